@@ -1,0 +1,101 @@
+# Every target sets itself up: on a fresh machine with Python 3.11 or newer and a package index, `make test` is
+# the first and only command. Tools and libraries go to $(VENV) and nowhere else, from hashed requirements files.
+
+PYTHON ?= python3
+VENV ?= .venv
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input
+INSTALL := $(PIP) install --require-hashes --requirement
+# pyright asks an index for newer releases of itself unless it is told not to.
+PYRIGHT := PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
+PURE := quarterdeck/errors.py,quarterdeck/events/*,quarterdeck/kernel/*
+GENERATED_DOCS := tools/conformance.py tools/diagrams.py
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help up test lint format conformance bench docs check-docs lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+up: $(VENV)/.installed ## install Quarterdeck and show what it can do
+	@$(BIN)/qd --help
+
+test: lint ## lint, then every test, the coverage gate, and a check that generated docs are current
+	@echo "tests"
+	@$(BIN)/python -m pytest --quiet --numprocesses auto --cov --cov-report= $(ARGS)
+	@echo "coverage of the pure core"
+	@$(BIN)/coverage report --include='$(PURE)' --fail-under=100
+	@$(MAKE) --no-print-directory check-docs
+
+lint: $(VENV)/.installed-dev ## ruff, pyright (strict) and the import rules
+	@echo "lint"
+	@$(BIN)/ruff check --quiet --output-format concise .
+	@$(BIN)/ruff format --quiet --check --output-format concise . || { echo "run 'make format'"; exit 1; }
+	@$(PYRIGHT)
+	@report=$$($(BIN)/lint-imports --no-cache --no-logo) || { echo "$$report"; exit 1; }
+
+format: $(VENV)/.installed-dev ## rewrite the code in the house format
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+conformance: $(VENV)/.installed-dev ## how many cases of the acceptance list are shown by tests
+	@$(BIN)/python tools/conformance.py
+
+bench: $(VENV)/.installed-bench ## measure; every figure is a ratio to a floor measured in the same run
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: $(VENV)/.installed-dev ## write the generated pages of docs/ again
+	@for tool in $(GENERATED_DOCS); do $(BIN)/python $$tool --write || exit 1; done
+
+check-docs: $(VENV)/.installed-dev
+	@echo "generated docs"
+	@for tool in $(GENERATED_DOCS); do $(BIN)/python $$tool --check || { echo "run 'make docs'"; exit 1; }; done
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .coverage .coverage.* .hypothesis .import_linter_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# ------------------------------------------------------------------------------------------ installation
+# A stamp is touched only when its step went well, so an interrupted step is done again from its start.
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Quarterdeck needs Python 3.11 or newer, and '$(PYTHON)' is not that."; \
+		echo "Name another one:  make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+# Without build isolation, so that the build too uses nothing but hashed packages.
+$(VENV)/.installed: $(VENV)/.created requirements.txt requirements-build.txt pyproject.toml
+	@echo "installing Quarterdeck"
+	@$(INSTALL) requirements-build.txt --requirement requirements.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+	@echo "installing the tools for tests and lint"
+	@$(INSTALL) requirements-dev.txt
+	@touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed-dev requirements-bench.txt
+	@echo "installing what the benchmarks compare with"
+	@$(INSTALL) requirements-bench.txt
+	@touch $@
+
+# ------------------------------------------------------------------------------------------------ locking
+# Each file is resolved under the ones before it, so that all of them fit into one environment. Versions that
+# are already locked stay; `make lock UPGRADE=--upgrade` takes the newest.
+
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--custom-compile-command 'make lock' $(UPGRADE)
+
+lock: $(VENV)/.created ## resolve pyproject.toml into the hashed requirements files
+	@$(PIP) install 'uv>=0.5.20'
+	@$(LOCK) pyproject.toml --output-file requirements.txt
+	@$(LOCK) pyproject.toml --group dev --constraint requirements.txt --output-file requirements-dev.txt
+	@$(LOCK) --group build --constraint requirements-dev.txt --output-file requirements-build.txt
+	@$(LOCK) --group bench --constraint requirements-dev.txt --constraint requirements-build.txt \
+		--output-file requirements-bench.txt

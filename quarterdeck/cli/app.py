@@ -1,0 +1,75 @@
+"""The `qd` command itself: its table of commands, what it does without one, and how every command ends."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+from quarterdeck import __version__
+from quarterdeck.cli.exits import Exit, report
+from quarterdeck.errors import QuarterdeckError
+
+
+class Entry(NamedTuple):
+    where: str
+    help: str
+
+
+# The help text stands here a second time, so that listing the commands imports none of them. A test compares it
+# with the command's own.
+COMMANDS = {
+    "machine": Entry("quarterdeck.cli.machine:machine", "Show a state machine's table of transitions."),
+}
+
+
+class Placeholder(click.Command):
+    """Stands for a command in listings, and knows where the command is."""
+
+    def __init__(self, name: str, entry: Entry) -> None:
+        super().__init__(name, help=entry.help)
+        self.where = entry.where
+
+    def load(self) -> click.Command:
+        module, _, attribute = self.where.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+
+class CommandTable(click.Group):
+    """A group whose commands are imported when one is about to run, and not to be listed."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if isinstance(command, Placeholder):
+            command = command.load()
+        return name, command, rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except QuarterdeckError as error:
+            ctx.exit(report(error))
+        except (KeyboardInterrupt, click.Abort):
+            click.echo(err=True)  # the shell's prompt then does not follow the terminal's "^C"
+            ctx.exit(Exit.INTERRUPTED)
+
+
+@click.group(
+    cls=CommandTable,
+    commands={name: Placeholder(name, entry) for name, entry in COMMANDS.items()},
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="qd", message="%(prog)s %(version)s")
+@click.pass_context
+def app(ctx: click.Context) -> None:
+    """The command deck for coding agents: start, watch, steer and approve many of them from one place."""
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

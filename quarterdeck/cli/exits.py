@@ -1,0 +1,45 @@
+"""How a command ends: the exit codes of the contract, and the one place that turns an error into one of them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from quarterdeck.errors import QuarterdeckError
+
+
+class Exit(IntEnum):
+    DONE = 0
+    FAILED = 1
+    WRONG_USE = 2
+    NO_SUCH_THING = 3
+    NOT_ALLOWED_NOW = 4
+    UNREACHABLE = 5
+    INTERRUPTED = 130
+
+
+# By the error's code and not by its class, because an error that comes back from a server has only the code.
+_EXIT_OF_CODE = {
+    "already_decided": Exit.NOT_ALLOWED_NOW,
+    "malformed_event": Exit.WRONG_USE,
+    "not_allowed": Exit.NOT_ALLOWED_NOW,
+    "queue_full": Exit.NOT_ALLOWED_NOW,
+    "unreachable": Exit.UNREACHABLE,
+}
+
+
+def exit_for(code: str) -> Exit:
+    if code.startswith("no_such_"):
+        return Exit.NO_SUCH_THING
+    return _EXIT_OF_CODE.get(code, Exit.FAILED)
+
+
+def report(error: QuarterdeckError) -> Exit:
+    """Tell the person what happened and what to do next, and say with which code to leave."""
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True)
+    if error.hint:
+        click.echo(error.hint, err=True)
+    return exit_for(error.code)

@@ -1,0 +1,191 @@
+"""What a human is asked: approvals, questions, dialogs. Open ones are a small ordered set; each is decided once.
+
+A gate has two names: the deck's short one (`g7`, the same on every surface) and the agent's own request id (`ref`). A
+translator knows only the second, so a decision that it reports is matched by either. The last decisions are kept, so
+that whoever comes second is told who decided what. Gates that a restart cut off are kept as stale: they can not be
+answered any more, and are asked again on resume where the agent can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from quarterdeck.errors import AlreadyDecided, NoSuchGate
+from quarterdeck.events import (
+    ApprovalRequired,
+    AskUser,
+    DialogRequired,
+    Event,
+    Json,
+    Option,
+)
+
+Kind: TypeAlias = Literal["approval", "question", "dialog"]
+
+#: Approvals and dialogs stand before questions wherever gates are shown.
+RANK: dict[str, int] = {"approval": 0, "dialog": 1, "question": 2}
+#: 000's name of what is asked.
+ASKS = {
+    "tool": "ask:tool",
+    "command": "ask:command",
+    "browser": "ask:browser_action_launch",
+    "mcp": "ask:use_mcp_server",
+}
+_DECISIONS_KEPT = 32
+
+
+class Gate(Struct, frozen=True, gc=False):
+    """One open item."""
+
+    id: str
+    kind: Kind
+    title: str
+    payload: Json
+    options: tuple[Option, ...]
+    requested_at: int
+    deadline: int | None
+    path: tuple[str, ...]
+    ref: str
+    call_id: str
+    ask: str
+
+
+class Decision(Struct, frozen=True, gc=False):
+    """How a gate was closed."""
+
+    gate_id: str
+    ref: str
+    status: str
+    by: str
+    rule: str
+    at: int
+
+
+class Gates(Struct, frozen=True, gc=False):
+    """All gates of a session: open, cut off by a restart, and lately decided."""
+
+    open: tuple[Gate, ...] = ()
+    stale: tuple[Gate, ...] = ()
+    decided: tuple[Decision, ...] = ()
+
+
+def asked(event: Event) -> Gate:
+    """The gate that this event opens. Without any id the event's own index names it."""
+    body = event.body
+    if isinstance(body, ApprovalRequired):
+        return _approval(event, body)
+    if isinstance(body, AskUser):
+        return _question(event, body)
+    assert isinstance(body, DialogRequired)
+    return _dialog(event, body)
+
+
+def opened(gates: Gates, gate: Gate) -> Gates:
+    """With this gate open. The same gate asked again replaces what it asked before, and is no longer stale."""
+    others = tuple(one for one in gates.open if one.id != gate.id)
+    stale = tuple(one for one in gates.stale if one.id != gate.id) if gates.stale else ()
+    return Gates((*others, gate), stale, gates.decided)
+
+
+def find(gates: Gates, gate_id: str, ref: str, kind: Kind) -> Gate | None:
+    """The open gate that a decision means: by the deck's name, by the agent's, or the only one of its kind."""
+    for gate in gates.open:
+        if (gate_id and gate.id == gate_id) or (ref and gate.ref == ref):
+            return gate
+    if gate_id or ref:
+        return None
+    of_kind = [gate for gate in gates.open if gate.kind == kind]
+    return of_kind[0] if len(of_kind) == 1 else None
+
+
+def closed(gates: Gates, gate: Gate, status: str, at: int, by: str = "", rule: str = "") -> Gates:
+    """Without this gate."""
+    left = tuple(one for one in gates.open if one is not gate)
+    stale = (*gates.stale, gate) if status == "stale" else gates.stale
+    decision = Decision(gate.id, gate.ref, status, by, rule, at)
+    return Gates(left, stale, (*gates.decided[-_DECISIONS_KEPT + 1 :], decision))
+
+
+def closed_where(gates: Gates, chosen: Callable[[Gate], bool], status: str, at: int) -> Gates:
+    """Without the gates that are meant; the same object when none was."""
+    if not gates.open:
+        return gates
+    for one in gates.open:
+        if chosen(one):
+            gates = closed(gates, one, status, at)
+    return gates
+
+
+def to_decide(gates: Gates, gate_id: str) -> Gate:
+    """The gate that a person wants to decide, or a typed error that says why not."""
+    for gate in gates.open:
+        if gate.id == gate_id:
+            return gate
+    for decision in reversed(gates.decided):
+        if decision.gate_id == gate_id:
+            raise AlreadyDecided(gate_id, decision.status, decision.by)
+    raise NoSuchGate(gate_id, tuple(gate.id for gate in gates.open))
+
+
+def ranked(gates: Gates) -> tuple[Gate, ...]:
+    """Open gates as they are shown: by rank, then oldest first."""
+    return tuple(sorted(gates.open, key=lambda gate: (RANK[gate.kind], gate.requested_at)))
+
+
+def waiting_phase(gates: Gates) -> str | None:
+    """The phase that the strongest open gate asks for; None when nothing is open."""
+    if not gates.open:
+        return None
+    return "waiting_approval" if any(gate.kind == "approval" for gate in gates.open) else "waiting_input"
+
+
+def _approval(event: Event, body: ApprovalRequired) -> Gate:
+    request = body.gate
+    return Gate(
+        request.gate_id or request.ref or f"e{event.index}",
+        "approval",
+        request.title or request.tool,
+        {"tool": request.tool, "args": request.args, "hint": request.hint},
+        request.options,
+        event.at if request.requested_at is None else request.requested_at,
+        request.deadline,
+        body.agent_path,
+        request.ref,
+        request.call_id,
+        ASKS[request.ask],
+    )
+
+
+def _question(event: Event, body: AskUser) -> Gate:
+    return Gate(
+        body.gate_id or body.ref or f"e{event.index}",
+        "question",
+        body.question,
+        {"questions": body.questions},
+        body.options,
+        event.at,
+        body.deadline,
+        body.agent_path,
+        body.ref,
+        body.call_id,
+        "ask:followup",
+    )
+
+
+def _dialog(event: Event, body: DialogRequired) -> Gate:
+    return Gate(
+        body.gate_id or body.ref or f"e{event.index}",
+        "dialog",
+        body.title,
+        {"method": body.method, "message": body.message, "prefill": body.prefill},
+        body.options,
+        event.at,
+        body.deadline,
+        body.agent_path,
+        body.ref,
+        "",
+        "ask:followup",
+    )

@@ -1,0 +1,72 @@
+"""Moves of tool calls."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from quarterdeck import events as ev
+from quarterdeck.events import Event
+from quarterdeck.kernel import run, turn
+from quarterdeck.kernel.moves.base import (
+    SUB_MOVES,
+    any_runs,
+    approvals_open,
+    call_gate_closed,
+    fed,
+    in_turn,
+    moved,
+    on,
+    resume_guard,
+)
+from quarterdeck.kernel.state import State
+
+_Ended: TypeAlias = (
+    ev.ToolExecutionEnd | ev.ToolBlocked | ev.ToolKilled | ev.ToolSkippedForSteering | ev.ToolCallUnknown
+)
+
+
+@on(ev.ToolCalls)
+def tool_calls(state: State, event: Event, _body: ev.ToolCalls) -> State:
+    after = moved(run.MACHINE, state.run, event, in_turn(state.turn))
+    return state if after is state.run else replace(state, run=after)
+
+
+@on(ev.ToolExecutionStart)
+def tool_execution_start(state: State, event: Event, body: ev.ToolExecutionStart) -> State:
+    open_turn = turn.with_call(state.turn, body.call_id, body.name, body.args, event.at)
+    gates = call_gate_closed(state.gates, body.call_id, event)
+    after = replace(
+        state,
+        run=moved(run.MACHINE, state.run, event, in_turn(open_turn)),
+        turn=open_turn if open_turn.id else state.turn,
+    )
+    if gates is state.gates:
+        return after
+    beneath, shown = fed(state, event, gates)
+    return replace(after, gates=gates, beneath=beneath, phase=shown)
+
+
+@on(ev.ToolExecutionEnd, ev.ToolBlocked, ev.ToolKilled, ev.ToolSkippedForSteering, ev.ToolCallUnknown)
+def tool_ended(state: State, event: Event, body: _Ended) -> State:
+    open_turn = turn.without_call(state.turn, body.call_id)
+    gates = call_gate_closed(state.gates, body.call_id, event)
+    if not gates.open and gates is state.gates:
+        return state if open_turn is state.turn else replace(state, turn=open_turn)
+    after = replace(state, turn=open_turn, gates=gates)
+    held = approvals_open(gates) and not any_runs(open_turn, gates)
+    guard = "held" if held else None if gates is state.gates else resume_guard(after)
+    beneath, shown = fed(state, event, gates)
+    return replace(after, run=moved(run.MACHINE, state.run, event, guard), beneath=beneath, phase=shown)
+
+
+@on(ev.ToolExecutionStart, ev.ToolExecutionEnd, ev.ToolBlocked, ev.ToolKilled, to=(SUB_MOVES,))
+def sub_agent_call_moved(
+    state: State, event: Event, body: ev.ToolExecutionStart | ev.ToolExecutionEnd | ev.ToolBlocked | ev.ToolKilled
+) -> State:
+    gates = call_gate_closed(state.gates, body.call_id, event)
+    if gates is state.gates:
+        return state
+    beneath, shown = fed(state, event, gates)
+    return replace(state, gates=gates, beneath=beneath, phase=shown)

@@ -1,0 +1,214 @@
+"""Moves of prompts, of the queue and of the turn."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body, Event
+from quarterdeck.kernel import gate, queue, run, usage
+from quarterdeck.kernel.gate import Gates
+from quarterdeck.kernel.moves.base import (
+    AT_REST,
+    MOVES,
+    fed,
+    in_turn,
+    moved,
+    of_main,
+    on,
+    turn_gates_closed,
+    with_profile,
+)
+from quarterdeck.kernel.profile import Failure, label
+from quarterdeck.kernel.state import State
+from quarterdeck.kernel.turn import NO_TURN, Turn
+
+LAST_TEXT_LENGTH = 200
+#: What a prompt means where 000's table knows no message.
+_PROMPT_INPUTS = {"paused": "resume_session", "stopped": "resume_session", "error": "retry"}
+#: turn_failed's kinds in 000's words; the others are a failed request.
+_FAILURE_ASKS = {
+    "payment": "ask:payment_required_prompt",
+    "invalid_model": "ask:invalid_model",
+    "turn_limit": "ask:mistake_limit_reached",
+}
+
+
+@on(ev.PromptReceived)
+def prompt_received(state: State, event: Event, body: ev.PromptReceived) -> State:
+    beneath, shown = fed(state, event, state.gates, (_prompt_input(state, body), None))
+    after = replace(
+        state,
+        queue=queue.taken(state.queue, body.message_id, body.text) if state.queue else state.queue,
+        last_active_at=event.at,
+        beneath=beneath,
+        phase=shown,
+    )
+    if after.profile.name or body.source != "user":
+        return after
+    return with_profile(after, name=label(body.text), named_by="prompt")
+
+
+def _prompt_input(state: State, body: ev.PromptReceived) -> str:
+    """A text in a stopped or paused session resumes it, in a failed one it retries."""
+    if body.new_task:
+        return "start_session"
+    return _PROMPT_INPUTS.get(state.beneath.value, "send_message")
+
+
+@on(ev.PromptQueued, to=(MOVES, AT_REST))
+def prompt_queued(state: State, event: Event, body: ev.PromptQueued) -> State:
+    name = body.message_id or f"e{event.index}"
+    item = queue.Waiting(name, body.text, "prompt", "queued", event.at, body.images)
+    return replace(state, queue=queue.added(state.queue, item))
+
+
+@on(ev.PromptEdited, to=(MOVES, AT_REST))
+def prompt_edited(state: State, _event: Event, body: ev.PromptEdited) -> State:
+    return replace(state, queue=queue.edited(state.queue, body.message_id, body.text))
+
+
+@on(ev.PromptDropped, to=(MOVES, AT_REST))
+def prompt_dropped(state: State, _event: Event, body: ev.PromptDropped) -> State:
+    return replace(state, queue=queue.taken(state.queue, body.message_id, body.text))
+
+
+@on(ev.PromptRejected, to=(MOVES, AT_REST))
+def prompt_rejected(state: State, _event: Event, body: ev.PromptRejected) -> State:
+    return replace(state, queue=queue.without(state.queue, (body.message_id,)))
+
+
+@on(ev.DeliveryChanged, to=(MOVES, AT_REST))
+def delivery_changed(state: State, _event: Event, body: ev.DeliveryChanged) -> State:
+    return replace(state, queue=queue.receipted(state.queue, body.message_id, body.status))
+
+
+@on(ev.SteeringReceived)
+def steering_received(state: State, event: Event, body: ev.SteeringReceived) -> State:
+    if body.status != "queued":
+        return state
+    item = queue.Waiting(body.ref, body.text, "steer", "queued", body.queued_at or event.at, body.images)
+    return replace(state, queue=queue.added(state.queue, item), last_active_at=event.at)
+
+
+@on(ev.SteeringApplied)
+def steering_applied(state: State, _event: Event, body: ev.SteeringApplied) -> State:
+    return replace(state, queue=queue.without(state.queue, body.refs))
+
+
+@on(ev.AgentStart)
+def agent_start(state: State, event: Event, body: ev.AgentStart) -> State:
+    """A turn that starts is a request to come, so the phase shows it at once."""
+    gates = gate.closed_where(state.gates, of_main, "answered_elsewhere", event.at)
+    beneath, shown = fed(state, event, gates, ("api_req_started", None))
+    return replace(
+        state,
+        run=moved(run.MACHINE, state.run, event),
+        turn=Turn(body.turn_id or f"t{event.index}", event.at),
+        gates=gates,
+        usage=usage.next_turn(state.usage),
+        error=None,
+        last_active_at=event.at,
+        beneath=beneath,
+        phase=shown,
+    )
+
+
+def _turn_closed(state: State, event: Event, gates: Gates, *inputs: tuple[str, str | None]) -> State:
+    beneath, shown = fed(state, event, gates, *inputs)
+    return replace(
+        state,
+        run=moved(run.MACHINE, state.run, event),
+        turn=NO_TURN,
+        gates=gates,
+        last_active_at=event.at,
+        beneath=beneath,
+        phase=shown,
+    )
+
+
+@on(ev.AgentEnd)
+def agent_end(state: State, event: Event, body: ev.AgentEnd) -> State:
+    gates = turn_gates_closed(state, event, "answered_elsewhere")
+    if body.outcome == "completed":
+        inputs = (("say:completion_result", "complete"), ("ask:completion_result", None))
+    else:
+        # turn_failed said which failure it was; without it the spinner must still end
+        inputs = (("ask:api_req_failed", None),)
+    return replace(_turn_closed(state, event, gates, *inputs), settled_index=event.index)
+
+
+@on(ev.AgentAbort)
+def agent_abort(state: State, event: Event, _body: ev.AgentAbort) -> State:
+    return _turn_closed(state, event, turn_gates_closed(state, event, "withdrawn"), ("cancel_session", None))
+
+
+@on(ev.AgentResumed)
+def agent_resumed(state: State, event: Event, _body: ev.AgentResumed) -> State:
+    after = moved(run.MACHINE, state.run, event, in_turn(state.turn))
+    return state if after is state.run else replace(state, run=after)
+
+
+@on(ev.TurnContinued)
+def turn_continued(state: State, event: Event, _body: ev.TurnContinued) -> State:
+    beneath, shown = fed(state, event, state.gates, ("resume_session", None))
+    return replace(state, last_active_at=event.at, beneath=beneath, phase=shown)
+
+
+@on(ev.TurnRetried)
+def turn_retried(state: State, event: Event, _body: ev.TurnRetried) -> State:
+    beneath, shown = fed(state, event, state.gates, ("retry", None))
+    return replace(state, error=None, last_active_at=event.at, beneath=beneath, phase=shown)
+
+
+@on(ev.TurnRestored)
+def turn_restored(state: State, event: Event, body: ev.TurnRestored) -> State:
+    ask = "ask:resume_completed_task" if body.finished else "ask:resume_task"
+    beneath, shown = fed(state, event, state.gates, (ask, None))
+    return replace(state, beneath=beneath, phase=shown)
+
+
+@on(ev.TurnFailed)
+def turn_failed(state: State, event: Event, body: ev.TurnFailed) -> State:
+    gates = turn_gates_closed(state, event, "withdrawn")
+    # before the first request there is nothing that 000 could call a failed request
+    creating = state.beneath.value == "creating"
+    name = "process_error" if creating else _FAILURE_ASKS.get(body.kind, "ask:api_req_failed")
+    beneath, shown = fed(state, event, gates, (name, None))
+    return replace(
+        state,
+        gates=gates,
+        error=Failure(body.kind, body.message, body.resets_at),
+        settled_index=event.index,
+        last_active_at=event.at,
+        beneath=beneath,
+        phase=shown,
+    )
+
+
+@on(ev.RequestStart)
+def request_start(state: State, event: Event, body: ev.RequestStart) -> State:
+    """The agent moved on: what it asked in this turn is answered, whoever answered it."""
+    gates = gate.closed_where(state.gates, of_main, "answered_elsewhere", event.at)
+    beneath, shown = fed(state, event, gates, ("api_req_started", None))
+    after = replace(
+        state,
+        run=moved(run.MACHINE, state.run, event, in_turn(state.turn)),
+        gates=gates,
+        beneath=beneath,
+        phase=shown,
+    )
+    return with_profile(after, model=body.model) if body.model and not state.profile.model else after
+
+
+@on(ev.MessageStart, ev.ThinkingStart)
+def message_start(state: State, event: Event, _body: Body) -> State:
+    after = moved(run.MACHINE, state.run, event, in_turn(state.turn))
+    return state if after is state.run else replace(state, run=after)
+
+
+@on(ev.ResponseComplete)
+def response_complete(state: State, _event: Event, body: ev.ResponseComplete) -> State:
+    """What the session last said stands in the list."""
+    texts = [block.text for block in body.blocks if block.kind == "text" and block.text.strip()]
+    return replace(state, last_text=texts[-1][-LAST_TEXT_LENGTH:]) if texts else state

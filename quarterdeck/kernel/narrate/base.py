@@ -1,0 +1,51 @@
+"""The table of tellers, and the one way in which a line is added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from quarterdeck.events import Body, Event, Image
+from quarterdeck.kernel.state import State
+from quarterdeck.kernel.timeline import BashResult, Entry, Kind, Timeline, ToolStep, appended
+
+#: The third argument is the event's body, of the type that the teller is registered for.
+Teller: TypeAlias = Callable[[Timeline, Event, Any, State], Timeline]
+_B = TypeVar("_B", bound=Body)
+_Handler: TypeAlias = Callable[[Timeline, Event, _B, State], Timeline]
+
+#: event type → how it is told.
+TELLERS: dict[type[Body], Teller] = {}
+
+
+def tells(*kinds: type[_B]) -> Callable[[_Handler[_B]], _Handler[_B]]:
+    """Registers a teller for these types."""
+
+    def register(teller: _Handler[_B]) -> _Handler[_B]:
+        for kind in kinds:
+            TELLERS[kind] = teller
+        return teller
+
+    return register
+
+
+def entry_of(
+    event: Event,
+    kind: Kind,
+    text: str = "",
+    identifier: str = "",
+    *,
+    step: ToolStep | None = None,
+    bash: BashResult | None = None,
+    images: tuple[Image, ...] = (),
+    passing: bool = False,
+) -> Entry:
+    """A line for this event; without an id of its own it is named after the event's index."""
+    body = event.body
+    name = identifier or f"e{event.index}"
+    return Entry(name, kind, text, step, bash, images, None, body.turn_id, body.agent_path, event.at, passing)
+
+
+def said(timeline: Timeline, event: Event, text: str, kind: Kind = "system", passing: bool = False) -> Timeline:
+    """With one plain line."""
+    return appended(timeline, entry_of(event, kind, text, passing=passing))

@@ -1,0 +1,124 @@
+"""Tool steps, in 004's phases: calling, running, then done or error; and the user's own shell commands."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from quarterdeck import events as ev
+from quarterdeck.events import Event, Json
+from quarterdeck.kernel import timeline as tl
+from quarterdeck.kernel.narrate.base import entry_of, tells
+from quarterdeck.kernel.state import State
+from quarterdeck.kernel.timeline import BashResult, Entry, Timeline, ToolPhase, ToolStep
+
+#: A call's output grows under its call id; messages number their blocks from 0.
+_OUTPUT = -1
+_KeptFromRunning: TypeAlias = ev.ToolBlocked | ev.ToolKilled | ev.ToolSkippedForSteering | ev.ToolCallUnknown
+
+
+def announced(
+    timeline: Timeline, event: Event, call_id: str, name: str, args: Json, phase: ToolPhase = "calling"
+) -> Timeline:
+    """With a step for this call. Told again, only arguments that came meanwhile are new."""
+    known = tl.find(timeline, call_id)
+    if known is None:
+        entry = entry_of(event, "tool", name, call_id, step=ToolStep(name, tl.args_preview(args), phase))
+        return tl.with_unfinished(timeline, entry)
+    step = known.tool_step
+    if step is None or args is None or step.phase in ("done", "error"):
+        return timeline
+    told = ToolStep(step.tool_name, tl.args_preview(args), step.phase, step.result)
+    return tl.changed(timeline, replace(known, tool_step=told))
+
+
+@tells(ev.ToolCall)
+def tool_call(timeline: Timeline, event: Event, body: ev.ToolCall, _: State) -> Timeline:
+    return announced(timeline, event, body.call_id, body.name, body.args)
+
+
+@tells(ev.ToolExecutionStart)
+def tool_execution_start(timeline: Timeline, event: Event, body: ev.ToolExecutionStart, _: State) -> Timeline:
+    call_id = body.call_id or _announced_last(timeline)
+    known = tl.find(timeline, call_id)
+    if known is None:
+        return announced(timeline, event, body.call_id, body.name, body.args, "running")
+    step = known.tool_step
+    if step is None or step.phase != "calling":
+        return timeline
+    args = step.tool_args if body.args is None else tl.args_preview(body.args)
+    return tl.changed(timeline, replace(known, tool_step=ToolStep(step.tool_name, args, "running")))
+
+
+@tells(ev.ToolExecutionOutput)
+def tool_execution_output(timeline: Timeline, _event: Event, body: ev.ToolExecutionOutput, _: State) -> Timeline:
+    return _with_output(timeline, body.call_id, body.delta)
+
+
+def _with_output(timeline: Timeline, identifier: str, piece: str) -> Timeline:
+    """Output of something that never began, or is over, is not told."""
+    more = tl.with_piece(timeline, identifier, _OUTPUT, piece)
+    if more is not None:
+        return more
+    known = tl.find(timeline, identifier)
+    if known is None or not _is_running(known):
+        return timeline
+    timeline = tl.begun(timeline, known, identifier, _OUTPUT)
+    return tl.with_piece(timeline, identifier, _OUTPUT, piece) or timeline
+
+
+def _is_running(entry: Entry) -> bool:
+    if entry.tool_step is not None:
+        return entry.tool_step.phase in ("calling", "running")
+    return entry.bash_result is not None and entry.bash_result.running
+
+
+@tells(ev.ToolExecutionEnd)
+def tool_execution_end(timeline: Timeline, event: Event, body: ev.ToolExecutionEnd, _: State) -> Timeline:
+    call_id = body.call_id or _announced_last(timeline)
+    if call_id not in timeline.places:
+        call_id = body.call_id or f"e{event.index}"
+        timeline = announced(timeline, event, call_id, body.name, None, "running")
+    return step_ended(timeline, call_id, body.ok, body.result)
+
+
+@tells(ev.ToolBlocked, ev.ToolKilled, ev.ToolSkippedForSteering, ev.ToolCallUnknown)
+def tool_kept_from_running(timeline: Timeline, event: Event, body: _KeptFromRunning, _: State) -> Timeline:
+    reason = "no such tool" if isinstance(body, ev.ToolCallUnknown) else body.reason
+    timeline = announced(timeline, event, body.call_id, body.name, None)
+    return step_ended(timeline, body.call_id, False, reason or event.type.replace("_", " "))
+
+
+def step_ended(timeline: Timeline, call_id: str, ok: bool, result: Json) -> Timeline:
+    """A step ends once; a second end is not told."""
+    known = tl.find(timeline, call_id)
+    step = None if known is None else known.tool_step
+    if known is None or step is None or step.phase in ("done", "error"):
+        return timeline
+    ended = ToolStep(step.tool_name, step.tool_args, "done" if ok else "error", tl.result_preview(result))
+    return tl.finished(timeline, replace(known, tool_step=ended))
+
+
+def _announced_last(timeline: Timeline) -> str:
+    """An agent that gives no call id means the call that was announced last."""
+    return timeline.unfinished[-1] if timeline.unfinished else ""
+
+
+@tells(ev.BashStart)
+def bash_start(timeline: Timeline, event: Event, body: ev.BashStart, _: State) -> Timeline:
+    result = BashResult(body.command, running=True)
+    return tl.appended(timeline, entry_of(event, "bash", body.command, body.bash_id, bash=result))
+
+
+@tells(ev.BashOutput)
+def bash_output(timeline: Timeline, _event: Event, body: ev.BashOutput, _: State) -> Timeline:
+    return _with_output(timeline, body.bash_id, body.delta)
+
+
+@tells(ev.BashEnd)
+def bash_end(timeline: Timeline, event: Event, body: ev.BashEnd, _: State) -> Timeline:
+    known = tl.find(timeline, body.bash_id)
+    command = body.command if known is None else known.text
+    entry = entry_of(event, "bash", command, body.bash_id) if known is None else known
+    return tl.finished(timeline, replace(entry, bash_result=BashResult(command, body.output, body.exit_code)))

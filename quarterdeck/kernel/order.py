@@ -1,0 +1,64 @@
+"""What must hold of a log whatever an agent says: every turn is closed once, every text begins before it grows.
+
+Agents crash in the middle, repeat themselves and leave things out. `in_order` stands between whoever produces events and
+the log: it takes what they say and gives what may be written, with the missing closings and beginnings put in. It adds
+only what follows from the events themselves and drops only what would be said twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body, Event
+from quarterdeck.kernel.timeline import entry_id
+from quarterdeck.kernel.view import View, fold
+
+
+def in_order(view: View, bodies: Iterable[Body], at: int = 0) -> list[Body]:
+    """These bodies as they may be appended to the log that gave this view."""
+    written: list[Body] = []
+    for body in bodies:
+        for one in _with_what_is_missing(view, body):
+            written.append(one)
+            view = fold(view, Event("", view.index + 1, max(at, view.at), "supervisor", one))
+    return written
+
+
+def _with_what_is_missing(view: View, body: Body) -> tuple[Body, ...]:
+    if body.agent_path:
+        return _begun_first(view, body)
+    open_turn = view.state.turn.is_open
+    if isinstance(body, ev.AgentStart) and open_turn:
+        return (ev.AgentAbort(reason="superseded"), body)
+    if isinstance(body, ev.AgentEnd) and not open_turn:
+        return ()
+    if open_turn:
+        closing = _closing(body)
+        if closing is not None:
+            return (body, closing)
+    return _begun_first(view, body)
+
+
+def _closing(body: Body) -> Body | None:
+    """What closes a turn that ends without a word. It follows its cause, so that the cause decides what is shown."""
+    if isinstance(body, ev.SessionSuspended | ev.SessionArchived | ev.SessionFailed):
+        return ev.AgentAbort(reason=ev.type_of(body))
+    if isinstance(body, ev.ProcessError):
+        return ev.AgentEnd(outcome="failed")
+    if isinstance(body, ev.ProcessExited):
+        if body.asked or body.code is None:
+            return ev.AgentAbort(reason="process_exited")
+        return ev.AgentEnd(outcome="completed" if body.code == 0 else "failed")
+    return None
+
+
+def _begun_first(view: View, body: Body) -> tuple[Body, ...]:
+    """No delta without its start: a state may cite the start as its cause, the delta may be dropped."""
+    if isinstance(body, ev.MessageDelta | ev.ThinkingDelta):
+        if entry_id(body.message_id, body.block) in view.timeline.places:
+            return (body,)
+        start = ev.MessageStart if isinstance(body, ev.MessageDelta) else ev.ThinkingStart
+        begun = start(message_id=body.message_id, block=body.block, turn_id=body.turn_id, agent_path=body.agent_path)
+        return (begun, body)
+    return (body,)

@@ -1,0 +1,29 @@
+"""Is there an agent process now? (seeds 002 and 000)
+
+A process belongs to an active session only, so leaving `active` ends it here too: after a crash the log may hold nothing
+but `session_suspended`, and no state may claim a process that start-up repair did not find. A process that reports an
+error counts as gone; if it lives after all, the next sign of life brings it back.
+"""
+
+from __future__ import annotations
+
+from quarterdeck.kernel.machine import ANY, Machine, Row
+
+STATES = ("none", "starting", "up")
+
+MACHINE = Machine(
+    "process",
+    STATES,
+    "none",
+    [
+        Row("none", "process_starting", "starting"),
+        Row("up", "process_starting", "starting"),
+        Row("none", "agent_ready", "up"),
+        Row("starting", "agent_ready", "up"),
+        Row(ANY, "process_error", "none"),
+        Row(ANY, "process_exited", "none"),
+        Row(ANY, "session_suspended", "none"),
+        Row(ANY, "session_archived", "none"),
+        Row(ANY, "session_failed", "none"),
+    ],
+)

@@ -1,0 +1,125 @@
+"""One ledger of tokens and cost: four exclusive buckets, each message counted once, sub-agents attributed.
+
+A `usage` event restates the tokens of its message, so a message told again replaces what it said before. Messages are
+remembered for the turn under way and the one before it, which is as far back as agents repeat themselves; a ledger that
+remembered every message would grow for ever. What `agent_end` says of a turn is not added: it is the same tokens again.
+
+Cost is unknown until someone says it. A ledger that holds both known and unknown costs says so (`partial`): a sum that
+leaves something out must not look like the whole.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from quarterdeck.events import TokenUsage, Usage
+
+
+class Share(Struct, frozen=True, gc=False):
+    """What one model, or one sub-agent, used."""
+
+    name: str
+    tokens: TokenUsage
+
+
+class Counted(Struct, frozen=True, gc=False):
+    """A message that is in the sums already."""
+
+    message_id: str
+    tokens: TokenUsage
+
+
+class Ledger(Struct, frozen=True, gc=False):
+    """All that a session used."""
+
+    total: TokenUsage = TokenUsage()
+    billing: str = "unknown"
+    partial: bool = False
+    by_model: tuple[Share, ...] = ()
+    by_agent: tuple[Share, ...] = ()
+    counted: tuple[Counted, ...] = ()
+    counted_before: tuple[Counted, ...] = ()
+
+
+def entered(ledger: Ledger, body: Usage) -> Ledger:
+    """With the tokens of one message."""
+    before = _already(ledger, body.message_id)
+    change = body.tokens if before is None else _difference(body.tokens, before)
+    return Ledger(
+        _sum(ledger.total, change),
+        _billing(ledger.billing, body.billing),
+        ledger.partial or _is_mixed(ledger, change),
+        _shared(ledger.by_model, body.model, change),
+        _shared(ledger.by_agent, "/".join(body.agent_path), change),
+        _counted(ledger.counted, body),
+        ledger.counted_before,
+    )
+
+
+def next_turn(ledger: Ledger) -> Ledger:
+    """A turn begins: what the last one counted is kept once more, what came before it is forgotten."""
+    if not ledger.counted and not ledger.counted_before:
+        return ledger
+    return Ledger(ledger.total, ledger.billing, ledger.partial, ledger.by_model, ledger.by_agent, (), ledger.counted)
+
+
+def _already(ledger: Ledger, message_id: str) -> TokenUsage | None:
+    if not message_id:
+        return None
+    for one in (*reversed(ledger.counted), *ledger.counted_before):
+        if one.message_id == message_id:
+            return one.tokens
+    return None
+
+
+def _counted(counted: tuple[Counted, ...], body: Usage) -> tuple[Counted, ...]:
+    if not body.message_id:
+        return counted
+    if counted and counted[-1].message_id == body.message_id:
+        counted = counted[:-1]
+    return (*counted, Counted(body.message_id, body.tokens))
+
+
+def _is_mixed(ledger: Ledger, change: TokenUsage) -> bool:
+    """Whether a known cost meets tokens whose cost nobody said."""
+    told, known = change.cost_usd is not None, ledger.total.cost_usd is not None
+    return (known and not told and change.total_tokens > 0) or (told and not known and ledger.total.total_tokens > 0)
+
+
+def _billing(before: str, told: str) -> str:
+    return before if told == "unknown" else told
+
+
+def _shared(shares: tuple[Share, ...], name: str, change: TokenUsage) -> tuple[Share, ...]:
+    if not name:
+        return shares
+    for place, share in enumerate(shares):
+        if share.name == name:
+            return (*shares[:place], Share(name, _sum(share.tokens, change)), *shares[place + 1 :])
+    return (*shares, Share(name, change))
+
+
+def _sum(a: TokenUsage, b: TokenUsage) -> TokenUsage:
+    return TokenUsage(
+        input=a.input + b.input,
+        output=a.output + b.output,
+        cache_read=a.cache_read + b.cache_read,
+        cache_write=a.cache_write + b.cache_write,
+        cost_usd=_cost(a.cost_usd, b.cost_usd, 1),
+    )
+
+
+def _difference(a: TokenUsage, b: TokenUsage) -> TokenUsage:
+    return TokenUsage(
+        input=a.input - b.input,
+        output=a.output - b.output,
+        cache_read=a.cache_read - b.cache_read,
+        cache_write=a.cache_write - b.cache_write,
+        cost_usd=_cost(a.cost_usd, b.cost_usd, -1),
+    )
+
+
+def _cost(a: float | None, b: float | None, sign: int) -> float | None:
+    if a is None and b is None:
+        return None
+    return (a or 0.0) + sign * (b or 0.0)

@@ -1,0 +1,133 @@
+"""A session as it is after some event: every owner folded together, with the cause of each.
+
+`fold` is the one way forward. It takes a view and the next event and gives the next view; the old one stays as it was and
+can be kept, compared and shown. Folding the same events again gives an equal view, from the start or from any snapshot:
+that is what makes a state rebuildable after a restart and explainable at any time (`why`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body, Event
+from quarterdeck.kernel import machines, phase
+from quarterdeck.kernel.gate import ranked
+from quarterdeck.kernel.moves import AT_REST, MOVES, SUB_MOVES, Move
+from quarterdeck.kernel.narrate import TELLERS, Teller, settle_cards
+from quarterdeck.kernel.state import EMPTY, FOLD_VERSION, OWNERS, Cell, State
+from quarterdeck.kernel.timeline import EMPTY as EMPTY_TIMELINE
+from quarterdeck.kernel.timeline import Timeline
+
+__all__ = ["FOLD_VERSION", "Cause", "View", "Why", "fold", "fold_all", "reconstructed", "why"]
+
+
+class View(Struct, frozen=True, gc=False):
+    """Everything that is known of a session after event `index`."""
+
+    index: int = 0
+    at: int = 0
+    state: State = EMPTY
+    timeline: Timeline = EMPTY_TIMELINE
+
+
+#: Events of a turn that a sub-agent has too: there they are not the session's.
+_TURN_EVENTS = (
+    ev.AgentStart,
+    ev.AgentEnd,
+    ev.AgentAbort,
+    ev.PromptReceived,
+    ev.SteeringApplied,
+    ev.SteeringReceived,
+    ev.TurnRestored,
+)
+_QUIET_TELLERS: dict[type[Body], Teller] = {kind: tell for kind, tell in TELLERS.items() if kind not in _TURN_EVENTS}
+_MOVES_BY_LIFECYCLE: Mapping[str, dict[type[Body], Move]] = {
+    "none": MOVES,
+    "active": MOVES,
+    "suspended": AT_REST,
+    "archived": AT_REST,
+    "error": AT_REST,
+}
+
+
+def fold(view: View, event: Event) -> View:
+    """The view after one more event. An event that the view has seen already changes nothing."""
+    if event.index <= view.index:
+        return view
+    body = event.body
+    kind = type(body)
+    state = view.state
+    moves = _MOVES_BY_LIFECYCLE[state.lifecycle.value]
+    tellers = TELLERS if moves is MOVES else _QUIET_TELLERS
+    if body.agent_path:
+        moves, tellers = SUB_MOVES if moves is MOVES else AT_REST, _QUIET_TELLERS
+    move = moves.get(kind)
+    after = state if move is None else move(state, event, body)
+    tell = tellers.get(kind)
+    timeline = view.timeline if tell is None else tell(view.timeline, event, body, state)
+    if after.gates is not state.gates and state.gates.open:
+        timeline = settle_cards(timeline, state.gates, after.gates)
+    return View(event.index, event.at, after, timeline)
+
+
+def fold_all(events: Iterable[Event], view: View | None = None) -> View:
+    """The view after all of these."""
+    current = View() if view is None else view
+    for event in events:
+        current = fold(current, event)
+    return current
+
+
+class Cause(Struct, frozen=True, gc=False):
+    """The event that brought a value."""
+
+    index: int
+    type: str
+    origin: str
+
+
+class Why(Struct, frozen=True, gc=False):
+    """Why an owner shows what it shows. `ends` names the events that would end it."""
+
+    owner: str
+    value: str
+    since: int
+    cause: Cause | None
+    ends: tuple[str, ...]
+
+
+def why(view: View) -> tuple[Why, ...]:
+    """The evidence for every owner, gates and background work included."""
+    state = view.state
+    reasons = [_why(owner, getattr(state, owner)) for owner in OWNERS]
+    for one in ranked(state.gates):
+        ends = ("your decision", "the agent moves on", "the turn ends")
+        reasons.append(Why("gate", f"{one.kind} {one.id}: {one.title}", one.requested_at, None, ends))
+    for task in state.background:
+        ends = ("background_ended", "process_exited")
+        reasons.append(Why("background", f"{task.kind} {task.id}: {task.title}", task.since, None, ends))
+    return tuple(reasons)
+
+
+def _why(owner: str, cell: Cell) -> Why:
+    cause = Cause(cell.index, cell.type, cell.origin) if cell.index else None
+    return Why(owner, cell.value, cell.since, cause, _ends(owner, cell.value))
+
+
+def _ends(owner: str, value: str) -> tuple[str, ...]:
+    if owner == "signal":
+        return ("signal_changed",)
+    rows = machines.load(owner).explain(value)
+    return tuple(dict.fromkeys(f"{row.event} ({row.guard})" if row.guard else row.event for row in rows))
+
+
+def reconstructed(view: View) -> str:
+    """The phase by 000's three sources instead of by the fold; the two must agree."""
+    state = view.state
+    gates = ranked(state.gates)
+    ask = gates[0].ask if gates else state.beneath.ask
+    status, last_ask = phase.sources(state.phase.value, ask)
+    return phase.reconstruct(status, last_ask)

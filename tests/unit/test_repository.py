@@ -1,0 +1,150 @@
+"""The house rules that a machine can check (CONTRIBUTING.md says why they are rules)."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import statistics
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "quarterdeck"
+
+LONGEST_FILE = 600
+LONGEST_FUNCTION = 100
+LONG_FUNCTION = 60
+# module:function → why it is better in one piece. An entry that is no longer needed fails the test below.
+LONG_FUNCTIONS: dict[str, str] = {}
+
+# Written in pieces, so that this file does not itself name what it forbids.
+REGISTRY_HOSTS = [
+    name + "." + end
+    for name, end in [
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("npmjs", "org"),
+        ("npmjs", "com"),
+        ("yarnpkg", "com"),
+        ("deb.debian", "org"),
+    ]
+]
+MACHINE_PATHS = [
+    "/" + "/".join(parts) for parts in [("root", ""), ("work", "main"), ("work", "shared"), ("opt", "wheels")]
+]
+
+
+class Function(NamedTuple):
+    name: str
+    lines: int
+    annotated: bool
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = node.body[0]
+    if ast.get_docstring(node, clean=False) is None:
+        return 0
+    return (first.end_lineno or first.lineno) - first.lineno + 1
+
+
+def functions_of(path: Path) -> Iterator[Function]:
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1 - docstring_lines(node)
+            yield Function(f"{module}:{node.name}", length, node.returns is not None)
+
+
+@functools.cache
+def functions() -> list[Function]:
+    return [function for path in sources() for function in functions_of(path)]
+
+
+@functools.cache
+def repository_files() -> list[Path]:
+    """What is committed, or would be by `git add --all`."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("not a git work tree")
+    return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+class TestTheCodeIsInSmallPieces:
+    @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+    def test_no_file_is_too_long(self, path: Path):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+
+    def test_no_function_is_too_long(self):
+        assert [f for f in functions() if f.lines > LONGEST_FUNCTION] == []
+
+    def test_a_long_function_is_listed_with_its_reason(self):
+        assert {f.name for f in functions() if f.lines > LONG_FUNCTION} == LONG_FUNCTIONS.keys()
+        assert all(LONG_FUNCTIONS.values())
+
+    def test_the_usual_function_is_short(self):
+        lengths = [f.lines for f in functions()]
+        if len(lengths) > 50:
+            assert statistics.median(lengths) <= 8
+            assert statistics.quantiles(lengths, n=10)[-1] <= 30
+
+    def test_every_function_says_what_it_returns(self):
+        assert [f.name for f in functions() if not f.annotated] == []
+
+
+class TestThePureCoreDoesNoInputOrOutput:
+    """The import rules keep modules out; these builtins need no import."""
+
+    FORBIDDEN = frozenset({"open", "print", "input", "breakpoint", "exec", "eval", "__import__"})
+
+    @pytest.mark.parametrize("path", sorted((PACKAGE / "kernel").rglob("*.py")), ids=lambda path: path.name)
+    def test_no_builtin_reaches_out(self, path: Path):
+        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        named = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+        assert named & self.FORBIDDEN == set()
+
+
+class TestNothingNamesAMachine:
+    """A clone must work on any machine and against any index, so no file may name one."""
+
+    @pytest.mark.parametrize("forbidden", [*REGISTRY_HOSTS, *MACHINE_PATHS])
+    def test_no_file_names_a_registry_or_a_path_of_somebodys_machine(self, forbidden: str):
+        needle = forbidden.encode()
+        assert [str(path.relative_to(ROOT)) for path in repository_files() if needle in path.read_bytes()] == []
+
+    @pytest.mark.parametrize("path", sorted(ROOT.glob("requirements*.txt")), ids=lambda path: path.name)
+    def test_a_lock_file_has_hashes_and_no_address(self, path: Path):
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
+        assert not re.search(r"://|@|--(extra-)?index|--find-links|--trusted", "\n".join(lines))
+        pinned = [line for line in lines if line and not line.startswith(" ")]
+        assert pinned
+        assert all(re.match(r"[a-z0-9._-]+==\S+ .*\\$", line) for line in pinned)
+        assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", "\n".join(lines))) >= len(pinned)
+
+
+class TestTheCommandsInTheDocsExist:
+    @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+    def test_every_make_target_that_is_named(self, name: str):
+        named = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE))
+        assert named <= make_targets()
+
+    def test_the_readme_starts_with_up_and_test(self):
+        assert {"make up", "make test"} <= set(
+            re.findall(r"make [a-z-]+", (ROOT / "README.md").read_text(encoding="utf-8"))
+        )
+
+    def test_ci_runs_what_a_person_runs(self):
+        assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
