@@ -22,6 +22,7 @@ class Entry(NamedTuple):
 # with the command's own.
 COMMANDS = {
     "machine": Entry("quarterdeck.cli.machine:machine", "Show a state machine's table of transitions."),
+    "replay": Entry("quarterdeck.cli.replay:replay", "Replay a recorded trace and show the states over time."),
 }
 
 

@@ -57,10 +57,8 @@ _anything = msgspec.json.Decoder(cast("type[Any]", Any))
 _encode = msgspec.json.Encoder().encode
 
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>.+)`| \((?P<byte>byte \d+)\))$", re.DOTALL)
-#: An escaped half of a pair; msgspec calls it truncated input, which helps nobody.
-_LONE_SURROGATE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-)
+#: An escaped first half of a pair, alone; near the end of the input msgspec calls it truncated, which helps nobody.
+_LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F])")
 #: What msgspec and Python's own text codecs raise for bytes that are no JSON of ours. Deep nesting ends in recursion.
 _REFUSALS = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
@@ -98,7 +96,11 @@ def decode_event(data: bytes | str) -> Event:
     except _REFUSALS as error:
         raise _malformed(error, data) from error
     inner = [_encode(name) + b":" + bytes(value) for name, value in fields.items() if name not in _ENVELOPE_FIELDS]
-    body, raw = decode_body(b"{" + b",".join(inner) + b"}")
+    try:
+        body, raw = decode_body(b"{" + b",".join(inner) + b"}")
+    except MalformedEvent as error:
+        # places in the body's bytes are no places in the event's
+        raise _the_better_placed(error, _fault_of_text(data) or error) from error
     return Event(envelope.session_id, envelope.index, envelope.at, envelope.origin, body, envelope.cursor, raw)
 
 
@@ -108,7 +110,7 @@ def encode_event(event: Event) -> bytes:
     body = encode_body(event.body, event.raw)
     try:
         return _encode(envelope)[:-1] + b"," + body.lstrip()[1:]
-    except _REFUSALS as error:
+    except (*_REFUSALS, TypeError) as error:
         raise _malformed(error) from error
 
 
@@ -116,18 +118,34 @@ def _decode_newer(data: bytes | str, error: msgspec.ValidationError) -> tuple[Bo
     """The slow path: a body that a newer release may have written, else the fast path's own complaint."""
     try:
         found = _anything.decode(data)
-        name = cast("dict[str, Any]", found)["type"] if isinstance(found, dict) else None
+        name = cast("dict[str, Any]", found).get("type") if isinstance(found, dict) else None
         if not isinstance(name, str):
             raise _malformed(error) from error
         raw = data.encode() if isinstance(data, str) else bytes(data)
         return _understood(name, cast("dict[str, Any]", found)), raw
-    except KeyError:
-        raise _malformed(error) from error
     except _REFUSALS as refusal:
-        raise _malformed(refusal) from refusal
+        raise _the_better_placed(_malformed(error), _malformed(refusal, data)) from refusal
+
+
+def _the_better_placed(first: MalformedEvent, second: MalformedEvent) -> MalformedEvent:
+    """The second look sees the whole text, but it knows no types: it may find the same fault and not name the field."""
+    return first if first.what == second.what and second.where.endswith("[...]") else second
+
+
+def _fault_of_text(data: bytes | str) -> MalformedEvent | None:
+    """What is wrong with the text as JSON, whatever it should mean."""
+    try:
+        _anything.decode(data)
+    except _REFUSALS as error:
+        return _malformed(error, data)
+    return None
 
 
 def _understood(name: str, found: dict[str, Any]) -> Body:
+    taken = sorted(_ENVELOPE_FIELDS & found.keys())
+    if taken:
+        # in the flat form it would stand there twice, and the event could not be read back
+        raise MalformedEvent("a field of the envelope in the body", f"$.{taken[0]}")
     kind = BY_NAME.get(name)
     if kind is None:
         return Unknown(name=name)
@@ -159,19 +177,21 @@ def _malformed(error: Exception, data: bytes | str = b"") -> MalformedEvent:
     if isinstance(error, UnicodeError):
         return MalformedEvent("not valid UTF-8", _place_of_bad_text(data))
     what = str(error)
-    lone = _LONE_SURROGATE.search(data if isinstance(data, bytes) else data.encode())
+    lone = _LONE_SURROGATE.search(data.encode() if isinstance(data, str) else data)
     if lone and "truncated" in what:
-        return MalformedEvent("half of a surrogate pair", f"byte {lone.start()}")
+        return MalformedEvent("half of a surrogate pair", f"byte {lone.start(1)}")
     placed = _PLACE.match(what)
     if placed is None:
-        return MalformedEvent(what)
+        return MalformedEvent(what, f"byte {len(data)}" if "truncated" in what else "$")
     return MalformedEvent(placed["what"], placed["path"] or placed["byte"])
 
 
 def _place_of_bad_text(data: bytes | str) -> str:
     """msgspec counts from the start of the one text that is bad; a reader wants the place in the whole."""
     try:
-        data.decode() if isinstance(data, bytes) else data.encode()
-    except UnicodeError as error:
-        return f"byte {getattr(error, 'start', 0)}"
+        data.encode() if isinstance(data, str) else bytes(data).decode()
+    except UnicodeDecodeError as error:
+        return f"byte {error.start}"
+    except UnicodeEncodeError as error:
+        return f"byte {len(error.object[: error.start].encode())}"
     return "$"

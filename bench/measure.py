@@ -1,0 +1,130 @@
+"""How a ratio is measured on a machine that does other things as well.
+
+Subject and floor take turns, a few milliseconds each, and each turn of the subject is divided by the floor's turns right
+before and right after it: what slows the machine down slows all three. The figure is the median of these quotients. Time
+is CPU time of this process (or of the child processes), so waiting for a core costs nothing; the garbage collector is off,
+because when it runs is a matter of luck.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+
+class Effort(Struct, frozen=True):
+    """How long to measure: turns of the subject, and how long one turn lasts at least."""
+
+    rounds: int
+    turn_s: float
+    process_rounds: int
+
+
+FULL = Effort(rounds=31, turn_s=0.004, process_rounds=15)
+#: A first look, to choose what is worth the full effort.
+QUICK = Effort(rounds=5, turn_s=0.0015, process_rounds=5)
+#: Shows that a figure can be measured at all; its numbers mean nothing.
+SMOKE = Effort(rounds=1, turn_s=0.0, process_rounds=1)
+
+
+class Work(Struct, frozen=True):
+    """Something to measure: `run` does it `operations` times."""
+
+    run: Callable[[], object]
+    operations: int
+
+
+class Ratio(Struct, frozen=True):
+    """Subject to floor: the median, and the range that holds eight of ten quotients. Times are per operation."""
+
+    median: float
+    low: float
+    high: float
+    subject_ns: float
+    floor_ns: float
+
+
+def ratio(subject: Work, floor: Work, effort: Effort) -> Ratio:
+    """The CPU time of one operation of the subject, divided by that of the floor."""
+    with _no_collector():
+        repeat_subject, repeat_floor = _repeats(subject, effort.turn_s), _repeats(floor, effort.turn_s)
+        before = _cpu_ns(floor, repeat_floor)
+        subjects: list[float] = []
+        floors: list[float] = []
+        for _ in range(effort.rounds):
+            subjects.append(_cpu_ns(subject, repeat_subject))
+            after = _cpu_ns(floor, repeat_floor)
+            floors.append((before + after) / 2)
+            before = after
+    return _summed_up(subjects, floors)
+
+
+def process_ratio(subject: Sequence[str], floor: Sequence[str], effort: Effort) -> Ratio:
+    """The same for two commands: the CPU time of a child process, user and system."""
+    for command in (floor, subject):
+        _child_cpu_ns(command)  # writes the bytecode, fills the caches
+    floors: list[float] = []
+    subjects: list[float] = []
+    for _ in range(effort.process_rounds):
+        floors.append(_child_cpu_ns(floor))
+        subjects.append(_child_cpu_ns(subject))
+    return _summed_up(subjects, floors)
+
+
+def _summed_up(subjects: list[float], floors: list[float]) -> Ratio:
+    quotients = sorted(subject / floor for subject, floor in zip(subjects, floors, strict=True))
+    last = len(quotients) - 1
+    return Ratio(
+        statistics.median(quotients),
+        quotients[round(last * 0.1)],
+        quotients[round(last * 0.9)],
+        statistics.median(subjects),
+        statistics.median(floors),
+    )
+
+
+def _repeats(work: Work, turn_s: float) -> int:
+    """How often `run` must be called to fill a turn; finding that out is the warm-up too."""
+    repeats = 1
+    while True:
+        spent = _cpu_ns(work, repeats) * work.operations * repeats / 1e9
+        if spent >= turn_s:
+            return repeats
+        repeats = max(repeats * 2, int(repeats * turn_s / spent)) if spent > 0 else repeats * 2
+
+
+def _cpu_ns(work: Work, repeats: int) -> float:
+    run = work.run
+    start = time.process_time_ns()
+    for _ in range(repeats):
+        run()
+    return max(time.process_time_ns() - start, 1) / (repeats * work.operations)
+
+
+def _child_cpu_ns(command: Sequence[str]) -> float:
+    """What this one child used. Its output is thrown away; a child that fails is a bench that is wrong."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    nowhere = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
+    pid = os.posix_spawn(command[0], command, environment, file_actions=nowhere)
+    _, status, used = os.wait4(pid, 0)
+    if status:
+        raise RuntimeError(f"{' '.join(command)} ended with status {status}")
+    return (used.ru_utime + used.ru_stime) * 1e9
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,204 @@
+"""The contract of a harness. This half is pure: the Translator, which reads an agent's raw signals.
+
+`feed` takes one signal and gives the events that it means. Debounces, races and watchdogs are deadlines: `deadline` says
+when the translator wants to be called again though nothing came, and `tick` is that call. `end` is the last word when the
+source is gone. `restore` sets a translator up in the middle of a session whose view is known. Time is monotonic seconds
+and always comes in from outside, so a replay under a virtual clock is exact.
+
+What we send to the agent is fed in too (src `stdin`, `hook.reply`): an answer to an approval is evidence like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, cast
+
+from msgspec import Struct
+
+from quarterdeck.events import Body, Json, Origin
+from quarterdeck.harness.book import Book
+from quarterdeck.kernel.view import View
+
+#: A JSON object of an agent.
+Object: TypeAlias = dict[str, Any]
+
+
+class Signal(Struct, frozen=True, gc=False):
+    """One thing that came from an agent, or went to it. `src` is one of contract section 5."""
+
+    src: str
+    data: Json
+
+
+class Translator(Protocol):
+    """Raw signals in, canonical events out."""
+
+    #: How many signals no rule knew. A line of a newer release is counted, never a failure.
+    unknown: int
+
+    def feed(self, signal: Signal, now: float) -> list[Body]: ...
+
+    def deadline(self) -> float | None: ...
+
+    def tick(self, now: float) -> list[Body]: ...
+
+    def end(self, now: float) -> list[Body]: ...
+
+    def restore(self, view: View) -> None: ...
+
+
+class BookTranslator:
+    """What most translators are: a table of readers by source, a book to write in, and named deadlines.
+
+    A subclass fills `readers` (source → method) in its __init__ and writes through `self.book`. A reader answers whether
+    it knew the signal. `timers` maps a name to the time at which `on_<name>` is to be called.
+    """
+
+    def __init__(self) -> None:
+        self.book = Book()
+        self.unknown = 0
+        self.now = 0.0
+        self.timers: dict[str, float] = {}
+        self.readers: dict[str, Callable[[Json], bool]] = {"proc": self.read_proc, "stderr": ignored}
+
+    def feed(self, signal: Signal, now: float) -> list[Body]:
+        self.now = now
+        reader = self.readers.get(signal.src)
+        if reader is None or not reader(signal.data):
+            self.unknown += 1
+        return self.book.take()
+
+    def deadline(self) -> float | None:
+        return min(self.timers.values()) if self.timers else None
+
+    def tick(self, now: float) -> list[Body]:
+        self.now = now
+        for name in [name for name, at in self.timers.items() if at <= now]:
+            del self.timers[name]
+            getattr(self, f"on_{name}")()
+        return self.book.take()
+
+    def end(self, now: float) -> list[Body]:
+        """The source is gone without a word about the process: what we know grows old, it does not become idle."""
+        self.now = now
+        self.timers.clear()
+        if not self.book.exited:
+            self.book.signal("lost", "the source ended")
+        return self.book.take()
+
+    def restore(self, view: View) -> None:
+        self.book.restore(view)
+
+    def set_timer(self, name: str, seconds: float) -> None:
+        """`on_<name>` is called after this pause, unless it is set again or cleared."""
+        self.timers[name] = self.now + seconds
+
+    def clear_timer(self, name: str) -> None:
+        self.timers.pop(name, None)
+
+    # --- the process, the same for every agent
+
+    def read_proc(self, data: Json) -> bool:
+        found = cast(Object, data) if isinstance(data, dict) else {}
+        event = found.get("event")
+        if event == "start":
+            self.book.process_starting()
+        elif event == "signal":
+            self.book.stop_asked = True
+        elif event == "exit":
+            code, signal = exit_of(found.get("code"), found.get("signal"))
+            self.on_exit(code, signal)
+        return event in ("start", "signal", "exit", "stdin_closed", "note")
+
+    def on_exit(self, code: int | None, signal: str | None) -> None:
+        """A translator that has open questions of its own closes them here first."""
+        self.timers.clear()
+        self.book.process_exited(code, signal)
+
+
+def ignored(_: Json) -> bool:
+    """A source that is known and says nothing about the state."""
+    return True
+
+
+_SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    6: "SIGABRT",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    15: "SIGTERM",
+}
+
+
+def exit_of(code: object, signal: object = None) -> tuple[int | None, str | None]:
+    """An exit as (code, signal name). A negative code is a signal; anything but a number is unknown."""
+    if isinstance(signal, int) and not isinstance(signal, bool):
+        signal = _SIGNALS.get(signal, f"signal {signal}")
+    name = signal if isinstance(signal, str) else None
+    if not isinstance(code, int) or isinstance(code, bool):
+        return None, name
+    if code < 0:
+        return None, _SIGNALS.get(-code, f"signal {-code}")
+    return code, name
+
+
+_ORIGINS: dict[str, Origin] = {
+    "hook": "hook",
+    "notify": "hook",
+    "otlp": "otlp",
+    "proc": "process",
+    "file": "file",
+    "stdin": "user",
+    "stdout": "stream",
+    "stderr": "stream",
+}
+
+
+def origin_of(src: str) -> Origin:
+    """Where events that this source caused came from. `hook.reply` is what we answered."""
+    if src == "hook.reply":
+        return "user"
+    return _ORIGINS.get(src.partition(".")[0], "stream")
+
+
+# --- reading JSON that nobody promised us: wrong types read as absent
+
+
+def text_of(found: Object, *names: str) -> str:
+    """The first of these fields that is a non-empty text; else ''."""
+    for name in names:
+        value = found.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return ""
+
+
+def object_of(found: object, *names: str) -> Object:
+    """The object at this path, or an empty one."""
+    for name in names:
+        found = cast(Object, found).get(name) if isinstance(found, dict) else None
+    return cast(Object, found) if isinstance(found, dict) else {}
+
+
+def list_of(found: Object, name: str) -> list[Any]:
+    """The list of this name, or an empty one."""
+    value = found.get(name)
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def int_of(found: Object, *names: str) -> int:
+    """The first of these fields that is a whole number, also one written as text; else 0."""
+    for name in names:
+        value = found.get(name)
+        if isinstance(value, bool):
+            continue
+        if isinstance(value, int):
+            return value
+        if isinstance(value, float) and value == value and abs(value) < 1e15:
+            return int(value)
+        if isinstance(value, str) and value.isdecimal() and len(value) < 16:
+            return int(value)
+    return 0

@@ -1,0 +1,117 @@
+"""Tool calls: announced, running, ended."""
+
+from __future__ import annotations
+
+from quarterdeck import events as ev
+from quarterdeck.events import Json
+from quarterdeck.harness.book.core import OpenCall, Path
+from quarterdeck.harness.book.gates import Gates
+
+
+class Calls(Gates):
+    """Calls by id; whatever an agent leaves out of start, output and end is put in."""
+
+    def announce(
+        self,
+        call_id: str,
+        name: str,
+        args: Json = None,
+        message_id: str = "",
+        block: int = 0,
+        partial: bool = False,
+        path: Path = (),
+    ) -> None:
+        """The model wants this call."""
+        if not path:
+            self.begin()
+        if call_id not in self.calls:
+            self.calls[call_id] = OpenCall(name, path)
+        self.write(
+            ev.ToolCall(
+                name=name,
+                call_id=call_id,
+                args=args,
+                partial=partial,
+                message_id=message_id,
+                block=block,
+                turn_id=self._turn_id(),
+                agent_path=path,
+            )
+        )
+
+    def start_call(self, call_id: str, name: str = "", args: Json = None, path: Path = ()) -> None:
+        """The call runs; started twice it is started once."""
+        call = self.calls.get(call_id)
+        if call is not None and call.running:
+            return
+        if not path:
+            self.begin()
+        if call is None:
+            call = self.calls[call_id] = OpenCall(name, path)
+        call.running = True
+        self.write(
+            ev.ToolExecutionStart(
+                name=call.name or name, call_id=call_id, args=args, turn_id=self._turn_id(), agent_path=call.path
+            )
+        )
+        self._settle()
+
+    def output(self, call_id: str, delta: str) -> None:
+        """More output of a running call."""
+        call = self.calls.get(call_id)
+        if call is None or not delta:
+            return
+        self.write(ev.ToolExecutionOutput(call_id=call_id, delta=delta, turn_id=self._turn_id(), agent_path=call.path))
+
+    def output_so_far(self, call_id: str, whole: str) -> None:
+        """Output whose agent repeats all of it each time."""
+        call = self.calls.get(call_id)
+        if call is not None and whole.startswith(call.output):
+            delta, call.output = whole[len(call.output) :], whole
+            self.output(call_id, delta)
+
+    def end_call(self, call_id: str, ok: bool = True, result: Json = None, name: str = "", path: Path = ()) -> None:
+        """The call ended. One that nobody announced is told as a whole; an open approval of it is answered."""
+        self._close_call_gate(call_id)
+        call = self.calls.pop(call_id, None)
+        if call is None:
+            call = OpenCall(name, path)
+        if not call.running:
+            self.write(
+                ev.ToolExecutionStart(
+                    name=call.name or name, call_id=call_id, turn_id=self._turn_id(), agent_path=call.path
+                )
+            )
+        self.write(
+            ev.ToolExecutionEnd(
+                name=call.name or name,
+                call_id=call_id,
+                ok=ok,
+                result=result,
+                turn_id=self._turn_id(),
+                agent_path=call.path,
+            )
+        )
+        if self.background.pop(call_id, None) is not None:
+            self.write(ev.BackgroundEnded(kind="shell", id=call_id, ok=ok))
+        self._settle()
+
+    def block_call(self, call_id: str, reason: str = "", name: str = "") -> None:
+        """The call was kept from running."""
+        self._close_call_gate(call_id)
+        call = self.calls.pop(call_id, None) or OpenCall(name, ())
+        self.write(
+            ev.ToolBlocked(
+                name=call.name or name,
+                call_id=call_id,
+                reason=reason,
+                turn_id=self._turn_id(),
+                agent_path=call.path,
+            )
+        )
+        self._settle()
+
+    def _close_call_gate(self, call_id: str) -> None:
+        for ref, gate in list(self.gates.items()):
+            if gate.kind == "approval" and gate.call_id == call_id and call_id:
+                self.resolve(ref, "answered_elsewhere")

@@ -1,0 +1,45 @@
+"""What surrounds the turn: background work and usage."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from quarterdeck import events as ev
+from quarterdeck.events import TokenUsage
+from quarterdeck.harness.book.core import BackgroundKind, Core, Path
+
+
+class Context(Core):
+    """Background work and usage."""
+
+    def background_start(self, kind: BackgroundKind, name: str, title: str = "") -> None:
+        """Work that outlives the turn."""
+        if name not in self.background:
+            self.background[name] = kind
+            self.write(ev.BackgroundStarted(kind=kind, id=name, title=title, turn_id=self._turn_id()))
+
+    def background_end(self, name: str, ok: bool | None = None, title: str = "") -> None:
+        """That work is over."""
+        kind = self.background.pop(name, None)
+        if kind is not None:
+            self.write(ev.BackgroundEnded(kind=kind, id=name, title=title, ok=ok, turn_id=self._turn_id()))
+
+    def usage(
+        self,
+        tokens: TokenUsage,
+        message_id: str = "",
+        model: str = "",
+        billing: Literal["metered", "plan", "unknown"] = "unknown",
+        path: Path = (),
+    ) -> None:
+        """Tokens of one message; the same message again restates them."""
+        self.write(
+            ev.Usage(
+                tokens=tokens,
+                message_id=message_id,
+                model=model,
+                billing=billing,
+                turn_id=self._turn_id(),
+                agent_path=path,
+            )
+        )

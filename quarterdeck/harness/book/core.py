@@ -1,0 +1,154 @@
+"""What is open in a session, the events not yet taken, and the activity that follows."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body
+from quarterdeck.harness.book.streams import Streams
+from quarterdeck.kernel import activity
+
+Path: TypeAlias = tuple[str, ...]
+GateKind: TypeAlias = Literal["approval", "question", "dialog"]
+BackgroundKind: TypeAlias = Literal["shell", "subagent"]
+
+
+class OpenGate(Struct):
+    """What is asked now. `call_id` names the call that waits."""
+
+    kind: GateKind
+    path: Path
+    call_id: str
+
+
+class OpenCall(Struct):
+    """A call that was announced; `running` once it runs."""
+
+    name: str
+    path: Path
+    running: bool = False
+    output: str = ""
+
+
+class Core:
+    """Everything that is open in one session, and the events not yet taken."""
+
+    def __init__(self) -> None:
+        self._out: list[Body] = []
+        self._turns = 0
+        self.turn = ""
+        self.ready_seen = False
+        self.exited = False
+        self.process_seen = False
+        self.stop_asked = False
+        self.compacting = False
+        self.lingering = False
+        self.compaction_turn = False
+        self.calls: dict[str, OpenCall] = {}
+        self.gates: dict[str, OpenGate] = {}
+        self.background: dict[str, BackgroundKind] = {}
+        self.texts = Streams()
+        self.activity = "initialized"
+        self.signal_now = "live"
+
+    def take(self) -> list[Body]:
+        """The events since the last time."""
+        out = self._out
+        if out:
+            self._out = []
+        return out
+
+    def write(self, body: Body) -> None:
+        """An event that the book has no word for."""
+        self._out.append(body)
+
+    def _settle(self) -> None:
+        """Says the activity if it is another one now."""
+        value = self._activity()
+        if value != self.activity:
+            self.activity = value
+            state, sub = activity.split(value)
+            self._out.append(ev.StateChange(state=state, sub=sub))  # pyright: ignore[reportArgumentType]
+
+    def _activity(self) -> str:
+        if self.exited:
+            return "exited"
+        if self.compacting:
+            return activity.COMPACTING
+        if any(not gate.path for gate in self.gates.values()):
+            return activity.WAITING
+        if self.turn:
+            return activity.TOOL_USE if self.lingering or self.runs_calls() else activity.THINKING
+        return "idle" if self.ready_seen else "initialized"
+
+    def runs_calls(self) -> bool:
+        """Whether a call of the main agent runs."""
+        return any(call.running and not call.path for call in self.calls.values())
+
+    def _turn_id(self) -> str | None:
+        return self.turn or None
+
+    def _alive(self) -> None:
+        """Live evidence: whoever was taken for gone is not."""
+        if self.exited:
+            self.exited = False
+            self.ready_seen = False
+
+    def _forget(self) -> None:
+        self.turn = ""
+        self.compacting = self.lingering = self.compaction_turn = False
+        self.calls.clear()
+        self.gates.clear()
+        self.background.clear()
+        self.texts.clear()
+
+    def ready(
+        self,
+        native_session_id: str = "",
+        model: str = "",
+        version: str = "",
+        capabilities: tuple[str, ...] = (),
+        resumable: bool | None = None,
+    ) -> None:
+        """The agent answers. Said again when it has another session."""
+        self._alive()
+        if not self.ready_seen:
+            self.ready_seen = True
+            # agent_ready itself makes an agent that is not at work idle
+            self.activity = "idle" if self.activity in ("initialized", "exited") else self.activity
+        self.write(
+            ev.AgentReady(
+                native_session_id=native_session_id,
+                model=model,
+                version=version,
+                capabilities=capabilities,
+                resumable=resumable,
+            )
+        )
+        self._settle()
+
+    def begin(self, turn_id: str = "") -> None:
+        """A turn is open from here on; begun twice it is begun once."""
+        self._alive()
+        if self.turn:
+            return
+        if not self.ready_seen:
+            self.ready()
+        self._turns += 1
+        self.turn = turn_id or f"turn-{self._turns}"
+        self.write(ev.AgentStart(turn_id=self.turn))
+        self._settle()
+
+    def signal(self, value: Literal["live", "stale", "lost"], reason: str = "") -> None:
+        """How good the evidence is."""
+        if value != self.signal_now:
+            self.signal_now = value
+            self.write(ev.SignalChanged(signal=value, reason=reason))
+
+    def notice(self, text: str, level: Literal["info", "warning", "error"] = "info", source: str = "") -> None:
+        """A line for people."""
+        if text:
+            self.write(ev.Notice(text=text, level=level, source=source, turn_id=self._turn_id()))

@@ -1,0 +1,174 @@
+"""What a person is asked, and how it is decided."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from quarterdeck import events as ev
+from quarterdeck.events import Json, Option, Question
+from quarterdeck.harness.book.core import Core, GateKind, OpenGate, Path
+
+
+class Gates(Core):
+    """Approvals, questions and dialogs; each is asked once and decided once."""
+
+    def ask(
+        self,
+        ref: str,
+        tool: str,
+        args: Json = None,
+        call_id: str = "",
+        ask: Literal["tool", "command", "browser", "mcp"] = "tool",
+        title: str = "",
+        hint: str = "",
+        options: tuple[Option, ...] = (),
+        deadline: int | None = None,
+        path: Path = (),
+    ) -> None:
+        """A person is asked to allow a call. Asked twice under one ref it is asked once."""
+        if ref in self.gates:
+            return
+        if not path:
+            self.begin()
+        self.gates[ref] = OpenGate("approval", path, call_id)
+        request = ev.GateRequest(
+            ref=ref,
+            tool=tool,
+            args=args,
+            call_id=call_id,
+            ask=ask,
+            title=title or tool,
+            hint=hint,
+            options=options,
+            deadline=deadline,
+        )
+        self.write(ev.ApprovalRequired(gate=request, turn_id=self._turn_id(), agent_path=path))
+        self._settle()
+
+    def resolve(self, ref: str, status: ev.GateStatus, by: str = "", rule: str = "", reason: str = "") -> None:
+        """An approval is decided; a second decision is not told."""
+        gate = self.gates.pop(ref, None)
+        if gate is None:
+            return
+        self.write(
+            ev.ApprovalResolved(
+                status=status,
+                ref=ref,
+                by=by,
+                rule=rule,
+                reason=reason,
+                turn_id=self._turn_id(),
+                agent_path=gate.path,
+            )
+        )
+        self._settle()
+
+    def question(
+        self,
+        ref: str,
+        question: str,
+        options: tuple[Option, ...] = (),
+        questions: tuple[Question, ...] = (),
+        call_id: str = "",
+        deadline: int | None = None,
+        path: Path = (),
+    ) -> None:
+        """A person is asked something."""
+        if ref in self.gates:
+            return
+        if not path:
+            self.begin()
+        self.gates[ref] = OpenGate("question", path, call_id)
+        self.write(
+            ev.AskUser(
+                question=question,
+                ref=ref,
+                options=options,
+                questions=questions,
+                call_id=call_id,
+                deadline=deadline,
+                turn_id=self._turn_id(),
+                agent_path=path,
+            )
+        )
+        self._settle()
+
+    def answer(
+        self,
+        ref: str,
+        response: Json = None,
+        status: Literal["answered", "timeout", "answered_elsewhere", "withdrawn", "stale", "superseded"] = "answered",
+        by: str = "",
+        message_id: str = "",
+    ) -> None:
+        """A question is answered, or closed without an answer."""
+        gate = self.gates.pop(ref, None)
+        if gate is None:
+            return
+        self.write(
+            ev.UserResponded(
+                response=response,
+                ref=ref,
+                status=status,
+                by=by,
+                message_id=message_id,
+                turn_id=self._turn_id(),
+                agent_path=gate.path,
+            )
+        )
+        self._settle()
+
+    def dialog(
+        self,
+        ref: str,
+        method: Literal["select", "confirm", "input", "editor"],
+        title: str = "",
+        message: str = "",
+        options: tuple[Option, ...] = (),
+        deadline: int | None = None,
+        prefill: str = "",
+    ) -> None:
+        """An extension wants something of a person."""
+        if ref in self.gates:
+            return
+        self._alive()
+        self.gates[ref] = OpenGate("dialog", (), "")
+        self.write(
+            ev.DialogRequired(
+                method=method,
+                title=title,
+                ref=ref,
+                message=message,
+                options=options,
+                deadline=deadline,
+                prefill=prefill,
+                turn_id=self._turn_id(),
+            )
+        )
+        self._settle()
+
+    def close_dialog(
+        self,
+        ref: str,
+        value: Json = None,
+        status: Literal["answered", "cancelled", "timeout", "answered_elsewhere", "withdrawn"] = "answered",
+        by: str = "",
+    ) -> None:
+        """A dialog is closed."""
+        gate = self.gates.pop(ref, None)
+        if gate is not None:
+            self.write(ev.DialogResolved(value=value, ref=ref, status=status, by=by, turn_id=self._turn_id()))
+            self._settle()
+
+    def close_gates(
+        self, status: Literal["answered_elsewhere", "withdrawn"], *kinds: GateKind, path: Path = ()
+    ) -> None:
+        """The agent of this path moved on: nothing of these kinds is asked any more."""
+        for ref, gate in list(self.gates.items()):
+            if gate.kind in kinds and gate.path == path:
+                if gate.kind == "approval":
+                    self.resolve(ref, status)
+                elif gate.kind == "question":
+                    self.answer(ref, status=status)
+                else:
+                    self.close_dialog(ref, status=status)

@@ -1,0 +1,74 @@
+"""The texts that are being streamed: which blocks have begun, and what they say so far."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from quarterdeck.events import Block
+from quarterdeck.kernel.rope import Rope, grown, text_of
+
+
+class _Text(Struct):
+    kind: Literal["text", "thinking"]
+    rope: Rope = ()
+    length: int = 0
+
+
+class _Message(Struct):
+    path: tuple[str, ...]
+    blocks: dict[int, _Text]
+
+
+class Streams:
+    """Open blocks by message. A message leaves when it is whole or dropped."""
+
+    def __init__(self) -> None:
+        self._messages: dict[str, _Message] = {}
+
+    def begins(self, message_id: str, block: int, kind: Literal["text", "thinking"], path: tuple[str, ...]) -> bool:
+        """Whether this is the first word of the block."""
+        message = self._messages.get(message_id)
+        if message is None:
+            message = self._messages[message_id] = _Message(path, {})
+        if block in message.blocks:
+            return False
+        message.blocks[block] = _Text(kind)
+        return True
+
+    def add(self, message_id: str, block: int, delta: str) -> None:
+        """More of a block that has begun."""
+        text = self._messages[message_id].blocks[block]
+        text.rope = grown(text.rope, delta)
+        text.length += len(delta)
+
+    def new_part(self, message_id: str, block: int, whole: str) -> str:
+        """What `whole` adds to what is known. A text that was rewritten adds nothing; its end restates it."""
+        message = self._messages.get(message_id)
+        text = None if message is None else message.blocks.get(block)
+        if text is None:
+            return whole
+        return whole[text.length :] if whole.startswith(text_of(text.rope)) else ""
+
+    def blocks(self, message_id: str) -> tuple[Block, ...]:
+        """The message as it was streamed."""
+        message = self._messages.get(message_id)
+        if message is None:
+            return ()
+        return tuple(
+            Block(block=number, kind=text.kind, text=text_of(text.rope))
+            for number, text in sorted(message.blocks.items())
+        )
+
+    def open_messages(self, path: tuple[str, ...] | None = None) -> list[tuple[str, tuple[str, ...]]]:
+        """The messages that are not whole yet, of one agent or of all."""
+        return [(name, one.path) for name, one in self._messages.items() if path is None or one.path == path]
+
+    def drop(self, message_id: str) -> None:
+        """The message is over."""
+        self._messages.pop(message_id, None)
+
+    def clear(self) -> None:
+        """Every message is over."""
+        self._messages.clear()

@@ -1,0 +1,92 @@
+"""What the model says, by message and block."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from quarterdeck import events as ev
+from quarterdeck.events import Block
+from quarterdeck.harness.book.core import Core, Path
+
+
+class Texts(Core):
+    """Text and reasoning, in pieces or repeated whole; a message is restated when it is over."""
+
+    def text(self, message_id: str, block: int, delta: str, path: Path = ()) -> None:
+        """More text of a block."""
+        self._grow(ev.MessageStart, ev.MessageDelta, "text", message_id, block, delta, path)
+
+    def thinking(self, message_id: str, block: int, delta: str, path: Path = ()) -> None:
+        """More reasoning of a block."""
+        self._grow(ev.ThinkingStart, ev.ThinkingDelta, "thinking", message_id, block, delta, path)
+
+    def text_so_far(self, message_id: str, block: int, whole: str, path: Path = ()) -> None:
+        """A block whose agent repeats all of it each time: only what is new is written."""
+        self.text(message_id, block, self.texts.new_part(message_id, block, whole), path)
+
+    def thinking_so_far(self, message_id: str, block: int, whole: str, path: Path = ()) -> None:
+        """The same for reasoning."""
+        self.thinking(message_id, block, self.texts.new_part(message_id, block, whole), path)
+
+    def _grow(
+        self,
+        start: Any,
+        more: Any,
+        kind: Literal["text", "thinking"],
+        message_id: str,
+        block: int,
+        delta: str,
+        path: Path,
+    ) -> None:
+        if not path and not self.turn:
+            self.begin()
+        turn = self.turn or None
+        if self.texts.begins(message_id, block, kind, path):
+            self.write(start(message_id=message_id, block=block, turn_id=turn, agent_path=path))
+            if not path and self.lingering:
+                self.lingering = False
+                self._settle()
+        if delta:
+            self.texts.add(message_id, block, delta)
+            self.write(more(message_id=message_id, block=block, delta=delta, turn_id=turn, agent_path=path))
+
+    def message_done(
+        self,
+        message_id: str,
+        blocks: tuple[Block, ...] | None = None,
+        stop_reason: str = "",
+        path: Path = (),
+    ) -> None:
+        """The reply is whole. Without blocks it is what was streamed; calls must be announced besides."""
+        whole = self.texts.blocks(message_id) if blocks is None else blocks
+        self.texts.drop(message_id)
+        if whole:
+            self.write(
+                ev.ResponseComplete(
+                    message_id=message_id,
+                    blocks=whole,
+                    stop_reason=stop_reason,
+                    turn_id=self._turn_id(),
+                    agent_path=path,
+                )
+            )
+
+    def message_dropped(self, message_id: str, keep: bool = False, path: Path = ()) -> None:
+        """The reply was cut off; kept as it is, or taken back because it will be said again."""
+        blocks = self.texts.blocks(message_id)
+        self.texts.drop(message_id)
+        if blocks:
+            self.write(
+                ev.MessageAborted(
+                    message_id=message_id,
+                    keep=keep,
+                    blocks=blocks if keep else (),
+                    turn_id=self._turn_id(),
+                    agent_path=path,
+                )
+            )
+
+    def _cut_texts(self, path: Path | None) -> None:
+        """Texts that will not go on are restated as far as they came, so that the log may drop their pieces."""
+        for message_id, owner in self.texts.open_messages(path):
+            self.message_dropped(message_id, keep=True, path=owner)

@@ -1,0 +1,160 @@
+"""The process, and the turns that it serves."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body, HistoryMessage, Image, TokenUsage
+from quarterdeck.events.turn import FailureKind
+from quarterdeck.harness.book.calls import Calls
+from quarterdeck.harness.book.context import Context
+from quarterdeck.harness.book.texts import Texts
+
+
+class Turns(Calls, Texts, Context):
+    """The beginning and the end of everything else."""
+
+    def process_starting(self) -> None:
+        """A process was started; what an earlier one had open is not open any more."""
+        self._forget()
+        self.process_seen, self.exited, self.stop_asked, self.ready_seen = True, False, False, False
+        self.activity = "initialized"
+        self.write(ev.ProcessStarting())
+
+    def process_exited(self, code: int | None, signal: str | None = None, asked: bool | None = None) -> None:
+        """The process is gone. What closes an open turn follows it, so that the exit decides what is shown."""
+        asked = self.stop_asked if asked is None else asked
+        self._cut_texts(None)
+        open_turn = self.turn
+        self.exited, self.process_seen = True, False
+        self.activity = "exited"
+        self.write(ev.ProcessExited(code=code, signal=signal, asked=asked))
+        if open_turn:
+            self.write(_closing(code, asked, open_turn))
+        self._forget()
+
+    def process_failed(self, message: str) -> None:
+        """The process could not be started, or said that it failed."""
+        self._cut_texts(None)
+        open_turn = self.turn
+        self.exited, self.process_seen = True, False
+        self.activity = "exited"
+        self.write(ev.ProcessError(message=message))
+        if open_turn:
+            self.write(ev.AgentEnd(outcome="failed", turn_id=open_turn))
+        self._forget()
+
+    def ended(self, reason: str = "") -> None:
+        """The agent's session is over; its process may live on and bind another one."""
+        if self.turn:
+            self.abort(reason or "session ended")
+        self._forget()
+        self.exited = True
+        self.activity = "exited"
+        self.write(ev.AgentEnded(reason=reason))
+
+    def prompt(
+        self,
+        text: str,
+        message_id: str = "",
+        source: Literal["user", "agent"] = "user",
+        images: tuple[Image, ...] = (),
+        new_task: bool = False,
+    ) -> None:
+        """The agent took a prompt. It does not begin a turn by itself."""
+        self._alive()
+        self.write(
+            ev.PromptReceived(
+                text=text,
+                message_id=message_id,
+                source=source,
+                images=images,
+                new_task=new_task,
+                turn_id=self._turn_id(),
+            )
+        )
+
+    def request(self, model: str = "", messages: int | None = None) -> None:
+        """A request goes to the model: whatever the main agent asked is answered, no call of it runs any more."""
+        self.begin()
+        self.lingering = False
+        self.close_gates("answered_elsewhere", "approval", "question")
+        self.write(ev.RequestStart(model=model, messages=messages, turn_id=self.turn))
+        self._settle()
+
+    def end(self, outcome: Literal["completed", "failed"] = "completed", usage: TokenUsage | None = None) -> None:
+        """The turn is over by itself. Calls that still run go on in the background."""
+        if not self.turn:
+            return
+        self.close_gates("answered_elsewhere", "approval", "question")
+        for call_id, call in list(self.calls.items()):
+            if call.running and not call.path:
+                self.background_start("shell", call_id, call.name)
+            elif not call.path:
+                del self.calls[call_id]
+        self._cut_texts(())
+        turn = self._close_turn()
+        self.write(ev.AgentEnd(outcome=outcome, usage=usage, turn_id=turn))
+        self._settle()
+
+    def abort(self, reason: str | None = None, kill_calls: bool = True) -> None:
+        """The turn was ended from outside. Its calls are gone with it, unless they are known to go on."""
+        if not self.turn:
+            return
+        self.close_gates("withdrawn", "approval", "question", "dialog")
+        for call_id, call in list(self.calls.items()):
+            if call.path:
+                continue
+            if not kill_calls and call.running:
+                self.background_start("shell", call_id, call.name)
+                continue
+            del self.calls[call_id]
+            self.write(ev.ToolKilled(name=call.name, call_id=call_id, reason="interrupted", turn_id=self.turn))
+        self._cut_texts(())
+        turn = self._close_turn()
+        self.write(ev.AgentAbort(reason=reason, turn_id=turn))
+        self._settle()
+
+    def fail(self, kind: FailureKind, message: str = "", resets_at: int | None = None) -> None:
+        """The turn cannot go on, and is over."""
+        self.begin()
+        self.write(ev.TurnFailed(kind=kind, message=message, resets_at=resets_at, turn_id=self.turn))
+        self.end("failed")
+
+    def restored(self, finished: bool, history: tuple[HistoryMessage, ...] = ()) -> None:
+        """An earlier conversation was loaded; it is not new work."""
+        self.write(ev.TurnRestored(finished=finished, history=history))
+
+    def _close_turn(self) -> str:
+        turn, self.turn = self.turn, ""
+        self.lingering = self.compacting = self.compaction_turn = False
+        return turn
+
+    def compact_start(self, trigger: Literal["manual", "auto"] | None = None) -> None:
+        """The conversation is being shortened. Outside a turn that is work of its own: a turn is opened for it."""
+        if self.compacting:
+            return
+        if not self.turn:
+            self.begin()
+            self.compaction_turn = True
+        self.compacting = True
+        self.write(ev.CompactStart(trigger=trigger, turn_id=self.turn))
+        self._settle()
+
+    def compact_end(self, removed: int = 0, ok: bool = True, summary: str = "") -> None:
+        """Shortened, or given up."""
+        if not self.compacting:
+            return
+        self.compacting = False
+        self.write(ev.CompactEnd(removed_count=removed, ok=ok, summary=summary, turn_id=self._turn_id()))
+        if self.compaction_turn:
+            self.end("completed")
+        else:
+            self._settle()
+
+
+def _closing(code: int | None, asked: bool, turn: str) -> Body:
+    if asked or code is None:
+        return ev.AgentAbort(reason="process exited", turn_id=turn)
+    return ev.AgentEnd(outcome="completed" if code == 0 else "failed", turn_id=turn)

@@ -1,0 +1,137 @@
+"""Replays a raw trace through a translator and the kernel, under a virtual clock (contract section 5).
+
+Pure: lines in, rows out. Deadlines of the translator fire between the lines, at the moment they were due; after the last
+line those that are due within a few seconds still fire, because a debounce that the recording cut off is not a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body, Event, type_of
+from quarterdeck.harness.base import Signal, Translator, origin_of
+from quarterdeck.kernel.timeline import Entry, window
+from quarterdeck.kernel.view import View, fold
+
+#: How long after the last line a deadline still fires.
+AFTERGLOW_S = 10.0
+#: Second looks of the recorder at the same thing.
+_IGNORED_SUFFIXES = (".view", ".rpc")
+_GATES = (ev.ApprovalRequired, ev.AskUser, ev.DialogRequired)
+
+_lines = msgspec.json.Decoder(cast("type[Any]", Any))
+
+
+class Row(Struct, frozen=True):
+    """What one line, or one deadline (`line` None), brought about, and the states after it."""
+
+    line: int | None
+    t: float
+    bodies: tuple[Body, ...]
+    view: View
+
+
+class Replay:
+    """One run. Iterate `rows(lines)`; afterwards `view`, `gates_opened` and `unknown` hold the outcome."""
+
+    def __init__(self, translator: Translator, agent: str = "", only: tuple[str, ...] = ()) -> None:
+        self.translator = translator
+        self.only = only
+        self.gates_opened = 0
+        self.broken = 0
+        self.view = fold(View(), Event("replay", 1, 0, "supervisor", ev.SessionOpened(agent=agent)))
+
+    @property
+    def unknown(self) -> int:
+        return self.translator.unknown + self.broken
+
+    def rows(self, lines: Iterable[bytes]) -> Iterator[Row]:
+        """One row for each line, and for each deadline between, that produced an event."""
+        now = 0.0
+        for number, line in enumerate(lines, 1):
+            found = self._read(line)
+            if found is None:
+                continue
+            t, signal = found
+            yield from self._deadlines(t)
+            now = max(now, t)
+            yield from self._row(number, now, self.translator.feed(signal, now), origin_of(signal.src))
+        yield from self._deadlines(now + AFTERGLOW_S)
+
+    def _read(self, line: bytes) -> tuple[float, Signal] | None:
+        if not line.strip():
+            return None
+        try:
+            found = _lines.decode(line)
+            t, src, data = float(found["t"]), found["src"], found["data"]
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, KeyError, TypeError, ValueError):
+            self.broken += 1
+            return None
+        if not isinstance(src, str) or src.endswith(_IGNORED_SUFFIXES):
+            return None
+        if self.only and src not in self.only and src.partition(".")[0] not in self.only:
+            return None
+        return t, Signal(src, data)
+
+    def _deadlines(self, until: float) -> Iterator[Row]:
+        while (due := self.translator.deadline()) is not None and due <= until:
+            yield from self._row(None, due, self.translator.tick(due), "supervisor")
+
+    def _row(self, number: int | None, t: float, bodies: list[Body], origin: ev.Origin) -> Iterator[Row]:
+        for body in bodies:
+            self.gates_opened += isinstance(body, _GATES)
+            event = Event("replay", self.view.index + 1, int(t * 1000), origin, body)
+            self.view = fold(self.view, event)
+        if bodies:
+            yield Row(number, t, tuple(bodies), self.view)
+
+
+def row_json(row: Row) -> dict[str, Any]:
+    """The contract's line."""
+    state = row.view.state
+    return {
+        "line": row.line,
+        "t": row.t,
+        "events": [msgspec.to_builtins(body) for body in row.bodies],
+        "lifecycle": state.lifecycle.value,
+        "process": state.process.value,
+        "run": state.run.value,
+        "activity": state.activity.value,
+        "phase": state.phase.value,
+        "gates": len(state.gates.open),
+        "background": len(state.background),
+        "signal": state.signal.value,
+    }
+
+
+def end_json(replay: Replay) -> dict[str, Any]:
+    """The contract's last line."""
+    state = replay.view.state
+    entries = [entry for entry in window(replay.view.timeline) if not entry.path]
+    return {
+        "end": True,
+        "phase": state.phase.value,
+        "activity": state.activity.value,
+        "messages": [{"kind": entry.kind, "text": entry.text} for entry in entries if entry.kind != "tool"],
+        "tools": [_tool(entry) for entry in entries if entry.kind == "tool"],
+        "gates_opened": replay.gates_opened,
+        "unknown": replay.unknown,
+    }
+
+
+def _tool(entry: Entry) -> dict[str, str]:
+    assert entry.tool_step is not None
+    return {"name": entry.tool_step.tool_name, "phase": entry.tool_step.phase}
+
+
+def summary_of(bodies: tuple[Body, ...]) -> str:
+    """The events' names in one line, repeated ones counted."""
+    counts: dict[str, int] = {}
+    for body in bodies:
+        counts[type_of(body)] = counts.get(type_of(body), 0) + 1
+    return " ".join(name if count == 1 else f"{name}×{count}" for name, count in counts.items())

@@ -1,0 +1,132 @@
+"""Any event body with any content: made from the vocabulary's own types, so a new event is tried without a word here.
+
+Words come from one small pool whatever they are for. So ids repeat, are missing, and are sometimes the same for a
+message and a call: what a confused agent sends, and what a test by hand forgets.
+
+The bodies are made once, from a fixed seed, and a tape is a list of draws from them. Drawing every field of every body
+would be a hundred draws an event; so tapes can be long, and still shrink to a few plain events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from msgspec import inspect
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body, Event, Origin
+
+HUGE = "Lorem ipsum \u2603 " * 1_000
+WORDS = ("a", "b", "g1", "c1", "m0", "", "two\nlines", "\u202e\x00\U0001f525", HUGE)
+NUMBERS = (0, 1, 2, -1, 7, 10**12)
+VALUES: tuple[Any, ...] = (None, True, 7, "a", [], [None, "b"], {}, {"path": "x", "n": [1]}, {"text": {"deep": [[]]}})
+ORIGINS: tuple[Origin, ...] = ("engine", "hook", "stream", "otlp", "rpc", "process", "file", "user", "supervisor")
+#: Most events belong to the main agent.
+PATHS: tuple[tuple[str, ...], ...] = ((), (), (), (), (), (), ("a",), ("a", "b"), ("",))
+
+#: What moves the most, so that a short tape gets somewhere: turns, gates, calls, processes.
+LIVELY: tuple[type[Body], ...] = (
+    ev.SessionOpened,
+    ev.SessionSuspended,
+    ev.SessionResumed,
+    ev.ProcessStarting,
+    ev.ProcessExited,
+    ev.AgentReady,
+    ev.PromptReceived,
+    ev.PromptQueued,
+    ev.SteeringReceived,
+    ev.SteeringApplied,
+    ev.AgentStart,
+    ev.AgentEnd,
+    ev.AgentAbort,
+    ev.TurnFailed,
+    ev.RequestStart,
+    ev.MessageStart,
+    ev.MessageDelta,
+    ev.ResponseComplete,
+    ev.MessageAborted,
+    ev.ToolCall,
+    ev.ToolExecutionStart,
+    ev.ToolExecutionOutput,
+    ev.ToolExecutionEnd,
+    ev.ApprovalRequired,
+    ev.ApprovalResolved,
+    ev.AskUser,
+    ev.UserResponded,
+    ev.DialogRequired,
+    ev.DialogResolved,
+    ev.BackgroundStarted,
+    ev.BackgroundEnded,
+)
+
+
+def _structs(info: inspect.StructType, random: Random) -> Any:
+    fields = {one.name: _value(one.type, random) for one in info.fields}
+    if issubclass(info.cls, Body):
+        fields["agent_path"] = random.choice(PATHS)
+    return info.cls(**fields)
+
+
+_BY_TYPE: dict[type[inspect.Type], Callable[[Any, Random], Any]] = {
+    inspect.StrType: lambda _, random: random.choice(WORDS),
+    inspect.IntType: lambda _, random: random.choice(NUMBERS),
+    inspect.FloatType: lambda _, random: random.choice((0.0, 0.25, -1.5)),
+    inspect.BoolType: lambda _, random: random.choice((False, True)),
+    inspect.NoneType: lambda _, __: None,
+    inspect.AnyType: lambda _, random: random.choice(VALUES),
+    inspect.LiteralType: lambda kind, random: random.choice(kind.values),
+    inspect.UnionType: lambda kind, random: _value(random.choice(kind.types), random),
+    inspect.VarTupleType: lambda kind, random: tuple(
+        _value(kind.item_type, random) for _ in range(random.choice((0, 1, 2)))
+    ),
+    inspect.StructType: _structs,
+}
+
+
+def _value(kind: inspect.Type, random: Random) -> Any:
+    return _BY_TYPE[type(kind)](kind, random)
+
+
+def bodies_of(kinds: tuple[type[Body], ...], each: int) -> list[Body]:
+    """So many bodies of each of these types."""
+    random = Random(0)
+    return [_value(inspect.type_info(kind), random) for _ in range(each) for kind in kinds]
+
+
+_LIVELY = bodies_of(LIVELY, 24)
+_ALL = [*bodies_of(ev.TYPES, 6), ev.Unknown(name="from_the_future"), ev.Unknown(name="", agent_path=("a",))]
+#: A session is usually opened before anything else is said of it, and not always.
+_BEGINNINGS: tuple[list[Body], ...] = (
+    [],
+    [ev.SessionOpened(agent="builtin")],
+    [ev.SessionOpened(agent="builtin", prompt="a", message_id="m0"), ev.ProcessStarting()],
+    [ev.SessionOpened(agent="builtin"), ev.AgentReady(capabilities=("steer",), resumable=True), ev.AgentStart()],
+)
+
+
+def any_body() -> SearchStrategy[Body]:
+    """Any body; two of three are of the types that move the most."""
+    return st.sampled_from(_LIVELY) | st.sampled_from(_LIVELY) | st.sampled_from(_ALL)
+
+
+def many_bodies() -> SearchStrategy[list[Body]]:
+    """What a log may hold: a beginning, then anything."""
+    short, long = st.lists(any_body(), max_size=8), st.lists(any_body(), min_size=16, max_size=48)
+    return st.builds(lambda first, rest: [*first, *rest], st.sampled_from(_BEGINNINGS), short | long)
+
+
+def numbered(bodies: list[Body]) -> list[Event]:
+    """These bodies as a log: indexes rise by one, times never fall, origins differ."""
+    return [
+        Event("s1", index, 1_000 + index // 2 * 60_000, ORIGINS[index % len(ORIGINS)], body)
+        for index, body in enumerate(bodies, 1)
+    ]
+
+
+def tapes() -> SearchStrategy[list[Event]]:
+    """Logs."""
+    return many_bodies().map(numbered)

@@ -1,0 +1,165 @@
+"""Whatever agents say, in whatever order: nothing raises, and the log alone decides what is shown."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quarterdeck import events as ev
+from quarterdeck.events import DELTAS, Body, Event, decode_event, encode_event
+from quarterdeck.kernel import phase
+from quarterdeck.kernel.composer import composer
+from quarterdeck.kernel.order import in_order
+from quarterdeck.kernel.state import State
+from quarterdeck.kernel.summary import details, summary
+from quarterdeck.kernel.timeline import window
+from quarterdeck.kernel.view import View, fold, fold_all, reconstructed, why
+from tests.conformance.marks import case
+from tests.fuzz.bodies import many_bodies, numbered, tapes
+
+_DELTA_NAMES = {ev.NAMES[kind] for kind in DELTAS}
+
+
+def encoded(state: State) -> bytes:
+    """A state as it is stored and sent."""
+    return msgspec.json.encode(state)
+
+
+def views(log: list[Event]) -> list[View]:
+    """The view before the first event and after every one."""
+    seen = [View()]
+    for event in log:
+        seen.append(fold(seen[-1], event))
+    return seen
+
+
+@given(tapes())
+def test_nothing_that_can_be_asked_of_any_view_raises(log: list[Event]) -> None:
+    for view in views(log):
+        row = summary(view)
+        assert row.index == view.index
+        assert details(view).fold_version == view.state.fold_version
+        assert composer(view.state) == row.composer
+        assert len(window(view.timeline)) <= len(view.timeline.entries)
+        assert {reason.owner for reason in why(view)} >= {"lifecycle", "process", "run", "activity", "phase"}
+
+
+@case("X-026")
+@given(tapes())
+def test_a_view_rebuilt_from_the_log_is_the_live_one(log: list[Event]) -> None:
+    live = views(log)[-1]
+    assert fold_all(log) == live
+    stored = [encode_event(event) for event in log]
+    rebuilt = fold_all(map(decode_event, stored))
+    assert encoded(rebuilt.state) == encoded(live.state)
+    assert window(rebuilt.timeline) == window(live.timeline)
+    assert rebuilt.timeline.streaming == live.timeline.streaming
+
+
+@case("X-027")
+@given(tapes(), st.data())
+def test_cut_anywhere_and_replayed_from_there_nothing_is_different(log: list[Event], data: st.DataObject) -> None:
+    seen = views(log)
+    cut = data.draw(st.integers(0, len(log)), label="cut")
+    again = data.draw(st.integers(0, cut), label="events delivered twice")
+    assert fold_all(log[cut - again :], seen[cut]) == seen[-1]
+
+
+@case("X-027")
+@given(tapes(), st.data())
+def test_a_stored_snapshot_goes_on_like_the_live_state(log: list[Event], data: st.DataObject) -> None:
+    seen = views(log)
+    at = data.draw(st.integers(0, len(log)), label="snapshot after")
+    kept = msgspec.json.decode(encoded(seen[at].state), type=State)
+    resumed = fold_all(log[at:], View(seen[at].index, seen[at].at, kept, seen[at].timeline))
+    assert encoded(resumed.state) == encoded(seen[-1].state)
+
+
+@given(tapes())
+def test_no_cause_is_an_event_that_may_be_dropped(log: list[Event]) -> None:
+    for view in views(log):
+        cited = {reason.cause.type for reason in why(view) if reason.cause is not None}
+        assert not cited & _DELTA_NAMES
+
+
+@given(tapes())
+def test_every_cause_is_the_event_of_its_index(log: list[Event]) -> None:
+    for reason in why(fold_all(log)):
+        if reason.cause is not None:
+            event = log[reason.cause.index - 1]
+            assert (event.type, event.origin, event.at) == (reason.cause.type, reason.cause.origin, reason.since)
+
+
+@given(tapes())
+def test_a_waiting_phase_shows_exactly_while_a_gate_is_open(log: list[Event]) -> None:
+    for view in views(log):
+        assert (view.state.phase.value in phase.WAITING) == bool(view.state.gates.open)
+
+
+@case("0-108")
+@given(tapes())
+def test_the_three_sources_of_000_find_the_same_phase_as_the_fold(log: list[Event]) -> None:
+    for view in views(log):
+        assert reconstructed(view) == view.state.phase.value
+
+
+@given(tapes())
+def test_events_of_sub_agents_move_no_owner_but_the_phase_by_their_gates(log: list[Event]) -> None:
+    seen = views(log)
+    for before, event, after in zip(seen, log, seen[1:]):
+        if event.body.agent_path:
+            owned = ("lifecycle", "process", "run", "activity", "turn", "queue", "profile", "beneath", "signal")
+            assert all(getattr(before.state, name) is getattr(after.state, name) for name in owned)
+
+
+@case("X-024")
+@given(many_bodies())
+def test_what_is_written_in_order_closes_every_turn_once_before_the_next(bodies: list[Body]) -> None:
+    turn_open = False
+    for body in in_order(View(), bodies):
+        if body.agent_path:
+            continue
+        if isinstance(body, ev.AgentStart):
+            assert not turn_open
+            turn_open = True
+        elif isinstance(body, ev.AgentEnd):
+            assert turn_open
+            turn_open = False
+        elif isinstance(body, ev.AgentAbort):
+            turn_open = False  # also said when nothing ran
+
+
+@given(many_bodies())
+def test_what_is_written_in_order_holds_everything_else_unchanged(bodies: list[Body]) -> None:
+    written = in_order(View(), bodies)
+    turn = (ev.AgentStart, ev.AgentEnd, ev.AgentAbort, ev.MessageStart, ev.ThinkingStart)
+    assert [one for one in written if not isinstance(one, turn)] == [one for one in bodies if not isinstance(one, turn)]
+
+
+@given(many_bodies())
+def test_deltas_that_were_restated_may_be_dropped_and_nothing_shows_it(bodies: list[Body]) -> None:
+    log = numbered(in_order(View(), bodies))
+    kept = [event for place, event in enumerate(log) if not _is_restated(event.body, log[place + 1 :])]
+    whole, thinned = fold_all(log), fold_all(kept)
+    assert thinned == whole
+
+
+def _is_restated(body: Body, later: list[Event]) -> bool:
+    """Whether an event after this delta says all of it again."""
+    if not isinstance(body, tuple(DELTAS)):
+        return False
+    return any(_restates(event.body, body) for event in later)
+
+
+def _restates(whole: Body, piece: Body) -> bool:
+    if isinstance(piece, ev.ToolExecutionOutput):
+        return isinstance(whole, ev.ToolExecutionEnd) and whole.call_id == piece.call_id
+    if isinstance(piece, ev.BashOutput):
+        return isinstance(whole, ev.BashEnd) and whole.bash_id == piece.bash_id
+    assert isinstance(piece, ev.MessageDelta | ev.ThinkingDelta)
+    if not isinstance(whole, ev.ResponseComplete | ev.MessageAborted) or whole.message_id != piece.message_id:
+        return False
+    if isinstance(whole, ev.MessageAborted) and not whole.keep:
+        return True
+    return any(block.block == piece.block and block.kind in ("text", "thinking") for block in whole.blocks)

@@ -1,0 +1,64 @@
+"""A log for tests: bodies go in one after the other, index and time rise by themselves, the view folds along.
+
+So a test reads as what happens, and then what shows:
+
+    tape = Tape().opened("Fix the bug").add(AgentReady(), AgentStart())
+    assert tape.view.state.phase.value == "streaming"
+"""
+
+from __future__ import annotations
+
+from quarterdeck.events import ApprovalRequired, Body, Event, GateRequest, Origin, SessionOpened
+from quarterdeck.kernel.state import State
+from quarterdeck.kernel.timeline import Entry, window
+from quarterdeck.kernel.view import View, fold
+
+#: When the first event of a tape happens, and how far apart two of them are, in ms.
+START = 1_700_000_000_000
+STEP = 1_000
+
+
+class Tape:
+    """The events of one session, and the view after the last one."""
+
+    def __init__(self, session_id: str = "s1") -> None:
+        self.session_id = session_id
+        self.events: list[Event] = []
+        self.view = View()
+
+    def add(self, *bodies: Body, origin: Origin = "engine", after: int = STEP) -> Tape:
+        """One event for each body, `after` ms apart."""
+        for body in bodies:
+            at = self.view.at + after if self.events else START
+            event = Event(self.session_id, len(self.events) + 1, at, origin, body)
+            self.events.append(event)
+            self.view = fold(self.view, event)
+        return self
+
+    def opened(self, prompt: str | None = None, agent: str = "builtin") -> Tape:
+        """The session is created; with a prompt it is a start of 000."""
+        return self.add(SessionOpened(agent=agent, prompt=prompt, message_id="m0" if prompt else ""), origin="user")
+
+    @property
+    def state(self) -> State:
+        return self.view.state
+
+    @property
+    def phase(self) -> str:
+        """The phase that a person sees."""
+        return self.view.state.phase.value
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The timeline as it is shown."""
+        return window(self.view.timeline)
+
+
+def approval(gate_id: str = "g1", call_id: str = "", *, path: tuple[str, ...] = ()) -> ApprovalRequired:
+    """A call asks for a yes."""
+    return ApprovalRequired(gate=GateRequest(gate_id=gate_id, tool="shell", call_id=call_id), agent_path=path)
+
+
+def tape(*bodies: Body, prompt: str | None = None) -> Tape:
+    """A session that was opened, then these."""
+    return Tape().opened(prompt).add(*bodies)
