@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Event
+from quarterdeck.kernel import lifecycle
+from quarterdeck.kernel.state import NOT_OPENED
 from quarterdeck.kernel.timeline import entry_id
 from quarterdeck.kernel.view import View, fold
 
@@ -29,8 +31,8 @@ def _with_what_is_missing(view: View, body: Body) -> tuple[Body, ...]:
     if body.agent_path:
         return _begun_first(view, body)
     open_turn = view.state.turn.is_open
-    if isinstance(body, ev.AgentStart) and open_turn:
-        return (ev.AgentAbort(reason="superseded"), body)
+    if isinstance(body, ev.AgentStart):
+        return _started(view, body)
     if isinstance(body, ev.AgentEnd) and not open_turn:
         return ()
     if open_turn:
@@ -38,6 +40,15 @@ def _with_what_is_missing(view: View, body: Body) -> tuple[Body, ...]:
         if closing is not None:
             return (body, closing)
     return _begun_first(view, body)
+
+
+def _started(view: View, body: ev.AgentStart) -> tuple[Body, ...]:
+    """The turn before this one is closed first. In a session at rest none can be open: a late start is closed at once."""
+    if view.state.lifecycle.value not in (NOT_OPENED, lifecycle.MACHINE.initial):
+        return (body, ev.AgentAbort(reason=f"session is {view.state.lifecycle.value}"))
+    if view.state.turn.is_open:
+        return (ev.AgentAbort(reason="superseded"), body)
+    return (body,)
 
 
 def _closing(body: Body) -> Body | None:

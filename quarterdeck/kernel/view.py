@@ -44,6 +44,8 @@ _TURN_EVENTS = (
     ev.TurnRestored,
 )
 _QUIET_TELLERS: dict[type[Body], Teller] = {kind: tell for kind, tell in TELLERS.items() if kind not in _TURN_EVENTS}
+#: A child's word neither resumes nor renames a session at rest.
+_SUB_AT_REST: dict[type[Body], Move] = {kind: move for kind, move in AT_REST.items() if kind in SUB_MOVES}
 _MOVES_BY_LIFECYCLE: Mapping[str, dict[type[Body], Move]] = {
     "none": MOVES,
     "active": MOVES,
@@ -63,7 +65,7 @@ def fold(view: View, event: Event) -> View:
     moves = _MOVES_BY_LIFECYCLE[state.lifecycle.value]
     tellers = TELLERS if moves is MOVES else _QUIET_TELLERS
     if body.agent_path:
-        moves, tellers = SUB_MOVES if moves is MOVES else AT_REST, _QUIET_TELLERS
+        moves, tellers = SUB_MOVES if moves is MOVES else _SUB_AT_REST, _QUIET_TELLERS
     move = moves.get(kind)
     after = state if move is None else move(state, event, body)
     tell = tellers.get(kind)

@@ -20,8 +20,9 @@ from msgspec import inspect
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Event, Origin
 
-HUGE = "Lorem ipsum \u2603 " * 1_000
-WORDS = ("a", "b", "g1", "c1", "m0", "", "two\nlines", "\u202e\x00\U0001f525", HUGE)
+#: Longer than any preview; rare, so that an example that fails can be read.
+HUGE = "Lorem ipsum \u2603 " * 300
+WORDS = (*("a", "b", "g1", "c1", "m0", "", "two\nlines", "\u202e\x00\U0001f525") * 4, HUGE)
 NUMBERS = (0, 1, 2, -1, 7, 10**12)
 VALUES: tuple[Any, ...] = (None, True, 7, "a", [], [None, "b"], {}, {"path": "x", "n": [1]}, {"text": {"deep": [[]]}})
 ORIGINS: tuple[Origin, ...] = ("engine", "hook", "stream", "otlp", "rpc", "process", "file", "user", "supervisor")
@@ -92,9 +93,16 @@ def _value(kind: inspect.Type, random: Random) -> Any:
 
 
 def bodies_of(kinds: tuple[type[Body], ...], each: int) -> list[Body]:
-    """So many bodies of each of these types."""
+    """So many bodies of each of these types; the first ones are plain, because examples shrink towards them."""
     random = Random(0)
-    return [_value(inspect.type_info(kind), random) for _ in range(each) for kind in kinds]
+    return [*map(plain, kinds), *(_value(inspect.type_info(kind), random) for _ in range(each) for kind in kinds)]
+
+
+def plain(kind: type[Body]) -> Body:
+    """A body of this type that says no more than it must."""
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return kind(**{one.name: _value(one.type, Random(0)) for one in info.fields if one.required})
 
 
 _LIVELY = bodies_of(LIVELY, 24)

@@ -142,7 +142,8 @@ def test_deltas_that_were_restated_may_be_dropped_and_nothing_shows_it(bodies: l
     log = numbered(in_order(View(), bodies))
     kept = [event for place, event in enumerate(log) if not _is_restated(event.body, log[place + 1 :])]
     whole, thinned = fold_all(log), fold_all(kept)
-    assert thinned == whole
+    assert thinned.state == whole.state
+    assert window(thinned.timeline) == window(whole.timeline)
 
 
 def _is_restated(body: Body, later: list[Event]) -> bool:

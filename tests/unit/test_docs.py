@@ -1,0 +1,37 @@
+"""The documentation cannot fall behind: its pages are what the code exports, and its examples run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = re.compile(r"```python\n(.*?)```", re.DOTALL)
+LINKS = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")])
+PAGES_WITH_EXAMPLES = [page for page in PAGES if EXAMPLES.search(page.read_text())]
+
+
+@pytest.mark.parametrize("tool", ["tools/diagrams.py", "tools/conformance.py"])
+def test_generated_pages_are_what_the_code_says(tool: str) -> None:
+    answer = subprocess.run([sys.executable, tool, "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_EXAMPLES, ids=lambda page: page.name)
+def test_examples_run(page: Path) -> None:
+    """All examples of a page are one program, from top to bottom."""
+    program = "\n".join(EXAMPLES.findall(page.read_text()))
+    names: dict[str, object] = {"__name__": page.stem}
+    exec(compile(program, str(page), "exec"), names)
+    assert names
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    missing = [link for link in LINKS.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert not missing
