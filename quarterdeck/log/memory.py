@@ -1,0 +1,131 @@
+"""The log in memory: the same behaviour without a disk, for tests and for the library without a store."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection
+
+from msgspec.structs import replace
+
+from quarterdeck.events import Event
+from quarterdeck.log.base import (
+    NEW,
+    PAGE,
+    START,
+    Append,
+    Cursor,
+    Fence,
+    LogUnavailable,
+    NoSuchSession,
+    Receipt,
+    Row,
+    StaleFence,
+    Stored,
+)
+from quarterdeck.log.deltas import growing, is_delta, restated
+
+
+class _Session:
+    def __init__(self, row: Row, view: bytes) -> None:
+        self.row = row
+        self.view = view
+        self.view_index = 0
+        self.last_index = 0
+        self.events: list[Event] = []
+
+
+class MemoryLog:
+    """Everything in lists. `keep_deltas` keeps what a store would drop, which some tests want to see."""
+
+    def __init__(self, keep_deltas: bool = False) -> None:
+        self._sessions: dict[str, _Session] = {}
+        self._all: list[Event] = []
+        self._count = 0
+        self._closed = False
+        self._keep_deltas = keep_deltas
+
+    async def append(self, append: Append) -> Receipt:
+        if self._closed:
+            raise LogUnavailable("it is closed", "Open the log again.")
+        session = self._fenced(append)
+        written = tuple(self._numbered(event) for event in append.events)
+        if append.row is not None:
+            session.row = append.row
+        if append.view is not None:
+            session.view, session.view_index = append.view, append.events[-1].index
+        session.last_index = append.events[-1].index
+        self._keep(session, written)
+        return Receipt(str(session.last_index), written)
+
+    def _fenced(self, append: Append) -> _Session:
+        session = self._sessions.get(append.session_id)
+        if (NEW if session is None else str(session.last_index)) != append.fence:
+            raise StaleFence(append.session_id)
+        if session is None:
+            if append.row is None or append.view is None:
+                raise LogUnavailable("the first append of a session needs its row and view", "This is a defect.")
+            session = self._sessions[append.session_id] = _Session(append.row, append.view)
+        return session
+
+    def _numbered(self, event: Event) -> Event:
+        self._count += 1
+        return replace(event, cursor=f"{self._count:020d}")
+
+    def _keep(self, session: _Session, written: tuple[Event, ...]) -> None:
+        session.events.extend(written)
+        self._all.extend(written)
+        wholes = {whole for event in written if (whole := restated(event.body)) is not None}
+        if wholes and not self._keep_deltas:
+            name = session.row.id
+            session.events = [event for event in session.events if not _is_told(event, wholes)]
+            self._all = [event for event in self._all if event.session_id != name or not _is_told(event, wholes)]
+
+    async def read(
+        self, session_id: str, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None
+    ) -> list[Event]:
+        events = self._find(session_id).events
+        start = bisect_right(events, since, key=lambda event: event.index)
+        return _page(events[start:], limit, types)
+
+    async def read_all(
+        self, since: Cursor = START, limit: int = PAGE, types: Collection[str] | None = None
+    ) -> list[Event]:
+        start = bisect_right(self._all, since, key=lambda event: event.cursor)
+        return _page(self._all[start:], limit, types)
+
+    async def sessions(self) -> list[Stored]:
+        return [_stored(session) for session in self._sessions.values()]
+
+    async def session(self, session_id: str) -> Stored:
+        return _stored(self._find(session_id))
+
+    async def delete(self, session_id: str, fence: Fence) -> None:
+        if str(self._find(session_id).last_index) != fence:
+            raise StaleFence(session_id)
+        del self._sessions[session_id]
+        self._all = [event for event in self._all if event.session_id != session_id]
+
+    async def last_cursor(self) -> Cursor:
+        return f"{self._count:020d}" if self._count else START
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _find(self, session_id: str) -> _Session:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise NoSuchSession(session_id)
+        return session
+
+
+def _is_told(event: Event, wholes: set[str]) -> bool:
+    return is_delta(event.body) and growing(event.body) in wholes
+
+
+def _page(events: list[Event], limit: int, types: Collection[str] | None) -> list[Event]:
+    chosen = events if types is None else [event for event in events if event.type in types]
+    return chosen[:limit]
+
+
+def _stored(session: _Session) -> Stored:
+    return Stored(session.row, session.last_index, session.view, session.view_index, str(session.last_index))

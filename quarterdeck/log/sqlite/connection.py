@@ -1,0 +1,111 @@
+"""A connection as we want it: WAL, FULL, foreign keys on; brought to the newest version, or refused untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import apsw
+
+from quarterdeck.log.base import LogUnavailable, NewerLog
+from quarterdeck.log.sqlite.sql import migrations, newest_version, queries
+
+Values: TypeAlias = Sequence[str | int | bytes | None]
+
+_BUSY_MS = 5000
+#: What each pragma must say once it is set; SQLite ignores a wrong one in silence, so it is asked.
+_PRAGMAS = (("journal_mode", "WAL", "wal"), ("synchronous", "FULL", 2), ("foreign_keys", "ON", 1))
+
+
+class Store:
+    """A connection with the few calls that we need; the only place that touches apsw, whose types are loose."""
+
+    def __init__(self, path: Path, read_only: bool = False) -> None:
+        flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        self._sql = queries()
+        with refusals():
+            self._connection: Any = apsw.Connection(str(path), flags=flags)
+            self._connection.set_busy_timeout(_BUSY_MS)
+            for name, value, expected in () if read_only else _PRAGMAS:
+                self._set_pragma(name, value, expected)
+
+    def rows(self, name: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """All rows of a named query."""
+        return self.rows_of(self._sql[name], values)
+
+    def rows_of(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query that was made at run time. Every statement of it is run."""
+        return self._connection.execute(sql, values).fetchall()
+
+    def one(self, name: str, values: Values = ()) -> int:
+        """The number that a query answers."""
+        return int(self.rows(name, values)[0][0])
+
+    def many(self, name: str, values: Iterable[Values]) -> None:
+        """A named statement for each of these."""
+        self._connection.executemany(self._sql[name], values)
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Everything inside it becomes durable together, or not at all."""
+        return self._connection
+
+    def sql(self, name: str) -> str:
+        """The text of a named query."""
+        return self._sql[name]
+
+    def version(self) -> int:
+        """The version of the store; 0 when it is empty."""
+        return int(self._connection.pragma("user_version"))
+
+    def migrate(self, upto: int | None = None) -> int:
+        """Brings the store forward, one transaction per version; returns how many steps it took."""
+        found, known = self.version(), newest_version()
+        if found > known:
+            raise NewerLog(found, known)
+        steps = [(version, sql) for version, sql in migrations() if found < version <= (upto or known)]
+        for version, sql in steps:
+            with self.transaction():
+                self.rows_of(sql)
+                self.rows_of(f"PRAGMA user_version = {version}")
+        return len(steps)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._connection.close()
+
+    def _set_pragma(self, name: str, value: str, expected: object) -> None:
+        self.rows_of(f"PRAGMA {name} = {value}")
+        found = self._connection.pragma(name)
+        if found != expected:
+            raise LogUnavailable(
+                f"{name} is {found}, not {expected}", "The file system must support SQLite's WAL mode."
+            )
+
+
+@contextmanager
+def refusals() -> Generator[None]:
+    """SQLite's complaints become ours."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise unavailable(error) from error
+
+
+_WORDS: tuple[tuple[type[apsw.Error], str], ...] = (
+    (apsw.FullError, "the disk is full"),
+    (apsw.ReadOnlyError, "the file or its folder is read-only"),
+    (apsw.BusyError, "another program holds the store locked"),
+    (apsw.LockedError, "another program holds the store locked"),
+    (apsw.CantOpenError, "the file cannot be opened"),
+    (apsw.CorruptError, "the file is damaged"),
+    (apsw.NotADBError, "the file is not a Quarterdeck store"),
+    (apsw.IOError, "the disk reports an error"),
+)
+
+
+def unavailable(error: apsw.Error) -> LogUnavailable:
+    """SQLite's complaint in a person's words."""
+    what = next((words for kind, words in _WORDS if isinstance(error, kind)), "SQLite refused")
+    return LogUnavailable(f"{what} ({error})")

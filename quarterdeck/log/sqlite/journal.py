@@ -1,0 +1,74 @@
+"""The deltas of a store: packed by commit group, and dropped group by group once all of a group are restated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from quarterdeck.events import decode_body
+from quarterdeck.log.deltas import growing
+
+
+class Piece(Struct, frozen=True, array_like=True, gc=False):
+    """One delta as it is packed; `session` is the session's number."""
+
+    cursor: int
+    session: int
+    index: int
+    at: int
+    origin: str
+    body: bytes
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[Piece]).decode
+
+
+def packed(pieces: list[Piece]) -> bytes:
+    """The pieces of a commit group in one blob."""
+    return _pack(pieces)
+
+
+def unpacked(blob: bytes) -> list[Piece]:
+    """And back."""
+    return _unpack(blob)
+
+
+class Journal:
+    """Which packs still hold a delta that nothing restates. Kept in memory, found again from the store at start."""
+
+    def __init__(self) -> None:
+        self._open_in_pack: dict[int, set[tuple[int, str]]] = {}
+        self._packs_of: dict[tuple[int, str], list[int]] = {}
+
+    def load(self, packs: Iterable[tuple[int, bytes]]) -> None:
+        """What a store held when it was opened."""
+        for cursor, blob in packs:
+            self.add(cursor, [(piece.session, growing(decode_body(piece.body)[0])) for piece in unpacked(blob)])
+
+    def add(self, cursor: int, parts: Iterable[tuple[int, str]]) -> None:
+        """A pack that holds pieces of these (session, whole)."""
+        open_parts = self._open_in_pack.setdefault(cursor, set())
+        for part in parts:
+            if part not in open_parts:
+                open_parts.add(part)
+                self._packs_of.setdefault(part, []).append(cursor)
+
+    def droppable(self, told: set[tuple[int, str]]) -> list[int]:
+        """The packs that hold nothing more once these wholes are restated. Changes nothing: the commit may fail."""
+        packs = {cursor for part in told for cursor in self._packs_of.get(part, ())}
+        return [cursor for cursor in packs if self._open_in_pack[cursor] <= told]
+
+    def tell(self, told: set[tuple[int, str]]) -> None:
+        """These wholes are restated, durably."""
+        for part in told:
+            for cursor in self._packs_of.pop(part, ()):
+                self._open_in_pack[cursor].discard(part)
+                if not self._open_in_pack[cursor]:
+                    del self._open_in_pack[cursor]
+
+    def parts_of(self, session: int) -> set[tuple[int, str]]:
+        """Everything of a session that is not restated."""
+        return {part for part in self._packs_of if part[0] == session}

@@ -1,0 +1,77 @@
+-- name: take_epoch
+-- The next owner of the store.
+UPDATE meta SET value = value + 1 WHERE key = 'epoch' RETURNING value;
+
+-- name: epoch
+-- Checked once in each transaction: has another process overtaken us?
+SELECT value FROM meta WHERE key = 'epoch';
+
+-- name: last_cursor
+-- The newest cursor, whether of an event or of a delta that is still kept.
+SELECT max(
+    coalesce((SELECT max(cursor) FROM event), 0),
+    coalesce((SELECT max(cursor) FROM delta), 0),
+    coalesce((SELECT value FROM meta WHERE key = 'cursor'), 0)
+);
+
+-- name: keep_cursor
+-- Cursors never come again, also when the newest events were deltas that have been dropped.
+INSERT INTO meta (key, value) VALUES ('cursor', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: insert_event
+INSERT INTO event (cursor, session, position, at, origin, type, body) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_delta
+INSERT INTO delta (cursor, pieces) VALUES (?, ?);
+
+-- name: delete_delta
+DELETE FROM delta WHERE cursor = ?;
+
+-- name: deltas
+SELECT cursor, pieces FROM delta ORDER BY cursor;
+
+-- name: insert_session
+INSERT INTO session (
+    id, agent, agent_version, cwd, repo, name, status, end_reason, supports_resume, resume_data, pinned,
+    created_at, last_active_at, last_index, view, view_index
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number;
+
+-- name: update_row
+UPDATE session SET
+    agent = ?, agent_version = ?, cwd = ?, repo = ?, name = ?, status = ?, end_reason = ?, supports_resume = ?,
+    resume_data = ?, pinned = ?, created_at = ?, last_active_at = ?
+WHERE number = ?;
+
+-- name: update_view
+UPDATE session SET last_index = ?, view = ?, view_index = ? WHERE number = ?;
+
+-- name: update_index
+UPDATE session SET last_index = ? WHERE number = ?;
+
+-- name: place_of_session
+SELECT number, last_index FROM session WHERE id = ?;
+
+-- name: sessions
+SELECT
+    id, agent, agent_version, cwd, repo, name, status, end_reason, supports_resume, resume_data, pinned,
+    created_at, last_active_at, last_index, view, view_index
+FROM session ORDER BY number;
+
+-- name: session
+SELECT
+    id, agent, agent_version, cwd, repo, name, status, end_reason, supports_resume, resume_data, pinned,
+    created_at, last_active_at, last_index, view, view_index
+FROM session WHERE id = ?;
+
+-- name: session_ids
+SELECT number, id FROM session;
+
+-- name: read_session
+SELECT cursor, position, at, origin, body FROM event WHERE session = ? AND position > ? ORDER BY position LIMIT ?;
+
+-- name: read_all
+SELECT event.cursor, session.id, position, at, origin, body FROM event JOIN session ON session.number = event.session
+WHERE event.cursor > ? ORDER BY event.cursor LIMIT ?;
+
+-- name: delete_session
+DELETE FROM session WHERE number = ?;

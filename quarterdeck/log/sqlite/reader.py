@@ -1,0 +1,128 @@
+"""The one that reads: a read-only connection on a thread of its own, so that long histories block nobody.
+
+A session's events lie in two places: rows, and packs of deltas whose whole is not told yet. They are merged by index (or,
+over all sessions, by cursor) inside one read transaction, so that a reader sees one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from heapq import merge
+from pathlib import Path
+from typing import Any, cast
+
+from quarterdeck.events import Event, Origin, decode_body
+from quarterdeck.log.base import NoSuchSession, Row
+from quarterdeck.log.sqlite.connection import Store, refusals
+from quarterdeck.log.sqlite.journal import Piece, unpacked
+from quarterdeck.log.sqlite.writer import cursor_text
+
+
+class Reader:
+    """All reads. Every method runs on the reader's thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._store = Store(path, read_only=True)
+
+    def read(self, session_id: str, since: int, limit: int, types: Collection[str] | None) -> list[Event]:
+        """One session's events above `since`."""
+        with refusals(), _moment(self._store):
+            place = self._store.rows("place_of_session", (session_id,))
+            if not place:
+                raise NoSuchSession(session_id)
+            number = int(place[0][0])
+            rows = self._rows(number, since, limit, types)
+            packs = self._store.rows("deltas")
+        stored = [_event(session_id, *row) for row in rows]
+        pieces = [piece for piece in _pieces(packs) if piece.session == number and piece.index > since]
+        growing = [_event_of_piece(session_id, piece) for piece in pieces]
+        chosen = _chosen(growing, types)
+        return list(merge(stored, chosen, key=lambda event: event.index))[:limit]
+
+    def _rows(self, number: int, since: int, limit: int, types: Collection[str] | None) -> list[tuple[Any, ...]]:
+        if types is None:
+            return self._store.rows("read_session", (number, since, limit))
+        marks = ",".join("?" * len(types))
+        query = self._store.sql("read_session").replace("ORDER BY", f"AND type IN ({marks}) ORDER BY")
+        return self._store.rows_of(query, (number, since, *types, limit))
+
+    def read_all(self, since: int, limit: int, types: Collection[str] | None) -> list[Event]:
+        """All sessions' events after a cursor."""
+        with refusals(), _moment(self._store):
+            rows = self._all_rows(since, limit, types)
+            packs = self._store.rows("deltas")
+            names = dict(self._store.rows("session_ids")) if packs else {}
+        stored = [_event(row[1], row[0], *row[2:]) for row in rows]
+        pieces = [piece for piece in _pieces(packs) if piece.cursor > since and piece.session in names]
+        growing = [_event_of_piece(str(names[piece.session]), piece) for piece in pieces]
+        chosen = _chosen(growing, types)
+        return list(merge(stored, chosen, key=lambda event: event.cursor))[:limit]
+
+    def _all_rows(self, since: int, limit: int, types: Collection[str] | None) -> list[tuple[Any, ...]]:
+        if types is None:
+            return self._store.rows("read_all", (since, limit))
+        marks = ",".join("?" * len(types))
+        query = self._store.sql("read_all").replace("ORDER BY", f"AND type IN ({marks}) ORDER BY")
+        return self._store.rows_of(query, (since, *types, limit))
+
+    def sessions(self) -> list[tuple[Row, int, bytes, int]]:
+        """The catalogue: row, last index, view, index of the view."""
+        with refusals():
+            return [_stored(found) for found in self._store.rows("sessions")]
+
+    def session(self, session_id: str) -> tuple[Row, int, bytes, int]:
+        """One session of the catalogue."""
+        found = self._store.rows("session", (session_id,))
+        if not found:
+            raise NoSuchSession(session_id)
+        return _stored(found[0])
+
+    def close(self) -> None:
+        self._store.close()
+
+
+@contextmanager
+def _moment(store: Store) -> Generator[None]:
+    """A read transaction: everything inside it sees the same state of the store."""
+    store.rows_of("BEGIN")
+    try:
+        yield
+    finally:
+        store.rows_of("COMMIT")
+
+
+def _pieces(packs: list[tuple[Any, ...]]) -> list[Piece]:
+    return [piece for _, blob in packs for piece in unpacked(blob)]
+
+
+def _event(session_id: str, cursor: int, index: int, at: int, origin: str, body: bytes) -> Event:
+    decoded, raw = decode_body(body)
+    return Event(session_id, index, at, cast(Origin, origin), decoded, cursor_text(cursor), raw)
+
+
+def _event_of_piece(session_id: str, piece: Piece) -> Event:
+    return _event(session_id, piece.cursor, piece.index, piece.at, piece.origin, piece.body)
+
+
+def _chosen(events: list[Event], types: Collection[str] | None) -> list[Event]:
+    return events if types is None else [event for event in events if event.type in types]
+
+
+def _stored(found: Any) -> tuple[Row, int, bytes, int]:
+    row = Row(
+        id=found[0],
+        agent=found[1],
+        agent_version=found[2],
+        cwd=found[3],
+        repo=found[4],
+        name=found[5],
+        status=found[6],
+        end_reason=found[7],
+        supports_resume=bool(found[8]),
+        resume_data=found[9],
+        pinned=bool(found[10]),
+        created_at=found[11],
+        last_active_at=found[12],
+    )
+    return row, found[13], found[14], found[15]

@@ -1,0 +1,225 @@
+"""The one that writes: a connection of its own, on a thread of its own, one transaction per commit group.
+
+Everything here runs on the writer's thread. A group is all appends that arrived while the last commit was under way. An
+append that is refused (an old fence) does not harm the others of its group: it is refused before anything of it is
+written. A failure of the store fails the whole group, and nothing of it is in the file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+import apsw
+from msgspec.structs import replace
+
+from quarterdeck.errors import QuarterdeckError
+from quarterdeck.events import Event, encode_body, type_of
+from quarterdeck.log.base import NEW, Append, Fence, LogUnavailable, Receipt, Row, StaleFence
+from quarterdeck.log.deltas import growing, is_delta, restated
+from quarterdeck.log.sqlite.connection import Store, refusals, unavailable
+from quarterdeck.log.sqlite.journal import Journal, Piece, packed
+
+Outcome: TypeAlias = Receipt | QuarterdeckError
+_EventRow: TypeAlias = tuple[int, int, int, int, str, str, bytes]
+
+
+class _Place:
+    """Where a session stands in the store."""
+
+    __slots__ = ("last_index", "number")
+
+    def __init__(self, number: int, last_index: int) -> None:
+        self.number = number
+        self.last_index = last_index
+
+
+class _Group:
+    """What one transaction writes, gathered before it is written; and how to forget it if it cannot be."""
+
+    def __init__(self, cursor: int) -> None:
+        self.cursor = cursor
+        self.moved: list[tuple[_Place, int]] = []
+        self.added: list[str] = []
+        self.rows: list[_EventRow] = []
+        self.pieces: list[Piece] = []
+        self.parts: list[tuple[int, str]] = []
+        self.told: set[tuple[int, str]] = set()
+
+
+class Writer:
+    """Opens the store for writing, takes its ownership, and commits groups."""
+
+    def __init__(self, path: Path) -> None:
+        self._store = Store(path)
+        self._places: dict[str, _Place] = {}
+        self._journal = Journal()
+        try:
+            with refusals():
+                self._store.migrate()
+                self.epoch = self._store.one("take_epoch")
+                self._cursor = self._store.one("last_cursor")
+                self._journal.load((int(cursor), blob) for cursor, blob in self._store.rows("deltas"))
+        except QuarterdeckError:
+            self._store.close()
+            raise
+
+    def fence_at(self, last_index: int) -> Fence:
+        """The fence of a session whose newest event has this index."""
+        return f"{self.epoch}.{last_index}"
+
+    @property
+    def last_cursor(self) -> int:
+        return self._cursor
+
+    def commit(self, appends: list[Append]) -> list[Outcome]:
+        """One transaction. Raises LogUnavailable when nothing of it could be written."""
+        group = _Group(self._cursor)
+        try:
+            with self._store.transaction():
+                if self._store.one("epoch") != self.epoch:
+                    return [StaleFence(append.session_id) for append in appends]
+                outcomes = [self._gathered(append, group) for append in appends]
+                self._write(group)
+        except apsw.Error as error:
+            self._undo(group)
+            raise unavailable(error) from error
+        self._remember(group)
+        return outcomes
+
+    def _undo(self, group: _Group) -> None:
+        """The file was rolled back by SQLite; what we know of it must follow."""
+        self._cursor = group.cursor
+        for place, last_index in group.moved:
+            place.last_index = last_index
+        for session_id in group.added:
+            self._places.pop(session_id, None)
+
+    def _remember(self, group: _Group) -> None:
+        if group.pieces:
+            self._journal.add(group.pieces[0].cursor, group.parts)
+        if group.told:
+            self._journal.tell(group.told)
+
+    def delete(self, session_id: str, fence: Fence) -> None:
+        """The session and all of its events."""
+        place = self._place(session_id)
+        if place is None or self.fence_at(place.last_index) != fence:
+            raise StaleFence(session_id)
+        parts = self._journal.parts_of(place.number)
+        with refusals(), self._store.transaction():
+            if self._store.one("epoch") != self.epoch:
+                raise StaleFence(session_id)
+            self._drop(self._journal.droppable(parts))
+            self._store.rows("keep_cursor", (self._cursor,))
+            self._store.rows("delete_session", (place.number,))
+        self._journal.tell(parts)
+        self._places.pop(session_id, None)
+
+    def close(self) -> None:
+        """Folds the write-ahead log into the file and lets go of it."""
+        self._store.close()
+
+    # --- one group
+
+    def _gathered(self, append: Append, group: _Group) -> Outcome:
+        place = self._place(append.session_id)
+        expected = NEW if place is None else self.fence_at(place.last_index)
+        if append.fence != expected:
+            return StaleFence(append.session_id)
+        try:
+            bodies = [encode_body(event.body, event.raw) for event in append.events]
+        except QuarterdeckError as error:
+            return error
+        last = append.events[-1].index
+        if place is None:
+            place = self._places[append.session_id] = self._inserted(append, last)
+            group.added.append(append.session_id)
+        else:
+            group.moved.append((place, place.last_index))
+            self._updated(append, place, last)
+        written = tuple(
+            self._entered(event, body, place, group) for event, body in zip(append.events, bodies, strict=True)
+        )
+        place.last_index = last
+        return Receipt(self.fence_at(last), written)
+
+    def _entered(self, event: Event, body: bytes, place: _Place, group: _Group) -> Event:
+        self._cursor += 1
+        number = place.number
+        if is_delta(event.body):
+            group.parts.append((number, growing(event.body)))
+            group.pieces.append(Piece(self._cursor, number, event.index, event.at, event.origin, body))
+        else:
+            whole = restated(event.body)
+            if whole is not None:
+                group.told.add((number, whole))
+            group.rows.append((self._cursor, number, event.index, event.at, event.origin, type_of(event.body), body))
+        return replace(event, cursor=cursor_text(self._cursor))
+
+    def _inserted(self, append: Append, last: int) -> _Place:
+        if append.row is None or append.view is None:
+            raise LogUnavailable("the first append of a session needs its row and view", "This is a defect.")
+        values = (append.row.id, *_row_values(append.row), last, append.view, last)
+        number = self._store.rows("insert_session", values)[0][0]
+        return _Place(int(number), last)
+
+    def _updated(self, append: Append, place: _Place, last: int) -> None:
+        if append.row is not None:
+            self._store.rows("update_row", (*_row_values(append.row), place.number))
+        if append.view is not None:
+            self._store.rows("update_view", (last, append.view, last, place.number))
+        else:
+            self._store.rows("update_index", (last, place.number))
+
+    def _write(self, group: _Group) -> None:
+        self._store.many("insert_event", group.rows)
+        if group.told:
+            self._drop_told(group)
+        if group.pieces:
+            first = group.pieces[0].cursor
+            self._store.rows("insert_delta", (first, packed(group.pieces)))
+
+    def _drop_told(self, group: _Group) -> None:
+        """Deltas that are restated now. A text that began and was restated in one group leaves none at all."""
+        both = list(zip(group.pieces, group.parts, strict=True))
+        group.pieces = [piece for piece, part in both if part not in group.told]
+        group.parts = [part for _, part in both if part not in group.told]
+        dropped = self._journal.droppable(group.told)
+        if dropped or len(group.pieces) < len(both):
+            # the newest cursor may have been a delta's; it must never be given again
+            self._store.rows("keep_cursor", (self._cursor,))
+        self._drop(dropped)
+
+    def _drop(self, packs: list[int]) -> None:
+        self._store.many("delete_delta", [(cursor,) for cursor in packs])
+
+    def _place(self, session_id: str) -> _Place | None:
+        place = self._places.get(session_id)
+        if place is None:
+            found = self._store.rows("place_of_session", (session_id,))
+            if found:
+                place = self._places[session_id] = _Place(int(found[0][0]), int(found[0][1]))
+        return place
+
+
+def cursor_text(cursor: int) -> str:
+    """A cursor as clients see it: texts that sort as the numbers do."""
+    return f"{cursor:020d}"
+
+
+def _row_values(row: Row) -> tuple[str | int | None, ...]:
+    return (
+        row.agent,
+        row.agent_version,
+        row.cwd,
+        row.repo,
+        row.name,
+        row.status,
+        row.end_reason,
+        int(row.supports_resume),
+        row.resume_data,
+        int(row.pinned),
+        row.created_at,
+        row.last_active_at,
+    )

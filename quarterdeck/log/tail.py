@@ -1,0 +1,208 @@
+"""Readers are cursors. A short tail of what was published last serves the live ones; the log serves all others.
+
+A reader is a sink: a position and a function that takes a slice. Publishing costs one append to the tail and one call
+per sink and pass of the loop; sinks at the same position share one slice. Nobody has a queue of their own: a sink that
+cannot keep up is simply behind, and once the tail no longer reaches back to it, it reads from the log until it has
+caught up. So a reader can be slow, leave and come back, and misses nothing; and it holds up nobody.
+
+Only what is durable may be published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from typing import Generic, TypeAlias, TypeVar
+
+from quarterdeck.events import Event
+from quarterdeck.log.base import PAGE, START, Log
+
+P = TypeVar("P", int, str)
+Deliver: TypeAlias = Callable[[Sequence[Event]], object]
+
+TAIL = 200
+
+
+class Sink(Generic[P]):
+    """One reader: everything up to `position` was delivered. `behind` once the tail does not reach back to it."""
+
+    __slots__ = ("behind", "deliver", "position")
+
+    def __init__(self, position: P, deliver: Deliver) -> None:
+        self.position = position
+        self.deliver = deliver
+        self.behind = False
+
+
+class Tail(Generic[P]):
+    """The newest events of one stream: of a session by index, or of all sessions by cursor.
+
+    It holds everything after `floor` and nothing before.
+    """
+
+    def __init__(self, place: Callable[[Event], P], head: P, limit: int = TAIL) -> None:
+        self.place = place
+        self.head = head
+        self.floor = head
+        self.readers = 0
+        self._limit = limit
+        self._events: list[Event] = []
+        self._sinks: dict[Sink[P], None] = {}
+        self._waiters: list[asyncio.Future[None]] = []
+        self._scheduled = False
+
+    @property
+    def is_read(self) -> bool:
+        return bool(self.readers or self._sinks)
+
+    def attach(self, deliver: Deliver, position: P | None = None) -> Sink[P]:
+        """A new reader, at the head unless it says where it stands."""
+        sink = Sink(self.head if position is None else position, deliver)
+        self._sinks[sink] = None
+        if sink.position != self.head:
+            self._schedule()
+        return sink
+
+    def detach(self, sink: Sink[P]) -> None:
+        """It leaves; whatever it has not seen is in the log."""
+        self._sinks.pop(sink, None)
+
+    def publish(self, events: Sequence[Event]) -> None:
+        """These are durable. Delivered once the loop comes round, together with what else is published until then."""
+        if not events:
+            return
+        self._events.extend(events)
+        self.head = self.place(events[-1])
+        if len(self._events) > 2 * self._limit:
+            cut = len(self._events) - self._limit
+            self.floor = self.place(self._events[cut - 1])
+            del self._events[:cut]
+        if self._sinks or self._waiters:
+            self._schedule()
+
+    async def changed(self) -> None:
+        """Returns once something more was published. Each who waits has a future of their own: one can be cancelled."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def after(self, position: P) -> list[Event] | None:
+        """What came after a position; None when the tail does not reach back to it."""
+        if position < self.floor:
+            return None
+        low, high = 0, len(self._events)
+        while low < high:
+            middle = (low + high) // 2
+            if self.place(self._events[middle]) > position:
+                high = middle
+            else:
+                low = middle + 1
+        return self._events[low:]
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        head = self.head
+        slices: dict[P, list[Event] | None] = {}
+        for sink in tuple(self._sinks):
+            position = sink.position
+            if position == head or sink.behind:
+                continue
+            if position in slices:
+                events = slices[position]
+            else:
+                events = slices[position] = self.after(position)
+            if events is None:
+                sink.behind = True
+                sink.deliver(())
+            else:
+                sink.position = head
+                sink.deliver(events)
+
+
+class Feed:
+    """The tails of a deck: one for all sessions, one for each session that somebody reads."""
+
+    def __init__(self, log: Log, limit: int = TAIL) -> None:
+        self._log = log
+        self._limit = limit
+        self._sessions: dict[str, Tail[int]] = {}
+        self.all: Tail[str] = Tail(_cursor, START, limit)
+
+    def publish(self, events: Sequence[Event]) -> None:
+        """The events of one durable append, with their cursors."""
+        self.all.publish(events)
+        tail = self._sessions.get(events[0].session_id) if events else None
+        if tail is not None:
+            tail.publish(events)
+
+    async def follow(
+        self, session_id: str, since: int = 0, types: Collection[str] | None = None
+    ) -> AsyncGenerator[Event]:
+        """Everything of one session after `since`, then whatever comes, for ever."""
+        tail = await self.tail(session_id)
+        tail.readers += 1
+        try:
+            async for event in _follow(tail, since, lambda at: self._log.read(session_id, at, PAGE), types):
+                yield event
+        finally:
+            tail.readers -= 1
+            self._let_go(session_id, tail)
+
+    async def follow_all(self, since: str = START, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
+        """The same over all sessions."""
+        async for event in _follow(self.all, since, lambda at: self._log.read_all(at, PAGE), types):
+            yield event
+
+    async def tail(self, session_id: str) -> Tail[int]:
+        """The tail of a session, from its newest durable event on; NoSuchSession."""
+        tail = self._sessions.get(session_id)
+        if tail is None:
+            stored = await self._log.session(session_id)
+            fresh = Tail(_index, stored.last_index, self._limit)
+            tail = self._sessions.setdefault(session_id, fresh)
+        return tail
+
+    def _let_go(self, session_id: str, tail: Tail[int]) -> None:
+        """A session that nobody reads keeps no tail."""
+        if not tail.is_read and self._sessions.get(session_id) is tail:
+            del self._sessions[session_id]
+
+
+async def _follow(
+    tail: Tail[P], since: P, read: Callable[[P], Awaitable[list[Event]]], types: Collection[str] | None
+) -> AsyncGenerator[Event]:
+    """From the log until the tail reaches back to us, from the tail from then on; from the log again if we fall behind."""
+    while True:
+        events = tail.after(since)
+        if events is None:
+            # an empty answer: what was there are deltas that have been dropped, so the tail is next
+            floor = tail.floor
+            events = await read(since)
+            since = since if events else max(since, floor)
+        elif not events:
+            await tail.changed()
+        for event in events:
+            since = tail.place(event)
+            if types is None or event.type in types:
+                yield event
+
+
+def _index(event: Event) -> int:
+    return event.index
+
+
+def _cursor(event: Event) -> str:
+    return event.cursor
