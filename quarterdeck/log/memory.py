@@ -111,6 +111,10 @@ class MemoryLog:
     async def close(self) -> None:
         self._closed = True
 
+    def reopen(self) -> None:
+        """What opening a store again is to the other adapters."""
+        self._closed = False
+
     def _find(self, session_id: str) -> _Session:
         session = self._sessions.get(session_id)
         if session is None:

@@ -141,6 +141,13 @@ class Feed:
         self._sessions: dict[str, Tail[int]] = {}
         self.all: Tail[str] = Tail(_cursor, START, limit)
 
+    @classmethod
+    async def over(cls, log: Log, limit: int = TAIL) -> Feed:
+        """A feed over a log that holds something already: its newest event is where the tail begins."""
+        feed = cls(log, limit)
+        feed.all = Tail(_cursor, await log.last_cursor(), limit)
+        return feed
+
     def publish(self, events: Sequence[Event]) -> None:
         """The events of one durable append, with their cursors."""
         self.all.publish(events)

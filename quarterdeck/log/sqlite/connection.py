@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -47,9 +47,18 @@ class Store:
         """A named statement for each of these."""
         self._connection.executemany(self._sql[name], values)
 
-    def transaction(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def transaction(self) -> Generator[None]:
         """Everything inside it becomes durable together, or not at all."""
-        return self._connection
+        self.rows_of("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.rows_of("COMMIT")
+        except BaseException:
+            # a full disk makes SQLite roll back by itself; asking again must not hide the reason
+            if self._connection.in_transaction:
+                self.rows_of("ROLLBACK")
+            raise
 
     def sql(self, name: str) -> str:
         """The text of a named query."""

@@ -1,0 +1,320 @@
+"""The conformance suite of the log port: what every adapter must do.
+
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    def test_my_log(check):
+        asyncio.run(check(open_my_log))
+
+`open_my_log` is an async function that opens the same store each time it is called; called again while the first one is
+still open it stands for another process. Each check gets a fresh store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body, Event, decode_body
+from quarterdeck.log.base import NEW, START, Append, Fence, Log, LogUnavailable, NoSuchSession, Receipt, Row, StaleFence
+
+OpenLog: TypeAlias = Callable[[], Awaitable[Log]]
+Check: TypeAlias = Callable[[OpenLog], Awaitable[None]]
+
+CHECKS: list[Check] = []
+
+
+def _check(function: Check) -> Check:
+    CHECKS.append(function)
+    return function
+
+
+class Writing:
+    """A session that is being written: numbers its events and keeps its fence."""
+
+    def __init__(self, log: Log, session_id: str = "s1") -> None:
+        self.log = log
+        self.session_id = session_id
+        self.fence: Fence = NEW
+        self.index = 0
+
+    def events(self, *bodies: Body) -> tuple[Event, ...]:
+        return tuple(
+            Event(self.session_id, self.index + place, 1_000 + self.index + place, "engine", body)
+            for place, body in enumerate(bodies, 1)
+        )
+
+    def unit(self, *bodies: Body, view: bytes | None = None, row: Row | None = None) -> Append:
+        if self.fence == NEW:
+            row = row or row_of(self.session_id)
+            view = view or b"view"
+        return Append(session_id=self.session_id, events=self.events(*bodies), fence=self.fence, row=row, view=view)
+
+    async def write(self, *bodies: Body, view: bytes | None = None, row: Row | None = None) -> Receipt:
+        receipt = await self.log.append(self.unit(*bodies, view=view, row=row))
+        self.fence = receipt.fence
+        self.index += len(bodies)
+        return receipt
+
+
+def row_of(session_id: str, status: str = "active", end_reason: str | None = None) -> Row:
+    return Row(
+        id=session_id, agent="test", status=status, created_at=1, last_active_at=2, end_reason=end_reason, cwd="/w"
+    )
+
+
+OPENED = ev.SessionOpened(agent="test")
+
+
+async def refused(kind: type[Exception], attempt: Awaitable[object]) -> None:
+    """The attempt must be refused with this error."""
+    try:
+        await attempt
+    except kind:
+        return
+    raise AssertionError(f"not refused with {kind.__name__}")
+
+
+def indexes(events: list[Event]) -> list[int]:
+    return [event.index for event in events]
+
+
+@_check
+async def what_is_appended_is_read_back(open_log: OpenLog) -> None:
+    log = await open_log()
+    writing = Writing(log)
+    await writing.write(
+        OPENED, ev.Notice(text="ünï\u2028cødé \x00"), ev.PluginEvent(name="p", payload={"a": [1, None]})
+    )
+    read = await log.read("s1")
+    assert [(event.index, event.at, event.origin, event.body) for event in read] == [
+        (event.index, event.at, event.origin, event.body) for event in Writing(log).events(*(one.body for one in read))
+    ]
+    await log.close()
+
+
+@_check
+async def it_is_there_after_opening_again(open_log: OpenLog) -> None:
+    first = await open_log()
+    await Writing(first).write(OPENED, ev.Notice(text="kept"))
+    before = await first.read("s1")
+    await first.close()
+    second = await open_log()
+    assert await second.read("s1") == before
+    stored = await second.session("s1")
+    assert (stored.last_index, stored.view, stored.row) == (2, b"view", row_of("s1"))
+    await second.close()
+
+
+@_check
+async def since_and_limit_cut_exactly(open_log: OpenLog) -> None:
+    log = await open_log()
+    await Writing(log).write(OPENED, *(ev.Notice(text=str(number)) for number in range(9)))
+    assert indexes(await log.read("s1", since=4)) == [5, 6, 7, 8, 9, 10]
+    assert indexes(await log.read("s1", since=4, limit=2)) == [5, 6]
+    assert await log.read("s1", since=10) == []
+    assert await log.read("s1", since=999) == []
+    await log.close()
+
+
+@_check
+async def types_choose(open_log: OpenLog) -> None:
+    log = await open_log()
+    writing = Writing(log)
+    await writing.write(OPENED, ev.Notice(text="a"), ev.AgentStart(), ev.MessageStart(message_id="m"))
+    await writing.write(ev.MessageDelta(message_id="m", delta="x"), ev.Notice(text="b"))
+    assert indexes(await log.read("s1", types={"notice"})) == [2, 6]
+    assert indexes(await log.read("s1", types={"message_delta", "agent_start"})) == [3, 5]
+    assert indexes(await log.read_all(types={"notice"}, limit=1)) == [2]
+    await log.close()
+
+
+@_check
+async def an_old_fence_is_refused_and_changes_nothing(open_log: OpenLog) -> None:
+    log = await open_log()
+    writing = Writing(log)
+    first = await writing.write(OPENED)
+    await writing.write(ev.Notice(text="second"))
+    late = Append(session_id="s1", events=writing.events(ev.Notice(text="late")), fence=first.fence, view=b"late")
+    await refused(StaleFence, log.append(late))
+    await refused(StaleFence, log.append(Writing(log).unit(OPENED)))
+    assert indexes(await log.read("s1")) == [1, 2]
+    assert (await log.session("s1")).view == b"view"
+    await log.close()
+
+
+@_check
+async def one_refusal_does_not_harm_its_company(open_log: OpenLog) -> None:
+    log = await open_log()
+    good, bad = Writing(log, "good"), Writing(log, "bad")
+    await good.write(OPENED)
+    bad.fence = "no fence of ours"
+    outcomes = await asyncio.gather(good.write(ev.Notice(text="yes")), bad.write(OPENED), return_exceptions=True)
+    assert isinstance(outcomes[0], Receipt)
+    assert isinstance(outcomes[1], StaleFence)
+    assert indexes(await log.read("good")) == [1, 2]
+    await refused(NoSuchSession, log.read("bad"))
+    await log.close()
+
+
+@_check
+async def cursors_order_all_sessions(open_log: OpenLog) -> None:
+    log = await open_log()
+    a, b = Writing(log, "a"), Writing(log, "b")
+    receipts = [await a.write(OPENED), await b.write(OPENED), await a.write(ev.Notice(text="x"), ev.Notice(text="y"))]
+    cursors = [event.cursor for receipt in receipts for event in receipt.events]
+    assert cursors == sorted(set(cursors))
+    everything = await log.read_all()
+    assert [event.cursor for event in everything] == cursors
+    assert [event.session_id for event in await log.read_all(since=cursors[1])] == ["a", "a"]
+    assert await log.last_cursor() == cursors[-1]
+    await log.close()
+
+
+@_check
+async def an_empty_log_is_empty(open_log: OpenLog) -> None:
+    log = await open_log()
+    assert await log.sessions() == []
+    assert await log.read_all() == []
+    assert await log.last_cursor() == START
+    await refused(NoSuchSession, log.read("nobody"))
+    await refused(NoSuchSession, log.session("nobody"))
+    await log.close()
+
+
+@_check
+async def row_and_view_change_with_their_events(open_log: OpenLog) -> None:
+    log = await open_log()
+    writing = Writing(log)
+    await writing.write(OPENED)
+    await writing.write(ev.Notice(text="no change"))
+    stored = await log.session("s1")
+    assert (stored.last_index, stored.view_index, stored.view) == (2, 1, b"view")
+    archived = row_of("s1", "archived", "cancelled")
+    await writing.write(ev.SessionArchived(), view=b"after", row=archived)
+    stored = await log.session("s1")
+    assert (stored.last_index, stored.view_index, stored.view, stored.row) == (3, 3, b"after", archived)
+    assert [one.row.id for one in await log.sessions()] == ["s1"]
+    await log.close()
+
+
+@_check
+async def deltas_are_read_until_they_are_restated(open_log: OpenLog) -> None:
+    log = await open_log()
+    writing = Writing(log)
+    await writing.write(OPENED, ev.MessageStart(message_id="m"), ev.MessageDelta(message_id="m", delta="he"))
+    await writing.write(ev.MessageDelta(message_id="m", delta="llo"), ev.MessageDelta(message_id="n", delta="other"))
+    assert indexes(await log.read("s1")) == [1, 2, 3, 4, 5]
+    await writing.write(ev.ResponseComplete(message_id="m", blocks=(ev.Block(text="hello"),)))
+    kept = indexes(await log.read("s1"))
+    assert {1, 2, 5, 6} <= set(kept) <= {1, 2, 3, 4, 5, 6}
+    assert kept == sorted(kept)
+    await writing.write(ev.Notice(text="after"))
+    assert indexes(await log.read("s1", since=6)) == [7]
+    await log.close()
+
+
+@_check
+async def indexes_and_cursors_never_come_again(open_log: OpenLog) -> None:
+    first = await open_log()
+    writing = Writing(first)
+    await writing.write(OPENED, ev.MessageStart(message_id="m"))
+    told = await writing.write(
+        ev.MessageDelta(message_id="m", delta="x"),
+        ev.MessageAborted(message_id="m"),
+        ev.MessageDelta(message_id="m", delta="y"),
+    )
+    end = await writing.write(ev.MessageAborted(message_id="m"))
+    await first.close()
+    second = await open_log()
+    again = Writing(second)
+    again.fence, again.index = (await second.session("s1")).fence, writing.index
+    later = await again.write(ev.Notice(text="later"))
+    assert later.events[0].cursor > max(event.cursor for event in (*told.events, *end.events))
+    await second.close()
+
+
+@_check
+async def deltas_survive_opening_again(open_log: OpenLog) -> None:
+    first = await open_log()
+    writing = Writing(first)
+    await writing.write(OPENED, ev.MessageStart(message_id="m"), ev.MessageDelta(message_id="m", delta="half"))
+    await first.close()
+    second = await open_log()
+    assert [event.type for event in await second.read("s1")] == ["session_opened", "message_start", "message_delta"]
+    again = Writing(second)
+    again.fence, again.index = (await second.session("s1")).fence, 3
+    await again.write(ev.MessageAborted(message_id="m", keep=True, blocks=(ev.Block(text="half"),)))
+    assert 4 in indexes(await second.read("s1"))
+    await second.close()
+
+
+@_check
+async def what_a_newer_release_wrote_stays_as_it_came(open_log: OpenLog) -> None:
+    log = await open_log()
+    written = b'{"type":"tool_calls","count":2,"hue":"blue"}'
+    body, raw = decode_body(written)
+    writing = Writing(log)
+    await writing.write(OPENED)
+    await log.append(
+        Append(session_id="s1", events=(Event("s1", 2, 1_002, "rpc", body, raw=raw),), fence=writing.fence)
+    )
+    read = (await log.read("s1", since=1))[0]
+    assert (read.body, read.raw) == (body, written)
+    await log.close()
+
+
+@_check
+async def a_deleted_session_is_gone(open_log: OpenLog) -> None:
+    log = await open_log()
+    a, b = Writing(log, "a"), Writing(log, "b")
+    await a.write(OPENED, ev.MessageStart(message_id="m"), ev.MessageDelta(message_id="m", delta="x"))
+    last = await b.write(OPENED)
+    await refused(StaleFence, log.delete("a", "no fence of ours"))
+    await log.delete("a", a.fence)
+    await refused(NoSuchSession, log.read("a"))
+    assert [event.session_id for event in await log.read_all()] == ["b"]
+    assert (await b.write(ev.Notice(text="x"))).events[0].cursor > last.events[0].cursor
+    await log.close()
+
+
+@_check
+async def many_writers_lose_nothing(open_log: OpenLog) -> None:
+    log = await open_log()
+    sessions = [Writing(log, f"s{number}") for number in range(20)]
+
+    async def work(writing: Writing) -> None:
+        await writing.write(OPENED)
+        for number in range(20):
+            await writing.write(ev.Notice(text=str(number)), ev.MessageDelta(message_id="m", delta="x"))
+
+    await asyncio.gather(*(work(writing) for writing in sessions))
+    for writing in sessions:
+        assert indexes(await log.read(writing.session_id)) == list(range(1, 42))
+    everything = await log.read_all(limit=10_000)
+    assert len(everything) == 20 * 41
+    await log.close()
+
+
+@_check
+async def giving_up_does_not_undo(open_log: OpenLog) -> None:
+    """A caller that is cancelled while it waits does not cancel the commit, nor its company."""
+    log = await open_log()
+    a, b = Writing(log, "a"), Writing(log, "b")
+    impatient = asyncio.ensure_future(a.write(OPENED))
+    patient = asyncio.ensure_future(b.write(OPENED))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    assert isinstance(await patient, Receipt)
+    assert indexes(await log.read("b")) == [1]
+    await log.close()
+
+
+@_check
+async def a_closed_log_takes_nothing(open_log: OpenLog) -> None:
+    log = await open_log()
+    writing = Writing(log)
+    await writing.write(OPENED)
+    await log.close()
+    await refused(LogUnavailable, writing.write(ev.Notice(text="late")))
+    await log.close()

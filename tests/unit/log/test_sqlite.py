@@ -1,0 +1,229 @@
+"""What only a file can do: versions, constraints, damage, other owners, kills."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from quarterdeck import events as ev
+from quarterdeck.log.base import LogUnavailable, NewerLog, StaleFence
+from quarterdeck.log.sqlite import SqliteLog
+from quarterdeck.log.sqlite.connection import Store
+from quarterdeck.log.sqlite.sql import migrations, newest_version, queries
+from quarterdeck.testing.logs import OPENED, Writing
+from tests.conformance.marks import case
+
+Work = Callable[[SqliteLog], Awaitable[None]]
+
+
+def with_log(path: Path, work: Work) -> None:
+    async def run() -> None:
+        log = await SqliteLog.open(path)
+        try:
+            await work(log)
+        finally:
+            await log.close()
+
+    asyncio.run(run())
+
+
+async def two_events(log: SqliteLog) -> None:
+    await Writing(log).write(OPENED, ev.Notice(text="kept"))
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    assert [version for version, _ in migrations()] == list(range(1, newest_version() + 1))
+
+
+def test_every_query_is_understood_by_sqlite(tmp_path: Path) -> None:
+    store = Store(tmp_path / "x.db")
+    store.migrate()
+    for name, text in queries().items():
+        sql = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+        assert store.rows_of(f"EXPLAIN {sql}", [None] * sql.count("?")), name
+    store.close()
+
+
+def test_a_newer_store_is_refused_and_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with_log(path, two_events)
+    connection = apsw.Connection(str(path))
+    connection.execute(f"PRAGMA user_version = {newest_version() + 1}").fetchall()
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(NewerLog, match="version"):
+        with_log(path, two_events)
+    assert path.read_bytes() == before
+
+
+@case("2-047", "2-048")
+@pytest.mark.parametrize("status", ["completed", "cancelled", "", "ACTIVE"])
+def test_a_status_outside_the_four_is_refused(tmp_path: Path, status: str) -> None:
+    path = tmp_path / "x.db"
+    with_log(path, two_events)
+    connection = apsw.Connection(str(path))
+    with pytest.raises(apsw.ConstraintError):
+        connection.execute("UPDATE session SET status = ?", (status,)).fetchall()
+    indexed = [
+        row[0] for row in connection.execute("SELECT sql FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL")
+    ]
+    assert any("(status)" in str(sql) for sql in indexed)
+    connection.close()
+
+
+def test_a_file_that_is_no_store_is_refused_and_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    path.write_bytes(b"this is a letter to my aunt, not a database" * 100)
+    before = path.read_bytes()
+    with pytest.raises(LogUnavailable):
+        with_log(path, two_events)
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogUnavailable, match="cannot be opened"):
+        with_log(tmp_path / "no" / "x.db", two_events)
+
+
+def test_a_locked_store_fails_the_append_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quarterdeck.log.sqlite.connection._BUSY_MS", 10)
+    path = tmp_path / "x.db"
+
+    async def work(log: SqliteLog) -> None:
+        writing = Writing(log)
+        await writing.write(OPENED)
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE").fetchall()
+        with pytest.raises(LogUnavailable, match="locked"):
+            await writing.write(ev.Notice(text="not now"))
+        other.execute("ROLLBACK").fetchall()
+        other.close()
+        await writing.write(ev.Notice(text="now"))
+        assert [event.index for event in await log.read("s1")] == [1, 2]
+
+    with_log(path, work)
+
+
+def test_a_full_disk_fails_the_append_and_recovers(tmp_path: Path) -> None:
+    async def work(log: SqliteLog) -> None:
+        writing = Writing(log)
+        await writing.write(OPENED)
+        pages = log._writer._store.rows_of("PRAGMA page_count")[0][0]  # pyright: ignore[reportPrivateUsage]
+        log._writer._store.rows_of(f"PRAGMA max_page_count = {pages + 2}")  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(LogUnavailable, match="full"):
+            await writing.write(ev.Notice(text="x" * 1_000_000))
+        log._writer._store.rows_of("PRAGMA max_page_count = 1000000")  # pyright: ignore[reportPrivateUsage]
+        await writing.write(ev.Notice(text="fits"))
+        assert [event.body for event in await log.read("s1", since=1)] == [ev.Notice(text="fits")]
+
+    with_log(tmp_path / "x.db", work)
+
+
+def test_another_owner_fences_off_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+
+    async def run() -> None:
+        first = await SqliteLog.open(path)
+        writing = Writing(first)
+        await writing.write(OPENED)
+        second = await SqliteLog.open(path)
+        with pytest.raises(StaleFence):
+            await writing.write(ev.Notice(text="late"))
+        with pytest.raises(StaleFence):
+            await first.delete("s1", writing.fence)
+        again = Writing(second)
+        again.fence, again.index = (await second.session("s1")).fence, 1
+        await again.write(ev.Notice(text="mine"))
+        assert [event.index for event in await second.read("s1")] == [1, 2]
+        await first.close()
+        await second.close()
+
+    asyncio.run(run())
+
+
+def test_a_truncated_write_ahead_log_is_a_clean_recovery(tmp_path: Path) -> None:
+    """Cut anywhere, the store opens and holds a prefix of what was written, never something torn."""
+    path = tmp_path / "x.db"
+    script = (
+        "import asyncio, os, sys\n"
+        "from pathlib import Path\n"
+        "from quarterdeck import events as ev\n"
+        "from quarterdeck.log.sqlite import SqliteLog\n"
+        "from quarterdeck.testing.logs import OPENED, Writing\n"
+        "async def main():\n"
+        "    writing = Writing(await SqliteLog.open(Path(sys.argv[1])))\n"
+        "    await writing.write(OPENED)\n"
+        "    for number in range(20):\n"
+        "        await writing.write(ev.Notice(text=str(number)))\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    wal = Path(f"{path}-wal")
+    whole = wal.read_bytes()
+    for size in range(0, len(whole), max(1, len(whole) // 23)):
+        copy = tmp_path / f"cut-{size}.db"
+        copy.write_bytes(path.read_bytes())
+        Path(f"{copy}-wal").write_bytes(whole[:size])
+        found = _indexes(copy)
+        assert found == list(range(1, len(found) + 1)), size
+    assert _indexes(path) == list(range(1, 22))
+
+
+def _indexes(path: Path) -> list[int]:
+    found: list[int] = []
+
+    async def work(log: SqliteLog) -> None:
+        for stored in await log.sessions():
+            found.extend(event.index for event in await log.read(stored.row.id))
+
+    with_log(path, work)
+    return found
+
+
+def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    """The child prints an index only after its append returned; whatever was printed must be in the file."""
+    path = tmp_path / "x.db"
+    script = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from quarterdeck import events as ev\n"
+        "from quarterdeck.log.sqlite import SqliteLog\n"
+        "from quarterdeck.testing.logs import OPENED, Writing\n"
+        "async def main():\n"
+        "    writing = Writing(await SqliteLog.open(Path(sys.argv[1])), sys.argv[2])\n"
+        "    await writing.write(OPENED)\n"
+        "    while True:\n"
+        "        await writing.write(ev.Notice(text='x'), ev.MessageDelta(message_id='m', delta='y'))\n"
+        "        print(writing.index, flush=True)\n"
+        "asyncio.run(main())\n"
+    )
+    for kill in range(3):
+        child = subprocess.Popen(
+            [sys.executable, "-c", script, str(path), f"s{kill}"], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        told = [child.stdout.readline() for _ in range(30 + 17 * kill)]
+        os.kill(child.pid, signal.SIGKILL)
+        told += child.stdout.readlines()
+        child.stdout.close()
+        child.wait()
+        acknowledged = max(int(line) for line in told if line.endswith("\n"))
+
+        async def work(log: SqliteLog, name: str = f"s{kill}", upto: int = acknowledged) -> None:
+            events = await log.read(name, limit=100_000)
+            indexes = [event.index for event in events]
+            assert indexes == list(range(1, len(indexes) + 1))
+            assert indexes[-1] >= upto
+
+        with_log(path, work)
