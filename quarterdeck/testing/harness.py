@@ -1,0 +1,149 @@
+"""The scripted agent's harness: the smallest whole one there is, translator and driver."""
+
+from __future__ import annotations
+
+import sys
+
+from quarterdeck import events as ev
+from quarterdeck.events import Image, Json
+from quarterdeck.harness.base import BookTranslator, Object, Signal, ignored, object_of, text_of
+from quarterdeck.harness.drive import CannotDo, Capabilities, Decision, Lines, Spawn, Start
+from quarterdeck.kernel.gate import Gate
+
+
+class TestTranslator(BookTranslator):
+    """What quarterdeck.testing.agent says."""
+
+    __test__ = False  # not a test, whatever pytest thinks of the name
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers |= {"stdout": self.read_line, "stdin": self.read_input}
+        self.asked: dict[str, str] = {}
+
+    def read_line(self, data: Json) -> bool:
+        line = object_of(data)
+        reader = getattr(self, f"on_{text_of(line, 'type')}", None)
+        if reader is None:
+            return ignored(data) if isinstance(data, str) else False
+        reader(line)
+        return True
+
+    def read_input(self, data: Json) -> bool:
+        """What we answered is known before the agent says that it heard it."""
+        line = object_of(data)
+        name = text_of(line, "id")
+        if text_of(line, "op") == "answer" and name in self.asked:
+            if self.asked[name] == "approval":
+                self.book.resolve(name, "approved" if line.get("allow") else "rejected", by=text_of(line, "by"))
+            else:
+                self.book.answer(name, line.get("text"), by=text_of(line, "by"), message_id=text_of(line, "message_id"))
+        return True
+
+    def on_ready(self, line: Object) -> None:
+        self.book.ready(text_of(line, "session"), "test-model", "1", ("steer",), resumable=True)
+
+    def on_turn_start(self, line: Object) -> None:
+        self.book.prompt(text_of(line, "text"), text_of(line, "id"))
+        self.book.request()
+
+    def on_turn_end(self, line: Object) -> None:
+        outcome = text_of(line, "outcome")
+        if outcome == "interrupted":
+            self.book.abort("interrupted")
+        elif outcome == "failed":
+            self.book.fail("api", text_of(line, "message"))
+        else:
+            self.book.end()
+
+    def on_text(self, line: Object) -> None:
+        self.book.text(text_of(line, "id"), 0, text_of(line, "delta"))
+
+    def on_text_end(self, line: Object) -> None:
+        self.book.message_done(text_of(line, "id"))
+
+    def on_thought(self, line: Object) -> None:
+        self.book.thinking(text_of(line, "id"), 0, text_of(line, "delta"))
+
+    def on_thought_end(self, line: Object) -> None:
+        self.book.message_done(text_of(line, "id"))
+
+    def on_call(self, line: Object) -> None:
+        self.book.announce(text_of(line, "id"), text_of(line, "name"), line.get("args"))
+
+    def on_call_start(self, line: Object) -> None:
+        self.book.start_call(text_of(line, "id"), text_of(line, "name"), line.get("args"))
+
+    def on_call_end(self, line: Object) -> None:
+        self.book.end_call(text_of(line, "id"), bool(line.get("ok")), line.get("result"))
+
+    def on_may_i(self, line: Object) -> None:
+        name = text_of(line, "id")
+        self.asked[name] = "approval"
+        self.book.ask(name, text_of(line, "name"), line.get("args"), text_of(line, "call"), "command")
+
+    def on_question(self, line: Object) -> None:
+        name = text_of(line, "id")
+        self.asked[name] = "question"
+        self.book.question(name, text_of(line, "text"))
+
+    def on_heard(self, line: Object) -> None:
+        self.asked.pop(text_of(line, "id"), None)
+
+    def on_steered(self, line: Object) -> None:
+        self.book.write(ev.SteeringApplied(refs=(text_of(line, "id"),), count=1, turn_id=self.book.turn or None))
+
+    def on_model(self, line: Object) -> None:
+        self.book.write(ev.ModelSwitched(to=text_of(line, "model")))
+
+    def on_complaint(self, line: Object) -> None:
+        self.book.notice(text_of(line, "text"), "warning")
+
+
+class TestDriver:
+    """How to speak to it."""
+
+    __test__ = False
+
+    capabilities = Capabilities(
+        steer=True, approvals=True, questions=True, resume=True, switch_model=True, modes=("ask", "auto")
+    )
+
+    def spawn(self, start: Start) -> Spawn:
+        resume = ("--resume", start.native_session_id) if start.native_session_id else ()
+        return Spawn(argv=(sys.executable, "-m", "quarterdeck.testing.agent", *resume, *start.arguments))
+
+    def opening(self, start: Start) -> Lines:
+        return [{"op": "model", "model": start.model}] if start.model else []
+
+    def heard(self, signal: Signal) -> Lines:
+        return []
+
+    def prompt(self, text: str, message_id: str, images: tuple[Image, ...] = ()) -> Lines:
+        return [{"op": "prompt", "id": message_id, "text": text}]
+
+    def steer(self, text: str, ref: str) -> Lines:
+        return [{"op": "steer", "id": ref, "text": text}]
+
+    def interrupt(self) -> Lines:
+        return [{"op": "interrupt"}]
+
+    def answer(self, gate: Gate, decision: Decision) -> Lines:
+        if gate.kind == "approval":
+            return [{"op": "answer", "id": gate.ref, "allow": decision.status == "approved"}]
+        return [{"op": "answer", "id": gate.ref, "text": decision.answer}]
+
+    def switch_model(self, model: str) -> Lines:
+        return [{"op": "model", "model": model}]
+
+    def switch_mode(self, mode: str) -> Lines:
+        raise CannotDo("test", "switch its mode while it runs")
+
+    def compact(self) -> Lines:
+        raise CannotDo("test", "compact")
+
+    def bash(self, command: str, bash_id: str) -> Lines:
+        raise CannotDo("test", "run shell commands of yours")
+
+    def farewell(self) -> Lines:
+        return [{"op": "interrupt"}]
