@@ -1,26 +1,27 @@
 """The floor of every step: 000's machine as one would write it by hand for speed, and the tape that it is stepped over.
 
-A dictionary of (state, event), the guards that were found to hold, a new frozen struct for the new state, and nothing
-else: no owners, no causes, no explanations, no export. It even leaves to others to find out which guard holds.
+A dictionary of (state, event), guards that look at the state and at what came with the event, a new frozen struct for the
+new state, and nothing else: no owners, no causes, no explanations, no export.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from bench.measure import Work
 from quarterdeck.kernel import phase
+from quarterdeck.kernel.machine import Row
 
 TAPE_LENGTH = 149
 _SEED = 8
-#: What comes with an event; the other guards are judged by what was seen before.
-_GIVEN = ("partial", "complete", "error", "success")
 
 
 class Input(Struct, frozen=True):
-    """One event of 000, what came with it, the guard that holds then, and the phase that follows."""
+    """One event of 000, what came with it (partial, complete, error, success), the guard that holds then, and the phase
+    that follows."""
 
     event: str
     given: str | None
@@ -37,21 +38,47 @@ class Bare(Struct, frozen=True, gc=False):
     ask: str | None = None
 
 
-def _table() -> dict[tuple[str, str], tuple[tuple[str | None, str], ...]]:
-    grouped: dict[tuple[str, str], list[tuple[str | None, str]]] = {}
-    for row in phase.MACHINE.rows:
-        grouped.setdefault((row.source, row.event), []).append((row.guard, row.target))
-    return {pair: tuple(rows) for pair, rows in grouped.items()}
+Guard = Callable[[Bare, str | None], bool]
+GUARDS: dict[str, Guard] = {
+    "requested": lambda state, _: state.requested,
+    "created": lambda state, _: state.created,
+    "partial": lambda _, given: given == "partial",
+    "complete": lambda _, given: given == "complete",
+    "error": lambda _, given: given == "error",
+    "success": lambda state, given: given == "success" and state.ask is None,
+    "success_ask_open": lambda state, given: given == "success" and state.ask is not None,
+    # last: it is what holds when no other one does
+    "waiting": lambda _, __: True,
+}
+_ORDER = (None, *GUARDS)
+
+#: Guard, target, and what is remembered then. The two signals of a start count only while it is being created.
+_BareRow = tuple[Guard | None, str, bool, bool, str | None]
+
+
+def _bare_row(row: Row) -> _BareRow:
+    guard = GUARDS[row.guard] if row.guard else None
+    waits = row.target == "creating"
+    ask = row.event if row.event.startswith("ask:") and row.guard != "partial" else None
+    return guard, row.target, waits and row.event == "session_created", waits and row.event == "api_req_started", ask
+
+
+def _table() -> dict[tuple[str, str], tuple[_BareRow, ...]]:
+    table: dict[tuple[str, str], tuple[_BareRow, ...]] = {}
+    for row in sorted(phase.MACHINE.rows, key=lambda row: _ORDER.index(row.guard)):
+        pair = (row.source, row.event)
+        table[pair] = (*table.get(pair, ()), _bare_row(row))
+    return table
 
 
 TABLE = _table()
 
 
-def step(state: Bare, event: str, guard: str | None) -> Bare:
+def step(state: Bare, event: str, given: str | None) -> Bare:
     """One input."""
-    for needed, target in TABLE.get((state.value, event), ()):
-        if needed is None or needed == guard:
-            return Bare(target, state.created, state.requested, event)
+    for guard, target, created, requested, ask in TABLE.get((state.value, event), ()):
+        if guard is None or guard(state, given):
+            return Bare(target, created, requested, ask)
     return state
 
 
@@ -59,11 +86,11 @@ def tape(length: int = TAPE_LENGTH) -> tuple[Input, ...]:
     """A walk over the table, the same in every run: rows of the present phase, text more than others, and now and then
     an event for which the phase has no row."""
     choose = random.Random(_SEED)
-    before = phase.Phase()
+    before = Bare()
     inputs: list[Input] = []
     for _ in range(length):
         event, given = _next(choose, before.value)
-        after = phase.step(before, event, given)
+        after = step(before, event, given)
         inputs.append(Input(event, given, _holds(before, event, given), after.value))
         before = after
     return tuple(inputs)
@@ -75,13 +102,13 @@ def _next(choose: random.Random, value: str) -> tuple[str, str | None]:
     if value == "streaming" and choose.random() < 0.4:
         return "say:text", "partial"
     row = choose.choice([row for row in phase.MACHINE.rows if row.source == value])
-    if row.guard == "success_ask_open":
+    if row.guard in ("success", "success_ask_open"):
         return row.event, "success"
-    return row.event, row.guard if row.guard in _GIVEN else None
+    return row.event, row.guard if row.guard in ("partial", "complete", "error") else None
 
 
-def _holds(before: phase.Phase, event: str, given: str | None) -> str | None:
-    """000's conditions, written down a second time: the tape must not depend on what it measures."""
+def _holds(before: Bare, event: str, given: str | None) -> str | None:
+    """The guard by name, for machines that want to be told."""
     if event == "session_created":
         return "requested" if before.requested else "waiting"
     if event == "api_req_started":
@@ -91,11 +118,27 @@ def _holds(before: phase.Phase, event: str, given: str | None) -> str | None:
 
 def floor() -> Work:
     """The bare step over the tape."""
-    inputs = [(one.event, one.guard) for one in tape()]
+    inputs = [(one.event, one.given) for one in tape()]
 
     def run() -> None:
         state = Bare()
-        for event, guard in inputs:
-            state = step(state, event, guard)
+        for event, given in inputs:
+            state = step(state, event, given)
+
+    return Work(run, len(inputs))
+
+
+def lookup() -> Work:
+    """What is below the floor: one lookup for each input, no guards and no states. For orientation."""
+    inputs = [one.event for one in tape()]
+    targets = {(row.source, row.event): row.target for row in phase.MACHINE.rows}
+
+    def look_up(state: str, event: str) -> str:
+        return targets.get((state, event), state)
+
+    def run() -> None:
+        state = "idle"
+        for event in inputs:
+            state = look_up(state, event)
 
     return Work(run, len(inputs))

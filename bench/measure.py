@@ -121,7 +121,6 @@ def _child_cpu_ns(command: Sequence[str]) -> float:
 @contextmanager
 def _no_collector() -> Iterator[None]:
     was_on = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from quarterdeck.events import ApprovalRequired, Body, Event, GateRequest, Origin, SessionOpened
 from quarterdeck.kernel.state import State
+from quarterdeck.kernel.summary import Summary, summary
 from quarterdeck.kernel.timeline import Entry, window
 from quarterdeck.kernel.view import View, fold
 
@@ -39,6 +40,15 @@ class Tape:
         """The session is created; with a prompt it is a start of 000."""
         return self.add(SessionOpened(agent=agent, prompt=prompt, message_id="m0" if prompt else ""), origin="user")
 
+    def phases(self, *bodies: Body) -> list[str]:
+        """The phases that show while these are added, from the present one on, without repeats."""
+        seen = [self.phase]
+        for body in bodies:
+            self.add(body)
+            if self.phase != seen[-1]:
+                seen.append(self.phase)
+        return seen
+
     @property
     def state(self) -> State:
         return self.view.state
@@ -47,6 +57,11 @@ class Tape:
     def phase(self) -> str:
         """The phase that a person sees."""
         return self.view.state.phase.value
+
+    @property
+    def row(self) -> Summary:
+        """The session as it stands in the list."""
+        return summary(self.view)
 
     @property
     def entries(self) -> list[Entry]:

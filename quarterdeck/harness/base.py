@@ -33,8 +33,10 @@ class Signal(Struct, frozen=True, gc=False):
 class Translator(Protocol):
     """Raw signals in, canonical events out."""
 
-    #: How many signals no rule knew. A line of a newer release is counted, never a failure.
-    unknown: int
+    @property
+    def unknown(self) -> int:
+        """How many signals no rule knew. A line of a newer release is counted, never a failure."""
+        ...
 
     def feed(self, signal: Signal, now: float) -> list[Body]: ...
 
@@ -131,10 +133,13 @@ _SIGNALS = {
     11: "SIGSEGV",
     15: "SIGTERM",
 }
+#: Signals by which somebody stops a program.
+_STOPS = frozenset({1, 2, 9, 15})
 
 
 def exit_of(code: object, signal: object = None) -> tuple[int | None, str | None]:
-    """An exit as (code, signal name). A negative code is a signal; anything but a number is unknown."""
+    """An exit as (code, signal name). A negative code is a signal, and so is 128 plus that of a signal that stops: some
+    programs catch it and leave with the number that a shell would show. Anything but a number is unknown."""
     if isinstance(signal, int) and not isinstance(signal, bool):
         signal = _SIGNALS.get(signal, f"signal {signal}")
     name = signal if isinstance(signal, str) else None
@@ -142,6 +147,8 @@ def exit_of(code: object, signal: object = None) -> tuple[int | None, str | None
         return None, name
     if code < 0:
         return None, _SIGNALS.get(-code, f"signal {-code}")
+    if code - 128 in _STOPS:
+        return None, _SIGNALS[code - 128]
     return code, name
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from quarterdeck.errors import NotAllowed, QuarterdeckError, QueueFull
 from quarterdeck.events import Image, Json
-from quarterdeck.kernel import gate, queue
+from quarterdeck.kernel import gate, lifecycle, queue
 from quarterdeck.kernel.routing import STEERING_LIMIT, is_busy, route
 from quarterdeck.kernel.state import NOT_OPENED, State
 
@@ -172,9 +172,19 @@ def name_of(command: Command) -> str:
     return str(command.__struct_config__.tag)
 
 
-def allowed(state: State) -> tuple[str, ...]:
-    """The names of the commands that this state allows now."""
-    return tuple(name for name in BY_LIFECYCLE[state.lifecycle.value] if _obstacle(state, name) is None)
+def allowed(state: State, steering_limit: int = STEERING_LIMIT) -> tuple[str, ...]:
+    """The names of the commands that this state allows now: some command of that name would pass `check`."""
+    listed = BY_LIFECYCLE[state.lifecycle.value]
+    return tuple(n for n in listed if _obstacle(state, n) is None and _has_object(state, n, steering_limit))
+
+
+def _has_object(state: State, name: str, steering_limit: int) -> bool:
+    """Whether there is a gate to decide, or room for the text. `check` says more exactly what is wrong if not."""
+    if name == "steer":
+        return not _steering_is_full(state, steering_limit)
+    if name in ("approve", "reject", "respond"):
+        return any(name in _answers_to(one.kind) for one in state.gates.open)
+    return True
 
 
 def check(state: State, command: Command, steering_limit: int = STEERING_LIMIT) -> None:
@@ -182,16 +192,19 @@ def check(state: State, command: Command, steering_limit: int = STEERING_LIMIT) 
     _check_content(command)
     name = name_of(command)
     if name not in BY_LIFECYCLE[state.lifecycle.value]:
-        raise NotAllowed(name, _described(state), allowed(state))
+        # that a session is archived or failed says it all; of a suspended one 002 tells what may come
+        hint = lifecycle.HINTS["suspended"] if state.lifecycle.value == "suspended" else ""
+        raise NotAllowed(name, _described(state), allowed(state, steering_limit), hint)
     obstacle = _obstacle(state, name)
     if obstacle is not None:
-        raise NotAllowed(name, _described(state), allowed(state), obstacle)
+        raise NotAllowed(name, _described(state), allowed(state, steering_limit), obstacle)
     if isinstance(command, Approve | Reject | Respond):
         _check_gate(state, command)
-    if isinstance(command, Steer) and is_busy(state) and queue.steering(state.queue) >= steering_limit:
+    if isinstance(command, Steer) and _steering_is_full(state, steering_limit):
         raise QueueFull(steering_limit)
     if isinstance(command, Prompt) and state.lifecycle.value == "suspended" and not command.resume:
-        raise NotAllowed(name, _described(state), allowed(state), "the session is suspended and resume is off")
+        why = "the session is suspended and resume is off"
+        raise NotAllowed(name, _described(state), allowed(state, steering_limit), why)
 
 
 def _obstacle(state: State, name: str) -> str | None:
@@ -206,6 +219,11 @@ def _obstacle(state: State, name: str) -> str | None:
     if name in ("approve", "reject", "respond") and not state.gates.open and not state.gates.decided:
         return "nothing is asked"
     return None
+
+
+def _steering_is_full(state: State, limit: int) -> bool:
+    """When nothing runs a steering text is a prompt, and needs no room."""
+    return is_busy(state) and queue.steering(state.queue) >= limit
 
 
 def _resume_obstacle(state: State) -> str | None:

@@ -21,6 +21,7 @@ from quarterdeck.events import (
     Event,
     Json,
     Option,
+    Question,
 )
 
 Kind: TypeAlias = Literal["approval", "question", "dialog"]
@@ -38,7 +39,7 @@ _DECISIONS_KEPT = 32
 
 
 class Gate(Struct, frozen=True, gc=False):
-    """One open item."""
+    """One open item. `payload` is plain JSON, so that a stored gate comes back as it was; questions have a type."""
 
     id: str
     kind: Kind
@@ -51,6 +52,7 @@ class Gate(Struct, frozen=True, gc=False):
     ref: str
     call_id: str
     ask: str
+    questions: tuple[Question, ...] = ()
 
 
 class Decision(Struct, frozen=True, gc=False):
@@ -85,9 +87,15 @@ def asked(event: Event) -> Gate:
 
 def opened(gates: Gates, gate: Gate) -> Gates:
     """With this gate open. The same gate asked again replaces what it asked before, and is no longer stale."""
-    others = tuple(one for one in gates.open if one.id != gate.id)
-    stale = tuple(one for one in gates.stale if one.id != gate.id) if gates.stale else ()
-    return Gates((*others, gate), stale, gates.decided)
+    return Gates((*_others(gates.open, gate.id), gate), _others(gates.stale, gate.id), gates.decided)
+
+
+def _others(gates: tuple[Gate, ...], gate_id: str) -> tuple[Gate, ...]:
+    """Without the gate of this name; mostly it is not among them."""
+    for one in gates:
+        if one.id == gate_id:
+            return tuple([other for other in gates if other.id != gate_id])
+    return gates
 
 
 def find(gates: Gates, gate_id: str, ref: str, kind: Kind) -> Gate | None:
@@ -103,10 +111,10 @@ def find(gates: Gates, gate_id: str, ref: str, kind: Kind) -> Gate | None:
 
 def closed(gates: Gates, gate: Gate, status: str, at: int, by: str = "", rule: str = "") -> Gates:
     """Without this gate."""
-    left = tuple(one for one in gates.open if one is not gate)
+    left = () if len(gates.open) == 1 else tuple([one for one in gates.open if one is not gate])
     stale = (*gates.stale, gate) if status == "stale" else gates.stale
     decision = Decision(gate.id, gate.ref, status, by, rule, at)
-    return Gates(left, stale, (*gates.decided[-_DECISIONS_KEPT + 1 :], decision))
+    return Gates(left, stale, (*gates.decided[1 - _DECISIONS_KEPT :], decision))
 
 
 def closed_where(gates: Gates, chosen: Callable[[Gate], bool], status: str, at: int) -> Gates:
@@ -117,6 +125,11 @@ def closed_where(gates: Gates, chosen: Callable[[Gate], bool], status: str, at: 
         if chosen(one):
             gates = closed(gates, one, status, at)
     return gates
+
+
+def without_stale(gates: Gates) -> Gates:
+    """A turn begins: what was asked before the restart is asked again in it, or never. The same object when none was."""
+    return Gates(gates.open, (), gates.decided) if gates.stale else gates
 
 
 def to_decide(gates: Gates, gate_id: str) -> Gate:
@@ -137,9 +150,10 @@ def ranked(gates: Gates) -> tuple[Gate, ...]:
 
 def waiting_phase(gates: Gates) -> str | None:
     """The phase that the strongest open gate asks for; None when nothing is open."""
-    if not gates.open:
-        return None
-    return "waiting_approval" if any(gate.kind == "approval" for gate in gates.open) else "waiting_input"
+    for gate in gates.open:
+        if gate.kind == "approval":
+            return "waiting_approval"
+    return "waiting_input" if gates.open else None
 
 
 def _approval(event: Event, body: ApprovalRequired) -> Gate:
@@ -164,7 +178,7 @@ def _question(event: Event, body: AskUser) -> Gate:
         body.gate_id or body.ref or f"e{event.index}",
         "question",
         body.question,
-        {"questions": body.questions},
+        {},
         body.options,
         event.at,
         body.deadline,
@@ -172,6 +186,7 @@ def _question(event: Event, body: AskUser) -> Gate:
         body.ref,
         body.call_id,
         "ask:followup",
+        body.questions,
     )
 
 

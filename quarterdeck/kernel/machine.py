@@ -28,10 +28,6 @@ class Row(Struct, frozen=True, gc=False):
     guard: str | None = None
 
 
-#: From one state: the target, or the targets by guard (None: whatever holds).
-_Targets = str | dict[str | None, str]
-
-
 class Machine:
     """A named table. `flags` are properties that hold in some of the states (000's derived values)."""
 
@@ -49,18 +45,16 @@ class Machine:
         self.rows = tuple(_expanded(rows, states))
         self.flags = dict(flags or {})
         self.events = tuple(dict.fromkeys(row.event for row in self.rows))
-        #: event → state → targets: an event that moves nothing costs one lookup.
-        self.plan = _compiled(self.rows)
+        self.guards = frozenset(row.guard for row in self.rows) | {None}
+        #: (state, event, guard that holds) → target. For a guard that no row names ask `step`.
+        self.targets = _compiled(self.rows, self.guards)
 
     def step(self, state: str, event: str, guard: str | None = None) -> str:
         """The state after `event`; the same one where the table has no row for it and for the guard that holds."""
-        targets = self.plan.get(event)
-        if targets is None:
-            return state
-        target = targets.get(state, state)
-        if isinstance(target, str):
+        target = self.targets.get((state, event, guard))
+        if target is not None:
             return target
-        return target.get(guard) or target.get(None, state)
+        return state if guard in self.guards else self.step(state, event)
 
     def explain(self, state: str) -> tuple[Row, ...]:
         """The rows that would end this state."""
@@ -110,19 +104,16 @@ def _expanded(rows: Iterable[Row], states: tuple[str, ...]) -> Iterable[Row]:
                 yield Row(state, row.event, row.target, row.guard)
 
 
-def _compiled(rows: tuple[Row, ...]) -> dict[str, dict[str, _Targets]]:
-    grouped: dict[str, dict[str, dict[str | None, str]]] = {}
+def _compiled(rows: tuple[Row, ...], guards: frozenset[str | None]) -> dict[tuple[str, str, str | None], str]:
+    """One lookup a step: a row without a guard is written out for every guard that has no row of its own."""
+    targets: dict[tuple[str, str, str | None], str] = {}
     for row in rows:
-        grouped.setdefault(row.event, {}).setdefault(row.source, {}).setdefault(row.guard, row.target)
-    return {
-        event: {state: _targets(by_guard) for state, by_guard in by_state.items()}
-        for event, by_state in grouped.items()
-    }
-
-
-def _targets(by_guard: dict[str | None, str]) -> _Targets:
-    """One unguarded row is the common case and needs no second lookup when it is stepped."""
-    return by_guard[None] if set(by_guard) == {None} else by_guard
+        targets.setdefault((row.source, row.event, row.guard), row.target)
+    for row in rows:
+        if row.guard is None:
+            for guard in guards:
+                targets.setdefault((row.source, row.event, guard), row.target)
+    return targets
 
 
 def _label(row: Row) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Event
-from quarterdeck.kernel import lifecycle
+from quarterdeck.kernel import lifecycle, process
 from quarterdeck.kernel.state import NOT_OPENED
 from quarterdeck.kernel.timeline import entry_id
 from quarterdeck.kernel.view import View, fold
@@ -58,7 +58,7 @@ def _closing(body: Body) -> Body | None:
     if isinstance(body, ev.ProcessError):
         return ev.AgentEnd(outcome="failed")
     if isinstance(body, ev.ProcessExited):
-        if body.asked or body.code is None:
+        if body.asked or process.was_stopped(body.code, body.signal):
             return ev.AgentAbort(reason="process_exited")
         return ev.AgentEnd(outcome="completed" if body.code == 0 else "failed")
     return None

@@ -48,6 +48,15 @@ ERROR_ASKS = (
     "ask:payment_required",
 )
 RESUME_ASKS = ("ask:resume_task", "ask:resume_completed_task")
+#: Where an unanswered ask holds a session.
+_PHASE_OF_ASK = {
+    **dict.fromkeys(APPROVAL_ASKS, "waiting_approval"),
+    "ask:followup": "waiting_input",
+    "ask:completion_result": "completed",
+    **dict.fromkeys(RESUME_ASKS, "paused"),
+    **dict.fromkeys(ERROR_ASKS, "error"),
+}
+_START_INPUTS = frozenset({"start_session", "session_created", "api_req_started"})
 
 _SEED_ROWS = [
     Row("idle", "start_session", "creating"),
@@ -126,6 +135,7 @@ FLAGS = {
 }
 
 MACHINE = Machine("phase", STATES, "idle", [*_SEED_ROWS, *_ADDED_ROWS], FLAGS)
+_TARGETS = MACHINE.targets
 
 
 class Phase(Struct, frozen=True, gc=False):
@@ -173,29 +183,29 @@ def spinner(phase: str) -> Literal["creating", "running"] | None:
 
 def step(phase: Phase, event: str, guard: str | None = None) -> Phase:
     """One input; the same object when it changed nothing."""
+    if event in _START_INPUTS:
+        return _start_step(phase, event)
     before = phase.value
-    after = MACHINE.step(before, event, _guard(phase, event, guard))
-    if event == "start_session" and after != before:
-        # a new task waits for both signals again, and the old ask is forgotten
-        return Phase(after)
-    if event == "session_created" and before == "creating":
-        return Phase(after, True, phase.requested)
-    if event == "api_req_started":
-        return Phase(after, phase.created, True)
-    if event.startswith("ask:") and guard != "partial" and _by_ask(event) == after:
+    if guard == "success" and phase.ask is not None:
+        guard = "success_ask_open"
+    after = _TARGETS.get((before, event, guard), before)
+    if event in _PHASE_OF_ASK and guard != "partial" and after == _PHASE_OF_ASK[event]:
         return Phase(after, phase.created, phase.requested, event)
     return phase if after == before else Phase(after, phase.created, phase.requested)
 
 
-def _guard(phase: Phase, event: str, given: str | None) -> str | None:
-    """The guard that holds: what came with the event, or what the table's conditions ask of the past."""
-    if event == "session_created":
-        return "requested" if phase.requested else "waiting"
+def _start_step(phase: Phase, event: str) -> Phase:
+    """A start, or one of the two signals that it waits for: their guard is whether the other one was seen."""
+    before = phase.value
     if event == "api_req_started":
-        return "created" if phase.created else "waiting"
-    if given == "success" and phase.ask is not None:
-        return "success_ask_open"
-    return given
+        after = MACHINE.step(before, event, "created" if phase.created else "waiting")
+        return Phase(after, phase.created, True)
+    if event == "session_created":
+        after = MACHINE.step(before, event, "requested" if phase.requested else "waiting")
+        return Phase(after, True, phase.requested) if before == "creating" else phase
+    after = MACHINE.step(before, event)
+    # a new task waits for both signals again, and the old ask is forgotten
+    return phase if after == before else Phase(after)
 
 
 Status = Literal["creating", "running", "done", "error", "stopped"]
@@ -225,15 +235,7 @@ def reconstruct(status: Status | None, last_ask: str | None, process: ProcessSta
 
 
 def _by_ask(ask: str | None) -> str:
-    if ask in APPROVAL_ASKS:
-        return "waiting_approval"
-    if ask == "ask:followup":
-        return "waiting_input"
-    if ask == "ask:completion_result":
-        return "completed"
-    if ask in RESUME_ASKS:
-        return "paused"
-    return "error" if ask in ERROR_ASKS else "streaming"
+    return "streaming" if ask is None else _PHASE_OF_ASK.get(ask, "streaming")
 
 
 def sources(phase: str, ask: str | None) -> tuple[Status | None, str | None]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from quarterdeck.kernel.machine import ANY, Machine, Row
 
 STATES = ("none", "starting", "up")
+#: Signals that mean "someone stopped it"; any other one is a crash.
+STOP_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGKILL", "SIGHUP"})
 
 MACHINE = Machine(
     "process",
@@ -27,3 +29,8 @@ MACHINE = Machine(
         Row(ANY, "session_failed", "none"),
     ],
 )
+
+
+def was_stopped(code: int | None, signal: str | None) -> bool:
+    """Whether an exit that nobody of ours asked for was still somebody's wish."""
+    return code is None and (signal is None or signal in STOP_SIGNALS)

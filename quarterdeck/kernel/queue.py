@@ -45,12 +45,18 @@ def receipted(queue: Queue, item_id: str, receipt: str) -> Queue:
     return tuple(replace(item, receipt=receipt) if item.id == item_id else item for item in queue)
 
 
+def meant(queue: Queue, item_id: str, text: str) -> Waiting | None:
+    """The text that the agent means: by its id, or the first prompt of the same text when it gives none."""
+    for item in queue:
+        if item.id == item_id or (not item_id and item.text == text and item.kind == "prompt"):
+            return item
+    return None
+
+
 def taken(queue: Queue, item_id: str, text: str) -> Queue:
-    """Without the text that the agent took: by its id, or the first prompt of the same text when it has none."""
-    if item_id:
-        return without(queue, (item_id,))
-    match = next((item.id for item in queue if item.text == text and item.kind == "prompt"), None)
-    return queue if match is None else without(queue, (match,))
+    """Without the text that the agent took."""
+    item = meant(queue, item_id, text)
+    return queue if item is None else without(queue, (item.id,))
 
 
 def steering(queue: Queue) -> int:

@@ -11,7 +11,9 @@ Rope = tuple[str, ...]
 
 
 def grown(rope: Rope, piece: str) -> Rope:
-    """The rope with one more piece."""
+    """The rope with one more piece. An empty piece is none: agents send them, and they must not pile up."""
+    if not piece:
+        return rope
     while rope and len(rope[-1]) < 2 * len(piece):
         piece = rope[-1] + piece
         rope = rope[:-1]

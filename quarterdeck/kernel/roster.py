@@ -15,6 +15,8 @@ from quarterdeck.kernel.phase import Flags, flags
 from quarterdeck.kernel.summary import Summary
 
 PAGE = 20
+#: Digits of a time in ms; what is longer came from nobody's clock.
+_LONGEST_TIME = 20
 #: Gates block an agent; failures and finished work only wait to be read.
 _BLOCKING = frozenset({"approval", "dialog", "question"})
 
@@ -121,4 +123,4 @@ def _cursor(row: Summary) -> str:
 def _position(cursor: str) -> tuple[int, str] | None:
     """A cursor that is not one of ours begins at the start."""
     at, _, name = cursor.partition(".")
-    return (int(at), name) if at.isdecimal() else None
+    return (int(at), name) if at.isdecimal() and len(at) <= _LONGEST_TIME else None

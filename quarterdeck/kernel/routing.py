@@ -47,8 +47,8 @@ def route(state: State, intent: Intent = "message", limit: int = STEERING_LIMIT)
 
 
 def is_busy(state: State) -> bool:
-    """A turn is open, also one that is held for an approval; or the session is still starting one."""
-    return state.turn.is_open or state.beneath.value == "creating"
+    """A turn is open, also one that is held for an approval; or one is on its way: the session starts, or loads, for it."""
+    return state.turn.is_open or state.beneath.value in ("creating", "streaming")
 
 
 def open_question(state: State) -> Gate | None:

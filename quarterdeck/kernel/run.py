@@ -11,9 +11,9 @@ decided the run goes on by itself; what follows (a call, a request, an abort) th
 The guards:
   turn_open  an agent_start is not closed yet; nothing outside a turn makes the run busy
   alone      no other call of this turn is running, so the call that asks holds the whole turn
-  held       the call that ended was the last one running, and an approval is open
+  held       the call that ended, or asked, was the last one running, and an approval is open
   resumes       the turn is open, no approval of it is left, no call is running
-  resumes_call  the same, and the call that was held runs now
+  resumes_call  the turn is open, and a call that was held runs now
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MACHINE = Machine(
         *rows_of("idle", "tool_calls tool_execution_start ask_user", "executing_tools", "turn_open"),
         *rows_of("running streaming", "tool_calls tool_execution_start ask_user", "executing_tools"),
         *rows_of("running streaming executing_tools", "approval_required", "idle", "alone"),
-        *rows_of("executing_tools", _CALL_ENDS, "idle", "held"),
+        *rows_of("executing_tools", f"{_CALL_ENDS} user_responded", "idle", "held"),
         *rows_of("idle", _CALL_ENDS, "running", "resumes"),
         Row("idle", "approval_resolved", "running", "resumes"),
         Row("idle", "approval_resolved", "executing_tools", "resumes_call"),

@@ -94,6 +94,8 @@ class Store:
         return taken
 
     def _publish(self, state: AppState) -> None:
+        """A listener may itself change the state or end a subscription; nobody is told what is no longer so."""
         self.state = state
         for listener in tuple(self._listeners):
-            listener(state)
+            if listener in self._listeners:
+                listener(self.state)

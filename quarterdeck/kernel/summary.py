@@ -21,6 +21,9 @@ from quarterdeck.kernel.state import State
 from quarterdeck.kernel.usage import Ledger
 from quarterdeck.kernel.view import View
 
+#: 000's own words for a session that is being created.
+CREATING = "Creating session..."
+
 
 class Now(Struct, frozen=True, gc=False):
     """What the agent does at this moment, in two words."""
@@ -176,9 +179,8 @@ def details(view: View) -> Details:
 
 def gate_shown(gate: Gate) -> GateShown:
     """A gate without what only translators need."""
-    return GateShown(
-        gate.id, gate.kind, gate.title, gate.payload, gate.options, gate.requested_at, gate.deadline, gate.path
-    )
+    payload = {"questions": gate.questions} if gate.kind == "question" else gate.payload
+    return GateShown(gate.id, gate.kind, gate.title, payload, gate.options, gate.requested_at, gate.deadline, gate.path)
 
 
 def usage_shown(ledger: Ledger) -> UsageShown:
@@ -191,6 +193,8 @@ def now(state: State) -> Now | None:
     if state.turn.calls:
         call = state.turn.calls[-1]
         return Now(call.name, call.target, call.since)
+    if state.phase.value == "creating":
+        return Now(CREATING, "", state.phase.since)
     if not state.turn.is_open:
         return None
     verb = "Compacting" if state.activity.value == "active/compacting" else _VERBS[state.run.value]

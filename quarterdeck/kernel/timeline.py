@@ -12,7 +12,7 @@ takes its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal, TypeAlias, cast
 
 import msgspec
@@ -31,6 +31,8 @@ TOOL_PHASES: tuple[ToolPhase, ...] = ("calling", "running", "done", "error")
 
 ARGS_PREVIEW = 200
 RESULT_PREVIEW = 4000
+#: The result of a call that was cut off.
+INTERRUPTED = "interrupted"
 
 
 class ToolStep(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
@@ -46,7 +48,7 @@ class BashResult(Struct, frozen=True, omit_defaults=True, rename="camel", gc=Fal
     """The user's own shell command; no exit code while it runs or when it was ended from outside."""
 
     command: str
-    output: str = ""
+    output: str
     exit_code: int | None = None
     running: bool = False
 
@@ -62,11 +64,11 @@ class Card(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
 
 
 class Entry(Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
-    """004's UiMessage. `path` names the sub-agent that it belongs to."""
+    """004's UiMessage: id, kind and text always. `path` names the sub-agent that it belongs to."""
 
     id: str
     kind: Kind
-    text: str = ""
+    text: str
     tool_step: ToolStep | None = None
     bash_result: BashResult | None = None
     images: tuple[Image, ...] = ()
@@ -90,8 +92,8 @@ class Growing(Struct, frozen=True, gc=False):
 class Timeline(Struct, frozen=True, gc=False):
     """The whole conversation.
 
-    `unfinished` names the tool entries that have no end yet. `cards` holds the gates by the entry that they stand on:
-    beside the entries, because a decision is rarely the only thing that an event changes in them.
+    `unfinished` names the entries of calls and shell commands that have no end yet. `cards` holds the gates by the
+    entry that they stand on: beside the entries, because a decision is rarely the only thing that an event changes.
     """
 
     entries: PVector[Entry] = pvector()
@@ -118,18 +120,20 @@ def find(timeline: Timeline, identifier: str) -> Entry | None:
 
 def appended(timeline: Timeline, entry: Entry) -> Timeline:
     """With one more entry; an id that is there already adds nothing."""
-    entries, places = timeline.entries, timeline.places
-    if entry.id in places:
+    if entry.id in timeline.places:
         return timeline
+    entries, places, _ = _added(timeline, entry)
+    return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.cards)
+
+
+def _added(timeline: Timeline, entry: Entry) -> tuple[PVector[Entry], Map[str, int], int]:
+    """The entries and places with a new one, and where it stands: at the end, or in place of what was only passing."""
+    entries, places = timeline.entries, timeline.places
     place = len(entries)
     if place and entries[place - 1].passing:
         place -= 1
-        entries, places = entries.set(place, entry), places.delete(entries[place].id)
-    else:
-        entries = entries.append(entry)
-    return Timeline(
-        entries, places.set(entry.id, place), timeline.open, timeline.streaming, timeline.unfinished, timeline.cards
-    )
+        return entries.set(place, entry), places.delete(entries[place].id).set(entry.id, place), place
+    return entries.append(entry), places.set(entry.id, place), place
 
 
 def changed(timeline: Timeline, entry: Entry) -> Timeline:
@@ -143,25 +147,44 @@ def changed(timeline: Timeline, entry: Entry) -> Timeline:
 
 def with_unfinished(timeline: Timeline, entry: Entry) -> Timeline:
     """With one more entry, of something that will end."""
-    more = appended(timeline, entry)
-    return Timeline(more.entries, more.places, more.open, more.streaming, (*more.unfinished, entry.id), more.cards)
+    entries, places, _ = _added(timeline, entry)
+    unfinished = (*timeline.unfinished, entry.id)
+    return Timeline(entries, places, timeline.open, timeline.streaming, unfinished, timeline.cards)
 
 
 def finished(timeline: Timeline, entry: Entry) -> Timeline:
     """With this entry, which ends what had begun under its id; the pieces that came meanwhile are told in it."""
-    more = changed(timeline, entry)
-    blocks = more.open and tuple(one for one in more.open if one.message_id != entry.id)
-    left = more.unfinished and tuple(one for one in more.unfinished if one != entry.id)
-    return Timeline(more.entries, more.places, blocks, more.streaming, left, more.cards)
+    name, places = entry.id, timeline.places
+    place = places.get(name)
+    if place is None:
+        entries, places, _ = _added(timeline, entry)
+    else:
+        entries = timeline.entries.set(place, entry)
+    left = timeline.unfinished
+    if name in left:
+        left = tuple([one for one in left if one != name])
+    return Timeline(entries, places, _others(timeline.open, name), timeline.streaming, left, timeline.cards)
+
+
+def _others(blocks: tuple[Growing, ...], message_id: str) -> tuple[Growing, ...]:
+    """The blocks that do not belong to this message or call; mostly that is all of them."""
+    for one in blocks:
+        if one.message_id == message_id:
+            return tuple([other for other in blocks if other.message_id != message_id])
+    return blocks
 
 
 def begun(timeline: Timeline, entry: Entry, message_id: str, block: int) -> Timeline:
     """With an entry whose text will grow. Begun twice it is begun once."""
-    if any(one.message_id == message_id and one.block == block for one in timeline.open):
-        return timeline
-    timeline = appended(timeline, entry)
-    place = timeline.places[entry.id]
-    return replace(timeline, open=(*timeline.open, Growing(message_id, block, place)))
+    for one in timeline.open:
+        if one.message_id == message_id and one.block == block:
+            return timeline
+    entries, places = timeline.entries, timeline.places
+    place = places.get(entry.id)
+    if place is None:
+        entries, places, place = _added(timeline, entry)
+    blocks = (*timeline.open, Growing(message_id, block, place))
+    return Timeline(entries, places, blocks, timeline.streaming, timeline.unfinished, timeline.cards)
 
 
 def with_piece(timeline: Timeline, message_id: str, block: int, piece: str) -> Timeline | None:
@@ -185,27 +208,41 @@ def settled(timeline: Timeline, blocks: tuple[Growing, ...]) -> Timeline:
     """These blocks are whole: their texts move into their entries. A block that stayed empty leaves no entry."""
     if not blocks:
         return timeline
-    left = () if blocks is timeline.open else tuple(one for one in timeline.open if one not in blocks)
+    left = () if len(blocks) == len(timeline.open) else tuple([one for one in timeline.open if one not in blocks])
     entries = _with_texts(timeline.entries, blocks)
     return Timeline(entries, timeline.places, left, timeline.streaming, timeline.unfinished, timeline.cards)
 
 
 def settled_all(timeline: Timeline, streaming: bool) -> Timeline:
     """Every open block is whole: a turn begins or ends."""
-    entries = _with_texts(timeline.entries, timeline.open) if timeline.open else timeline.entries
+    entries = _with_texts(timeline.entries, timeline.open)
     return Timeline(entries, timeline.places, (), streaming, timeline.unfinished, timeline.cards)
 
 
-def cut_off(timeline: Timeline) -> Timeline:
-    """Nothing goes on: open blocks are as whole as they will ever be, unfinished calls were interrupted."""
-    entries = _with_texts(timeline.entries, timeline.open) if timeline.open else timeline.entries
+def cut_off(timeline: Timeline, outliving: Collection[str] = ()) -> Timeline:
+    """Nothing else goes on: open blocks are as whole as they will ever be, what is unfinished was interrupted."""
+    places = timeline.places
+    entries = _with_texts(timeline.entries, timeline.open)
+    left: list[str] = []
     for name in timeline.unfinished:
-        place = timeline.places[name]
-        entry = entries[place]
-        if entry.tool_step is not None:
-            step = ToolStep(entry.tool_step.tool_name, entry.tool_step.tool_args, "error", "interrupted")
-            entries = entries.set(place, replace(entry, tool_step=step))
-    return Timeline(entries, timeline.places, cards=timeline.cards)
+        if name in outliving:
+            left.append(name)
+        else:
+            place = places[name]
+            entries = entries.set(place, _interrupted(entries[place]))
+    return Timeline(entries, places, (), False, tuple(left), timeline.cards)
+
+
+def _interrupted(entry: Entry) -> Entry:
+    step, bash = entry.tool_step, entry.bash_result
+    if step is not None:
+        return replace(entry, tool_step=ToolStep(step.tool_name, step.tool_args, "error", INTERRUPTED))
+    return entry if bash is None else replace(entry, bash_result=BashResult(bash.command, bash.output))
+
+
+def shells(timeline: Timeline) -> tuple[str, ...]:
+    """The user's own commands that still run."""
+    return tuple([name for name in timeline.unfinished if timeline.entries[timeline.places[name]].bash_result])
 
 
 def _with_texts(entries: PVector[Entry], blocks: tuple[Growing, ...]) -> PVector[Entry]:
@@ -220,14 +257,15 @@ def _with_texts(entries: PVector[Entry], blocks: tuple[Growing, ...]) -> PVector
 
 def blocks_of(timeline: Timeline, message_id: str) -> tuple[Growing, ...]:
     """The open blocks of one message, or the open output of one call."""
-    return tuple(one for one in timeline.open if one.message_id == message_id)
+    return tuple([one for one in timeline.open if one.message_id == message_id])
 
 
-def withdrawn(timeline: Timeline, blocks: Iterable[Growing]) -> Timeline:
-    """Without the entries of these blocks."""
+def withdrawn(timeline: Timeline, message_id: str) -> Timeline:
+    """Without what this message said, also where the turn's end made it whole already: its pieces may be dropped."""
     entries = timeline.entries
-    for one in blocks:
-        entries = entries.set(one.place, replace(entries[one.place], gone=True))
+    for place, entry in enumerate(entries):
+        if entry.kind in ("assistant", "thinking") and entry.id.rpartition(":")[0] == message_id:
+            entries = entries.set(place, replace(entry, gone=True))
     return replace(timeline, entries=entries)
 
 
@@ -274,19 +312,17 @@ def args_preview(args: Json) -> str:
     """A call's arguments in one line."""
     if args is None:
         return ""
-    text = args if isinstance(args, str) else plain(_shortened(args))
+    if isinstance(args, str):
+        text = args
+    else:
+        text = plain(_shortened(cast("dict[str, Json]", args)) if isinstance(args, dict) else args)
     return text if len(text) <= ARGS_PREVIEW else text[: ARGS_PREVIEW - 1] + "…"
 
 
-def _shortened(args: Json) -> Json:
+def _shortened(args: dict[str, Json]) -> dict[str, Json]:
     """A file's whole content among the arguments must not be encoded for the sake of one line."""
-    if not isinstance(args, dict):
-        return args
-    named = cast("dict[str, Json]", args)
-    return {
-        name: value[:ARGS_PREVIEW] if isinstance(value, str) and len(value) > ARGS_PREVIEW else value
-        for name, value in named.items()
-    }
+    long = [name for name, value in args.items() if isinstance(value, str) and len(value) > ARGS_PREVIEW]
+    return {**args, **{name: args[name][:ARGS_PREVIEW] for name in long}} if long else args
 
 
 def result_preview(result: Json) -> str | None:
@@ -315,11 +351,19 @@ def _text_of_part(part: Json) -> str | None:
 
 
 def plain(value: Json) -> str:
-    """JSON of anything. What cannot be JSON (a lone surrogate, a set) is shown as Python shows it."""
+    """JSON of anything. What cannot be JSON (a lone surrogate, a set) is shown as Python shows it, if it can be shown."""
     try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, RecursionError):
+        return _encode(value).decode()
+    except _UNFIT:
+        pass
+    try:
         return ascii(value)
+    except _UNFIT:
+        return f"<{type(value).__name__}>"
+
+
+_encode = msgspec.json.Encoder().encode
+_UNFIT = (TypeError, ValueError, RecursionError)
 
 
 def _with_text(entry: Entry, text: str) -> Entry:

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from quarterdeck.kernel.timeline import plain
+
 #: Where a tool names what it works on, in the order in which we look.
 _TARGET_KEYS = ("file_path", "path", "command", "cmd", "pattern", "query", "url", "description", "prompt", "name")
 _TARGET_LENGTH = 200
@@ -38,15 +40,21 @@ NO_TURN = Turn()
 def with_call(turn: Turn, call_id: str, name: str, args: object, at: int) -> Turn:
     """With one more running call; the same id again is the same call."""
     call = Call(call_id, name, target_of(args), at)
-    if not turn.calls:
-        return Turn(turn.id, turn.since, (call,))
-    return Turn(turn.id, turn.since, (*(one for one in turn.calls if one.id != call_id), call))
+    return Turn(turn.id, turn.since, (*_others(turn.calls, call_id), call))
 
 
 def without_call(turn: Turn, call_id: str) -> Turn:
     """Without this call; the same object when it did not run."""
-    left = tuple(one for one in turn.calls if one.id != call_id)
-    return turn if len(left) == len(turn.calls) else Turn(turn.id, turn.since, left)
+    left = _others(turn.calls, call_id)
+    return turn if left is turn.calls else Turn(turn.id, turn.since, left)
+
+
+def _others(calls: tuple[Call, ...], call_id: str) -> tuple[Call, ...]:
+    """Without this call; the same object when it is not among them."""
+    for one in calls:
+        if one.id == call_id:
+            return tuple([other for other in calls if other.id != call_id])
+    return calls
 
 
 def target_of(args: object) -> str:
@@ -56,7 +64,9 @@ def target_of(args: object) -> str:
     named = cast("dict[str, Any]", args)
     for key in _TARGET_KEYS:
         value = named.get(key)
+        if isinstance(value, str):
+            return value[:_TARGET_LENGTH]
         if value is not None:
-            text = " ".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)
-            return text[:_TARGET_LENGTH]
+            parts = cast("list[Any]", value) if isinstance(value, list) else [value]
+            return " ".join(part if isinstance(part, str) else plain(part) for part in parts)[:_TARGET_LENGTH]
     return ""

@@ -5,14 +5,17 @@ remembered for the turn under way and the one before it, which is as far back as
 remembered every message would grow for ever. What `agent_end` says of a turn is not added: it is the same tokens again.
 
 Cost is unknown until someone says it. A ledger that holds both known and unknown costs says so (`partial`): a sum that
-leaves something out must not look like the whole.
+leaves something out must not look like the whole. A message that is told again without its cost keeps the one it had.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from quarterdeck.events import TokenUsage, Usage
+
+_NOTHING = TokenUsage()
 
 
 class Share(Struct, frozen=True, gc=False):
@@ -39,20 +42,26 @@ class Ledger(Struct, frozen=True, gc=False):
     by_agent: tuple[Share, ...] = ()
     counted: tuple[Counted, ...] = ()
     counted_before: tuple[Counted, ...] = ()
+    #: tokens whose cost nobody said
+    unpriced: int = 0
 
 
 def entered(ledger: Ledger, body: Usage) -> Ledger:
     """With the tokens of one message."""
     before = _already(ledger, body.message_id)
-    change = body.tokens if before is None else _difference(body.tokens, before)
+    told = _with_known_cost(body.tokens, before)
+    change = _difference(told, before)
+    total = _sum(ledger.total, change)
+    unpriced = ledger.unpriced + _unpriced(told) - _unpriced(before)
     return Ledger(
-        _sum(ledger.total, change),
+        total,
         _billing(ledger.billing, body.billing),
-        ledger.partial or _is_mixed(ledger, change),
+        unpriced > 0 and total.cost_usd is not None,
         _shared(ledger.by_model, body.model, change),
         _shared(ledger.by_agent, "/".join(body.agent_path), change),
-        _counted(ledger.counted, body),
+        _counted(ledger.counted, body.message_id, told),
         ledger.counted_before,
+        unpriced,
     )
 
 
@@ -60,30 +69,34 @@ def next_turn(ledger: Ledger) -> Ledger:
     """A turn begins: what the last one counted is kept once more, what came before it is forgotten."""
     if not ledger.counted and not ledger.counted_before:
         return ledger
-    return Ledger(ledger.total, ledger.billing, ledger.partial, ledger.by_model, ledger.by_agent, (), ledger.counted)
+    return replace(ledger, counted=(), counted_before=ledger.counted)
 
 
-def _already(ledger: Ledger, message_id: str) -> TokenUsage | None:
+def _already(ledger: Ledger, message_id: str) -> TokenUsage:
+    """What the sums hold of this message; the last word on it stands last."""
+    if message_id:
+        for one in (*reversed(ledger.counted), *reversed(ledger.counted_before)):
+            if one.message_id == message_id:
+                return one.tokens
+    return _NOTHING
+
+
+def _counted(counted: tuple[Counted, ...], message_id: str, tokens: TokenUsage) -> tuple[Counted, ...]:
     if not message_id:
-        return None
-    for one in (*reversed(ledger.counted), *ledger.counted_before):
-        if one.message_id == message_id:
-            return one.tokens
-    return None
-
-
-def _counted(counted: tuple[Counted, ...], body: Usage) -> tuple[Counted, ...]:
-    if not body.message_id:
         return counted
-    if counted and counted[-1].message_id == body.message_id:
+    if counted and counted[-1].message_id == message_id:
         counted = counted[:-1]
-    return (*counted, Counted(body.message_id, body.tokens))
+    return (*counted, Counted(message_id, tokens))
 
 
-def _is_mixed(ledger: Ledger, change: TokenUsage) -> bool:
-    """Whether a known cost meets tokens whose cost nobody said."""
-    told, known = change.cost_usd is not None, ledger.total.cost_usd is not None
-    return (known and not told and change.total_tokens > 0) or (told and not known and ledger.total.total_tokens > 0)
+def _with_known_cost(told: TokenUsage, before: TokenUsage) -> TokenUsage:
+    if told.cost_usd is not None or before.cost_usd is None:
+        return told
+    return replace(told, cost_usd=before.cost_usd)
+
+
+def _unpriced(tokens: TokenUsage) -> int:
+    return tokens.total_tokens if tokens.cost_usd is None else 0
 
 
 def _billing(before: str, told: str) -> str:

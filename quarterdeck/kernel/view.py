@@ -44,6 +44,16 @@ _TURN_EVENTS = (
     ev.TurnRestored,
 )
 _QUIET_TELLERS: dict[type[Body], Teller] = {kind: tell for kind, tell in TELLERS.items() if kind not in _TURN_EVENTS}
+#: Events of a whole session or of its process: what a sub-agent says of its own must not cut the main agent off.
+_SESSION_EVENTS = (
+    ev.SessionOpened,
+    ev.SessionSuspended,
+    ev.SessionArchived,
+    ev.SessionFailed,
+    ev.ProcessError,
+    ev.ProcessExited,
+)
+_SUB_TELLERS = {kind: tell for kind, tell in _QUIET_TELLERS.items() if kind not in _SESSION_EVENTS}
 #: A child's word neither resumes nor renames a session at rest.
 _SUB_AT_REST: dict[type[Body], Move] = {kind: move for kind, move in AT_REST.items() if kind in SUB_MOVES}
 _MOVES_BY_LIFECYCLE: Mapping[str, dict[type[Body], Move]] = {
@@ -65,7 +75,7 @@ def fold(view: View, event: Event) -> View:
     moves = _MOVES_BY_LIFECYCLE[state.lifecycle.value]
     tellers = TELLERS if moves is MOVES else _QUIET_TELLERS
     if body.agent_path:
-        moves, tellers = SUB_MOVES if moves is MOVES else _SUB_AT_REST, _QUIET_TELLERS
+        moves, tellers = SUB_MOVES if moves is MOVES else _SUB_AT_REST, _SUB_TELLERS
     move = moves.get(kind)
     after = state if move is None else move(state, event, body)
     tell = tellers.get(kind)

@@ -23,7 +23,7 @@ from quarterdeck.events import Body, Event, Origin
 #: Longer than any preview; rare, so that an example that fails can be read.
 HUGE = "Lorem ipsum \u2603 " * 300
 WORDS = (*("a", "b", "g1", "c1", "m0", "", "two\nlines", "\u202e\x00\U0001f525") * 4, HUGE)
-NUMBERS = (0, 1, 2, -1, 7, 10**12)
+NUMBERS = (0, 0, 0, 1, -1, 10**12)
 VALUES: tuple[Any, ...] = (None, True, 7, "a", [], [None, "b"], {}, {"path": "x", "n": [1]}, {"text": {"deep": [[]]}})
 ORIGINS: tuple[Origin, ...] = ("engine", "hook", "stream", "otlp", "rpc", "process", "file", "user", "supervisor")
 #: Most events belong to the main agent.
@@ -96,6 +96,11 @@ def bodies_of(kinds: tuple[type[Body], ...], each: int) -> list[Body]:
     """So many bodies of each of these types; the first ones are plain, because examples shrink towards them."""
     random = Random(0)
     return [*map(plain, kinds), *(_value(inspect.type_info(kind), random) for _ in range(each) for kind in kinds)]
+
+
+def one_of_each() -> list[Body]:
+    """A plain body of every type."""
+    return [*map(plain, ev.TYPES), ev.Unknown(name="from_the_future")]
 
 
 def plain(kind: type[Body]) -> Body:

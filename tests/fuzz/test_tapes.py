@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quarterdeck import events as ev
-from quarterdeck.events import DELTAS, Body, Event, decode_event, encode_event
+from quarterdeck.errors import MalformedEvent
+from quarterdeck.events import DELTAS, Body, Event, decode_body, decode_event, encode_event
 from quarterdeck.kernel import phase
 from quarterdeck.kernel.composer import composer
 from quarterdeck.kernel.order import in_order
+from quarterdeck.kernel.profile import NAME_LENGTH
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.summary import details, summary
-from quarterdeck.kernel.timeline import window
+from quarterdeck.kernel.timeline import ARGS_PREVIEW, RESULT_PREVIEW, window
 from quarterdeck.kernel.view import View, fold, fold_all, reconstructed, why
 from tests.conformance.marks import case
 from tests.fuzz.bodies import many_bodies, numbered, tapes
@@ -164,3 +169,102 @@ def _restates(whole: Body, piece: Body) -> bool:
     if isinstance(whole, ev.MessageAborted) and not whole.keep:
         return True
     return any(block.block == piece.block and block.kind in ("text", "thinking") for block in whole.blocks)
+
+
+#: What may come between a text and the event that restates it.
+BETWEEN: list[Body] = [
+    ev.AgentStart(),
+    ev.AgentEnd(),
+    ev.AgentAbort(),
+    ev.ProcessExited(code=1),
+    ev.ProcessError(),
+    ev.SessionSuspended(),
+    ev.SessionArchived(),
+    ev.Retry(attempt=1),
+]
+WHOLE = (ev.Block(text="Hello"),)
+RESTATED: list[tuple[Body, Body, Body]] = [
+    (
+        ev.MessageStart(message_id="m1"),
+        ev.MessageDelta(message_id="m1", delta="Hel"),
+        ev.ResponseComplete(message_id="m1", blocks=WHOLE),
+    ),
+    (
+        ev.MessageStart(message_id="m1"),
+        ev.MessageDelta(message_id="m1", delta="Hel"),
+        ev.MessageAborted(message_id="m1", keep=True, blocks=WHOLE),
+    ),
+    (
+        ev.MessageStart(message_id="m1"),
+        ev.MessageDelta(message_id="m1", delta="Hel"),
+        ev.MessageAborted(message_id="m1"),
+    ),
+    (
+        ev.ThinkingStart(message_id="m1"),
+        ev.ThinkingDelta(message_id="m1", delta="Hm"),
+        ev.MessageAborted(message_id="m1"),
+    ),
+    (
+        ev.ToolExecutionStart(name="t", call_id="c1"),
+        ev.ToolExecutionOutput(call_id="c1", delta="out"),
+        ev.ToolExecutionEnd(name="t", call_id="c1", result="output"),
+    ),
+    (
+        ev.BashStart(bash_id="b1", command="ls"),
+        ev.BashOutput(bash_id="b1", delta="out"),
+        ev.BashEnd(bash_id="b1", output="output"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("start", "piece", "whole"), RESTATED)
+def test_pieces_may_be_dropped_whatever_came_before_they_were_restated(start: Body, piece: Body, whole: Body) -> None:
+    for between in product([None, *BETWEEN], repeat=2):
+        bodies = [ev.SessionOpened(agent="a"), ev.AgentStart(), start, piece, *filter(None, between), whole]
+        log = numbered(bodies)
+        kept, thinned = fold_all(log), fold_all(event for event in log if event.body is not piece)
+        assert thinned.state == kept.state, between
+        assert window(thinned.timeline) == window(kept.timeline), between
+
+
+# ------------------------------------------------------------------------------------------------- what is too much
+
+
+def test_a_text_of_megabytes_is_told_whole_and_everything_short_stays_short() -> None:
+    huge = "\U0001f525 words " * 500_000
+    bodies = [
+        ev.SessionOpened(agent="a", prompt=huge, message_id="m0"),
+        ev.AgentStart(),
+        ev.ToolExecutionStart(name="t", call_id="c1", args={"path": huge, "text": huge}),
+        ev.ToolExecutionEnd(name="t", call_id="c1", result=huge),
+        ev.MessageDelta(message_id="m1", delta=huge),
+    ]
+    view = fold_all(numbered(bodies))
+    prompt, step, reply = window(view.timeline)
+    assert prompt.text == reply.text == huge
+    assert step.tool_step is not None
+    assert len(step.tool_step.tool_args) <= ARGS_PREVIEW
+    assert len(step.tool_step.result or "") <= RESULT_PREVIEW
+    assert len(summary(view).name) <= NAME_LENGTH
+
+
+def _nested(kind: str, field: str, levels: int) -> bytes:
+    body = f'{{"type":"{kind}","name":"t","call_id":"c1","{field}":'
+    return (body + '{"path":' * levels + "1" + "}" * levels + "}").encode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [("tool_call", "args"), ("tool_execution_start", "args"), ("tool_execution_end", "result")]
+)
+def test_what_the_codec_takes_however_deep_is_folded(kind: str, field: str) -> None:
+    """The decoder goes deeper than Python's own repr; what lies between the two must not stop a session."""
+    folded = 0
+    for levels in range(1, 1_200):
+        try:
+            body, _ = decode_body(_nested(kind, field, levels))
+        except MalformedEvent:
+            continue
+        view = fold_all(numbered([ev.SessionOpened(agent="a"), ev.AgentStart(), body]))
+        assert [entry.id for entry in window(view.timeline)] == ["c1"]
+        folded += 1
+    assert folded > 100

@@ -479,12 +479,12 @@ class TestAnyBytes:
         body_survives(f'{{"type":"notice","text":"{data}"}}')
         event_survives(data)
 
-    @settings(max_examples=400)
+    @settings(max_examples=250)
     @given(_valid, _changes)
     def test_a_spoilt_body(self, data: bytes, changes: list[tuple[int, int, bytes]]) -> None:
         body_survives(mutated(data, changes))
 
-    @settings(max_examples=400)
+    @settings(max_examples=250)
     @given(_valid, _changes)
     def test_a_spoilt_event(self, data: bytes, changes: list[tuple[int, int, bytes]]) -> None:
         event_survives(mutated(envelope(data), changes))

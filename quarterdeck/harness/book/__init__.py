@@ -13,6 +13,8 @@ The activity, strongest first (seed 003):
 
 from __future__ import annotations
 
+from typing import cast
+
 from quarterdeck.harness.book.core import GateKind, OpenCall, OpenGate, Path
 from quarterdeck.harness.book.turns import Turns
 from quarterdeck.kernel import activity
@@ -29,6 +31,8 @@ class Book(Turns):
         state = view.state
         self._forget()
         self.turn = state.turn.id
+        # a turn is at least one event, so no number that was given out already comes again
+        self._turns = view.index
         self.ready_seen = state.process.value == "up"
         self.exited = state.activity.value == "exited"
         self.activity = state.activity.value
@@ -38,5 +42,9 @@ class Book(Turns):
             self.calls[call.id] = OpenCall(call.name, (), running=True)
         for gate in state.gates.open:
             self.gates[gate.ref or gate.id] = OpenGate(gate.kind, gate.path, gate.call_id)
+            if gate.call_id and gate.call_id not in self.calls:
+                # the call that waits for its answer does not run, but it is open
+                tool = cast("dict[str, str]", gate.payload).get("tool", "")
+                self.calls[gate.call_id] = OpenCall(tool, gate.path)
         for task in state.background:
             self.background[task.id] = "subagent" if task.kind == "subagent" else "shell"

@@ -6,6 +6,7 @@ from quarterdeck import events as ev
 from quarterdeck.events import Json
 from quarterdeck.harness.book.core import OpenCall, Path
 from quarterdeck.harness.book.gates import Gates
+from quarterdeck.kernel.turn import target_of
 
 
 class Calls(Gates):
@@ -22,10 +23,11 @@ class Calls(Gates):
         path: Path = (),
     ) -> None:
         """The model wants this call."""
-        if not path:
-            self.begin()
+        self.live() if path else self.begin()
         if call_id not in self.calls:
-            self.calls[call_id] = OpenCall(name, path)
+            self.calls[call_id] = OpenCall(name, path, target=target_of(args))
+        elif name:
+            self.calls[call_id].name = name
         self.write(
             ev.ToolCall(
                 name=name,
@@ -44,10 +46,10 @@ class Calls(Gates):
         call = self.calls.get(call_id)
         if call is not None and call.running:
             return
-        if not path:
-            self.begin()
+        self._close_call_gate(call_id)
+        self.live() if path else self.begin()
         if call is None:
-            call = self.calls[call_id] = OpenCall(name, path)
+            call = self.calls[call_id] = OpenCall(name, path, target=target_of(args))
         call.running = True
         self.write(
             ev.ToolExecutionStart(
@@ -94,6 +96,27 @@ class Calls(Gates):
         )
         if self.background.pop(call_id, None) is not None:
             self.write(ev.BackgroundEnded(kind="shell", id=call_id, ok=ok))
+        self._settle()
+
+    def allow_call(self, ref: str, by: str = "", rule: str = "") -> None:
+        """A person allowed the call that asked: it runs from here on (003: from waiting straight to tool_use)."""
+        gate = self.gates.pop(ref, None)
+        if gate is None:
+            return
+        self._write_resolved(ref, gate, "approved", by, rule)
+        if gate.call_id in self.calls:
+            self.start_call(gate.call_id, path=gate.path)
+        self._settle()
+
+    def refuse_call(self, ref: str, by: str = "", rule: str = "", reason: str = "") -> None:
+        """A person refused the call that asked. Until its end is told it counts as in use (003's edge for every decision);
+        an agent that never tells it wants `block_call` next."""
+        gate = self.gates.pop(ref, None)
+        if gate is None:
+            return
+        self._write_resolved(ref, gate, "rejected", by, rule, reason)
+        if gate.call_id in self.calls:
+            self.calls[gate.call_id].running = True
         self._settle()
 
     def block_call(self, call_id: str, reason: str = "", name: str = "") -> None:

@@ -25,12 +25,17 @@ class OpenGate(Struct):
 
 
 class OpenCall(Struct):
-    """A call that was announced; `running` once it runs."""
+    """A call that was announced; `running` once it runs. `target` is what it works on, in one line."""
 
     name: str
     path: Path
     running: bool = False
     output: str = ""
+    target: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.target or self.name
 
 
 class Core:
@@ -85,17 +90,16 @@ class Core:
         return "idle" if self.ready_seen else "initialized"
 
     def runs_calls(self) -> bool:
-        """Whether a call of the main agent runs."""
-        return any(call.running and not call.path for call in self.calls.values())
+        """Whether the main agent waits for a call that runs; one in the background is not waited for."""
+        return any(call.running and not call.path and name not in self.background for name, call in self.calls.items())
 
     def _turn_id(self) -> str | None:
         return self.turn or None
 
-    def _alive(self) -> None:
-        """Live evidence: whoever was taken for gone is not."""
-        if self.exited:
-            self.exited = False
-            self.ready_seen = False
+    def live(self) -> None:
+        """Live evidence: an agent that was taken for gone, or never said that it is ready, is plainly there."""
+        if self.exited or not self.ready_seen:
+            self.ready()
 
     def _forget(self) -> None:
         self.turn = ""
@@ -114,9 +118,8 @@ class Core:
         resumable: bool | None = None,
     ) -> None:
         """The agent answers. Said again when it has another session."""
-        self._alive()
-        if not self.ready_seen:
-            self.ready_seen = True
+        if self.exited or not self.ready_seen:
+            self.exited, self.ready_seen = False, True
             # agent_ready itself makes an agent that is not at work idle
             self.activity = "idle" if self.activity in ("initialized", "exited") else self.activity
         self.write(
@@ -132,11 +135,9 @@ class Core:
 
     def begin(self, turn_id: str = "") -> None:
         """A turn is open from here on; begun twice it is begun once."""
-        self._alive()
+        self.live()
         if self.turn:
             return
-        if not self.ready_seen:
-            self.ready()
         self._turns += 1
         self.turn = turn_id or f"turn-{self._turns}"
         self.write(ev.AgentStart(turn_id=self.turn))

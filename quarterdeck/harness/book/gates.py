@@ -28,8 +28,7 @@ class Gates(Core):
         """A person is asked to allow a call. Asked twice under one ref it is asked once."""
         if ref in self.gates:
             return
-        if not path:
-            self.begin()
+        self.live() if path else self.begin()
         self.gates[ref] = OpenGate("approval", path, call_id)
         request = ev.GateRequest(
             ref=ref,
@@ -48,8 +47,13 @@ class Gates(Core):
     def resolve(self, ref: str, status: ev.GateStatus, by: str = "", rule: str = "", reason: str = "") -> None:
         """An approval is decided; a second decision is not told."""
         gate = self.gates.pop(ref, None)
-        if gate is None:
-            return
+        if gate is not None:
+            self._write_resolved(ref, gate, status, by, rule, reason)
+            self._settle()
+
+    def _write_resolved(
+        self, ref: str, gate: OpenGate, status: ev.GateStatus, by: str = "", rule: str = "", reason: str = ""
+    ) -> None:
         self.write(
             ev.ApprovalResolved(
                 status=status,
@@ -61,7 +65,6 @@ class Gates(Core):
                 agent_path=gate.path,
             )
         )
-        self._settle()
 
     def question(
         self,
@@ -76,8 +79,7 @@ class Gates(Core):
         """A person is asked something."""
         if ref in self.gates:
             return
-        if not path:
-            self.begin()
+        self.live() if path else self.begin()
         self.gates[ref] = OpenGate("question", path, call_id)
         self.write(
             ev.AskUser(
@@ -131,7 +133,7 @@ class Gates(Core):
         """An extension wants something of a person."""
         if ref in self.gates:
             return
-        self._alive()
+        self.live()
         self.gates[ref] = OpenGate("dialog", (), "")
         self.write(
             ev.DialogRequired(
@@ -166,9 +168,16 @@ class Gates(Core):
         """The agent of this path moved on: nothing of these kinds is asked any more."""
         for ref, gate in list(self.gates.items()):
             if gate.kind in kinds and gate.path == path:
-                if gate.kind == "approval":
-                    self.resolve(ref, status)
-                elif gate.kind == "question":
-                    self.answer(ref, status=status)
-                else:
-                    self.close_dialog(ref, status=status)
+                self.close_gate(ref, status)
+
+    def close_gate(self, ref: str, status: Literal["answered_elsewhere", "withdrawn"]) -> None:
+        """One gate is closed, of whatever kind it is, without an answer of ours."""
+        gate = self.gates.get(ref)
+        if gate is None:
+            return
+        if gate.kind == "approval":
+            self.resolve(ref, status)
+        elif gate.kind == "question":
+            self.answer(ref, status=status)
+        else:
+            self.close_dialog(ref, status=status)

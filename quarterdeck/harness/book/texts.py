@@ -12,6 +12,14 @@ from quarterdeck.harness.book.core import Core, Path
 class Texts(Core):
     """Text and reasoning, in pieces or repeated whole; a message is restated when it is over."""
 
+    def aside(self, message_id: str, block: int, delta: str) -> None:
+        """Text that the agent says outside of a turn: it is told, and begins none."""
+        if self.texts.begins(message_id, block, "text", ()):
+            self.write(ev.MessageStart(message_id=message_id, block=block))
+        if delta:
+            self.texts.add(message_id, block, delta)
+            self.write(ev.MessageDelta(message_id=message_id, block=block, delta=delta))
+
     def text(self, message_id: str, block: int, delta: str, path: Path = ()) -> None:
         """More text of a block."""
         self._grow(ev.MessageStart, ev.MessageDelta, "text", message_id, block, delta, path)
@@ -38,8 +46,8 @@ class Texts(Core):
         delta: str,
         path: Path,
     ) -> None:
-        if not path and not self.turn:
-            self.begin()
+        if not self.turn or self.exited:
+            self.live() if path else self.begin()
         turn = self.turn or None
         if self.texts.begins(message_id, block, kind, path):
             self.write(start(message_id=message_id, block=block, turn_id=turn, agent_path=path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from quarterdeck import events as ev
@@ -9,7 +10,9 @@ from quarterdeck.events import Body, HistoryMessage, Image, TokenUsage
 from quarterdeck.events.turn import FailureKind
 from quarterdeck.harness.book.calls import Calls
 from quarterdeck.harness.book.context import Context
+from quarterdeck.harness.book.core import Path
 from quarterdeck.harness.book.texts import Texts
+from quarterdeck.kernel.process import was_stopped
 
 
 class Turns(Calls, Texts, Context):
@@ -17,7 +20,7 @@ class Turns(Calls, Texts, Context):
 
     def process_starting(self) -> None:
         """A process was started; what an earlier one had open is not open any more."""
-        self._forget()
+        self._let_go("process restarted")
         self.process_seen, self.exited, self.stop_asked, self.ready_seen = True, False, False, False
         self.activity = "initialized"
         self.write(ev.ProcessStarting())
@@ -31,7 +34,7 @@ class Turns(Calls, Texts, Context):
         self.activity = "exited"
         self.write(ev.ProcessExited(code=code, signal=signal, asked=asked))
         if open_turn:
-            self.write(_closing(code, asked, open_turn))
+            self.write(_closing(code, signal, asked, open_turn))
         self._forget()
 
     def process_failed(self, message: str) -> None:
@@ -47,12 +50,38 @@ class Turns(Calls, Texts, Context):
 
     def ended(self, reason: str = "") -> None:
         """The agent's session is over; its process may live on and bind another one."""
-        if self.turn:
-            self.abort(reason or "session ended")
-        self._forget()
+        self._let_go(reason or "session ended")
         self.exited = True
         self.activity = "exited"
         self.write(ev.AgentEnded(reason=reason))
+
+    def _let_go(self, reason: str) -> None:
+        """Nobody is there any more who asks or works: all that is open is closed in so many words."""
+        self.abort(reason)
+        for path in {gate.path for gate in self.gates.values()}:
+            self.close_gates("withdrawn", "approval", "question", "dialog", path=path)
+        for name in list(self.background):
+            self.background_end(name)
+        self._cut_texts(None)
+        self._forget()
+
+    def close_path(self, path: Path) -> None:
+        """A sub-agent is over: nobody of it asks, runs a call or speaks any more."""
+        self.close_gates("withdrawn", "approval", "question", "dialog", path=path)
+        for call_id, call in list(self.calls.items()):
+            if call.path == path:
+                del self.calls[call_id]
+                self.write(
+                    ev.ToolKilled(
+                        name=call.name,
+                        call_id=call_id,
+                        reason="its agent ended",
+                        turn_id=self._turn_id(),
+                        agent_path=path,
+                    )
+                )
+        self._cut_texts(path)
+        self._settle()
 
     def prompt(
         self,
@@ -61,9 +90,10 @@ class Turns(Calls, Texts, Context):
         source: Literal["user", "agent"] = "user",
         images: tuple[Image, ...] = (),
         new_task: bool = False,
+        turn_id: str = "",
     ) -> None:
-        """The agent took a prompt. It does not begin a turn by itself."""
-        self._alive()
+        """The agent took a prompt. Outside a turn that begins one: a prompt that nothing follows would spin for ever."""
+        self.live()
         self.write(
             ev.PromptReceived(
                 text=text,
@@ -74,6 +104,7 @@ class Turns(Calls, Texts, Context):
                 turn_id=self._turn_id(),
             )
         )
+        self.begin(turn_id)
 
     def request(self, model: str = "", messages: int | None = None) -> None:
         """A request goes to the model: whatever the main agent asked is answered, no call of it runs any more."""
@@ -87,10 +118,10 @@ class Turns(Calls, Texts, Context):
         """The turn is over by itself. Calls that still run go on in the background."""
         if not self.turn:
             return
-        self.close_gates("answered_elsewhere", "approval", "question")
+        self._close_turn_gates("answered_elsewhere")
         for call_id, call in list(self.calls.items()):
             if call.running and not call.path:
-                self.background_start("shell", call_id, call.name)
+                self.background_start("shell", call_id, call.title)
             elif not call.path:
                 del self.calls[call_id]
         self._cut_texts(())
@@ -98,23 +129,46 @@ class Turns(Calls, Texts, Context):
         self.write(ev.AgentEnd(outcome=outcome, usage=usage, turn_id=turn))
         self._settle()
 
-    def abort(self, reason: str | None = None, kill_calls: bool = True) -> None:
-        """The turn was ended from outside. Its calls are gone with it, unless they are known to go on."""
+    def abort(self, reason: str | None = None, kill_calls: bool = True, keep: Collection[str] = ()) -> None:
+        """The turn was ended from outside. Its calls are gone with it, unless they are known to go on (all, or these)."""
         if not self.turn:
             return
-        self.close_gates("withdrawn", "approval", "question", "dialog")
+        self._cut_off(kill_calls, keep)
+        turn = self._close_turn()
+        self.write(ev.AgentAbort(reason=reason, turn_id=turn))
+        self._settle()
+
+    def interrupted(self) -> None:
+        """The agent was cut off and offers to go on: its turn is over, neither done nor stopped by a person."""
+        if not self.turn:
+            return
+        self._cut_off(kill_calls=True)
+        turn = self._close_turn()
+        self.write(ev.TurnRestored(finished=False, turn_id=turn))
+        self.write(ev.AgentEnd(outcome="failed", turn_id=turn))
+        self._settle()
+
+    def _cut_off(self, kill_calls: bool, keep: Collection[str] = ()) -> None:
+        """What the main agent asked, ran and said is over before it was whole."""
+        self.close_gates("withdrawn", "dialog")
+        self._close_turn_gates("withdrawn")
         for call_id, call in list(self.calls.items()):
             if call.path:
                 continue
-            if not kill_calls and call.running:
-                self.background_start("shell", call_id, call.name)
+            if call.running and (not kill_calls or call_id in keep):
+                self.background_start("shell", call_id, call.title)
                 continue
             del self.calls[call_id]
             self.write(ev.ToolKilled(name=call.name, call_id=call_id, reason="interrupted", turn_id=self.turn))
         self._cut_texts(())
-        turn = self._close_turn()
-        self.write(ev.AgentAbort(reason=reason, turn_id=turn))
-        self._settle()
+
+    def leave(self, path: Path, reason: str = "its agent ended") -> None:
+        """A sub-agent is over: what it asked, ran and said is over too."""
+        self.close_gates("withdrawn", "approval", "question", "dialog", path=path)
+        for call_id in [name for name, call in self.calls.items() if call.path == path]:
+            call = self.calls.pop(call_id)
+            self.write(ev.ToolKilled(name=call.name, call_id=call_id, reason=reason, agent_path=path))
+        self._cut_texts(path)
 
     def fail(self, kind: FailureKind, message: str = "", resets_at: int | None = None) -> None:
         """The turn cannot go on, and is over."""
@@ -123,13 +177,29 @@ class Turns(Calls, Texts, Context):
         self.end("failed")
 
     def restored(self, finished: bool, history: tuple[HistoryMessage, ...] = ()) -> None:
-        """An earlier conversation was loaded; it is not new work."""
+        """An earlier conversation was loaded; it is not new work. In the middle of a turn there is nothing to restore."""
+        if self.turn:
+            return
         self.write(ev.TurnRestored(finished=finished, history=history))
+
+    def _close_turn_gates(self, status: Literal["answered_elsewhere", "withdrawn"]) -> None:
+        """What the turn asked is over with it; a sub-agent that goes on in the background may still wait."""
+        outliving = "subagent" in self.background.values()
+        for path in {gate.path for gate in self.gates.values()}:
+            if not (path and outliving):
+                self.close_gates(status, "approval", "question", path=path)
 
     def _close_turn(self) -> str:
         turn, self.turn = self.turn, ""
         self.lingering = self.compacting = self.compaction_turn = False
         return turn
+
+    def detach_call(self, call_id: str) -> None:
+        """The call goes on in the background: the turn does not wait for it any more."""
+        call = self.calls.get(call_id)
+        if call is not None and call.running and not call.path:
+            self.background_start("shell", call_id, call.title)
+            self._settle()
 
     def compact_start(self, trigger: Literal["manual", "auto"] | None = None) -> None:
         """The conversation is being shortened. Outside a turn that is work of its own: a turn is opened for it."""
@@ -154,7 +224,7 @@ class Turns(Calls, Texts, Context):
             self._settle()
 
 
-def _closing(code: int | None, asked: bool, turn: str) -> Body:
-    if asked or code is None:
+def _closing(code: int | None, signal: str | None, asked: bool, turn: str) -> Body:
+    if asked or was_stopped(code, signal):
         return ev.AgentAbort(reason="process exited", turn_id=turn)
     return ev.AgentEnd(outcome="completed" if code == 0 else "failed", turn_id=turn)

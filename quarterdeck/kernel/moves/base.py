@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from quarterdeck.events import NAMES, Body, Event
-from quarterdeck.kernel import gate, phase
+from quarterdeck.kernel import activity, gate, phase, process, run
 from quarterdeck.kernel.gate import Gate, Gates
 from quarterdeck.kernel.machine import Machine
 from quarterdeck.kernel.phase import Phase
@@ -19,6 +19,8 @@ from quarterdeck.kernel.turn import Turn
 Move: TypeAlias = Callable[[State, Event, Any], State]
 _B = TypeVar("_B", bound=Body)
 _Handler: TypeAlias = Callable[[State, Event, _B], State]
+#: 000's event, and the guard that came with it.
+Input: TypeAlias = tuple[str, str | None]
 
 MOVES: dict[type[Body], Move] = {}
 SUB_MOVES: dict[type[Body], Move] = {}
@@ -44,17 +46,64 @@ def cell(event: Event, value: str) -> Cell:
 
 def moved(machine: Machine, held: Cell, event: Event, guard: str | None = None) -> Cell:
     """The owner's cell after this event; the same one if its table has no row."""
-    after = machine.step(held.value, NAMES[type(event.body)], guard)
-    return held if after == held.value else cell(event, after)
+    name = NAMES[type(event.body)]
+    after = machine.targets.get((held.value, name, guard))
+    if after is None or after == held.value:
+        return held
+    return Cell(after, event.at, event.index, name, event.origin)
 
 
-def fed(state: State, event: Event, gates: Gates, *inputs: tuple[str, str | None]) -> tuple[Phase, Cell]:
+def fed(state: State, event: Event, gates: Gates, *inputs: Input) -> tuple[Phase, Cell]:
     """The phase beneath, and the one that shows, after these inputs and with these gates."""
     beneath = state.beneath
     for name, guard in inputs:
         beneath = phase.step(beneath, name, guard)
-    value = phase.shown(beneath, gate.waiting_phase(gates) if gates.open else None)
-    return beneath, state.phase if value == state.phase.value else cell(event, value)
+    return beneath, _shown(state, event, beneath, gates)
+
+
+def fed_over_gates(state: State, event: Event, gates: Gates, *inputs: Input) -> tuple[Phase, Cell]:
+    """The same for inputs that close every gate at once: as in 000 they meet the phase that shows, not the one beneath."""
+    beneath = state.beneath
+    if inputs and state.gates.open:
+        beneath = Phase(state.phase.value, beneath.created, beneath.requested, beneath.ask)
+    for name, guard in inputs:
+        beneath = phase.step(beneath, name, guard)
+    return beneath, _shown(state, event, beneath, gates)
+
+
+def _shown(state: State, event: Event, beneath: Phase, gates: Gates) -> Cell:
+    value = phase.shown(beneath, gate.waiting_phase(gates)) if gates.open else beneath.value
+    if value == state.phase.value:
+        return state.phase
+    return Cell(value, event.at, event.index, NAMES[type(event.body)], event.origin)
+
+
+def all_gone(state: State, event: Event) -> tuple[Cell, Cell, Cell]:
+    """Process, run and activity after an event that ends all three."""
+    name = NAMES[type(event.body)]
+    at, index, origin = event.at, event.index, event.origin
+    no_process, no_run, no_activity = _WHEN_GONE[name]
+    return (
+        state.process if state.process.value == no_process else Cell(no_process, at, index, name, origin),
+        state.run if state.run.value == no_run else Cell(no_run, at, index, name, origin),
+        state.activity if state.activity.value == no_activity else Cell(no_activity, at, index, name, origin),
+    )
+
+
+def _from_anywhere(machine: Machine, name: str) -> str:
+    """Where this event leads whatever the state is: its row is one for all."""
+    (target,) = {machine.step(state, name) for state in machine.states}
+    return target
+
+
+_WHEN_GONE = {
+    name: (
+        _from_anywhere(process.MACHINE, name),
+        _from_anywhere(run.MACHINE, name),
+        _from_anywhere(activity.MACHINE, name),
+    )
+    for name in ("process_error", "process_exited", "session_suspended", "session_archived", "session_failed")
+}
 
 
 def with_profile(state: State, **changes: Any) -> State:
@@ -69,38 +118,66 @@ def of_main(one: Gate) -> bool:
 
 def all_gates_closed(state: State, event: Event, status: str) -> Gates:
     """Nobody is left who waits."""
-    return gate.closed_where(state.gates, lambda _: True, status, event.at)
+    gates = state.gates
+    for one in gates.open:
+        gates = gate.closed(gates, one, status, event.at)
+    return gates
 
 
-def turn_gates_closed(state: State, event: Event, status: str) -> Gates:
-    """The gates of the turn close with it; a sub-agent's stay while sub-agents go on in the background."""
+def turn_gates_closed(state: State, event: Event, status: str, *, dialogs: bool = False) -> Gates:
+    """The gates of the turn close with it. What stays open:
+
+    a sub-agent's, while sub-agents go on in the background; and, unless the turn was interrupted, dialogs: they belong to
+    an extension, which goes on waiting.
+    """
     gates = state.gates
     if not gates.open:
         return gates
-    outliving = any(task.kind == "subagent" for task in state.background)
-    return gate.closed_where(gates, lambda one: not one.path or not outliving, status, event.at)
+    outliving = "subagent" in [task.kind for task in state.background]
+    return gate.closed_where(
+        gates, lambda one: (dialogs or one.kind != "dialog") and not (one.path and outliving), status, event.at
+    )
 
 
 def call_gate_closed(gates: Gates, call_id: str, event: Event) -> Gates:
     """A call that runs, or has ended, is not waiting for an approval any more."""
-    if not gates.open or not call_id:
-        return gates
-    return gate.closed_where(
-        gates, lambda one: one.kind == "approval" and one.call_id == call_id, "answered_elsewhere", event.at
-    )
+    for one in gates.open:
+        if one.call_id == call_id and one.kind == "approval" and call_id:
+            gates = gate.closed(gates, one, "answered_elsewhere", event.at)
+    return gates
+
+
+def gates_settled(state: State, event: Event, chosen: Callable[[Gate], bool], status: str) -> State:
+    """Without the gates that are meant, and with the phase that then shows; the same object when none was."""
+    gates = gate.closed_where(state.gates, chosen, status, event.at)
+    if gates is state.gates:
+        return state
+    beneath, shown = fed(state, event, gates)
+    return replace(state, gates=gates, beneath=beneath, phase=shown)
 
 
 def approvals_open(gates: Gates) -> bool:
     """Whether the main agent waits for an approval."""
-    return any(one.kind == "approval" and not one.path for one in gates.open)
+    for one in gates.open:
+        if one.kind == "approval" and not one.path:
+            return True
+    return False
 
 
 def any_runs(open_turn: Turn, gates: Gates) -> bool:
-    """Whether a call is running that does not itself wait for an approval."""
+    """Whether a call is running that does not itself wait for an approval. A tool that asks a question runs, told or not."""
     if not gates.open:
         return bool(open_turn.calls)
-    asking = {one.call_id for one in gates.open if one.kind == "approval"}
-    return any(call.id not in asking for call in open_turn.calls)
+    asking: list[str] = []
+    for one in gates.open:
+        if one.kind == "approval":
+            asking.append(one.call_id)
+        elif one.kind == "question" and not one.path:
+            return True
+    for call in open_turn.calls:
+        if call.id not in asking:
+            return True
+    return False
 
 
 def in_turn(open_turn: Turn) -> str | None:
@@ -108,8 +185,15 @@ def in_turn(open_turn: Turn) -> str | None:
     return "turn_open" if open_turn.id else None
 
 
-def resume_guard(state: State) -> str | None:
-    """The guard that holds when nothing of the open turn waits for an approval any more."""
-    if not state.turn.id or approvals_open(state.gates):
+def resume_guard(open_turn: Turn, gates: Gates) -> str | None:
+    """The guard that holds when a call of the open turn runs again, or nothing of it waits for an approval any more."""
+    if not open_turn.id:
         return None
-    return "resumes_call" if state.turn.calls else "resumes"
+    if any_runs(open_turn, gates):
+        return "resumes_call"
+    return None if approvals_open(gates) else "resumes"
+
+
+def held_guard(open_turn: Turn, gates: Gates) -> str | None:
+    """The guard that holds when an approval is open and nothing runs beside it."""
+    return "held" if approvals_open(gates) and not any_runs(open_turn, gates) else None

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from quarterdeck import events as ev
 from quarterdeck.events import Event
 from quarterdeck.kernel import background, usage
-from quarterdeck.kernel.moves.base import AT_REST, MOVES, SUB_MOVES, on, with_profile
+from quarterdeck.kernel.moves.base import AT_REST, MOVES, SUB_MOVES, gates_settled, on, with_profile
 from quarterdeck.kernel.profile import Changes, Context
 from quarterdeck.kernel.state import State
 
@@ -19,8 +19,10 @@ def background_started(state: State, event: Event, body: ev.BackgroundStarted) -
 
 
 @on(ev.BackgroundEnded, to=(MOVES, SUB_MOVES))
-def background_ended(state: State, _event: Event, body: ev.BackgroundEnded) -> State:
-    return replace(state, background=background.ended(state.background, body.id))
+def background_ended(state: State, event: Event, body: ev.BackgroundEnded) -> State:
+    """A sub-agent that is over waits for nobody."""
+    after = replace(state, background=background.ended(state.background, body.id))
+    return gates_settled(after, event, lambda one: body.id in one.path, "withdrawn")
 
 
 @on(ev.Usage, to=(MOVES, SUB_MOVES, AT_REST))

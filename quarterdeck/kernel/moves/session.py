@@ -6,16 +6,26 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.events import Event
-from quarterdeck.kernel import activity, lifecycle, phase, process, run
+from quarterdeck.kernel import activity, lifecycle, phase, process
 from quarterdeck.kernel.gate import Gates
-from quarterdeck.kernel.moves.base import AT_REST, MOVES, all_gates_closed, cell, fed, moved, on, with_profile
-from quarterdeck.kernel.profile import Failure, label
+from quarterdeck.kernel.moves.base import (
+    AT_REST,
+    MOVES,
+    Input,
+    all_gates_closed,
+    all_gone,
+    cell,
+    fed,
+    fed_over_gates,
+    moved,
+    on,
+    with_profile,
+)
+from quarterdeck.kernel.profile import Failure, Profile, label
 from quarterdeck.kernel.state import NOT_OPENED, State
 from quarterdeck.kernel.turn import NO_TURN
 
 TITLE_LENGTH = 60
-#: Signals that mean "someone stopped it"; any other one is a crash.
-STOP_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGKILL", "SIGHUP"})
 
 
 @on(ev.SessionOpened)
@@ -66,15 +76,20 @@ def session_resumed(state: State, event: Event, _body: ev.SessionResumed) -> Sta
     )
 
 
-def _at_rest(state: State, event: Event, gates: Gates, *inputs: tuple[str, str | None]) -> State:
+def _at_rest(
+    state: State, event: Event, gates: Gates, profile: Profile, error: Failure | None, *inputs: Input
+) -> State:
     """The session leaves `active`: no process, no turn, no run, nothing in the background."""
-    beneath, shown = fed(state, event, gates, *inputs)
+    beneath, shown = fed_over_gates(state, event, gates, *inputs)
+    no_process, no_run, no_activity = all_gone(state, event)
     return replace(
         state,
+        profile=profile,
+        error=error,
         lifecycle=moved(lifecycle.MACHINE, state.lifecycle, event),
-        process=moved(process.MACHINE, state.process, event),
-        run=moved(run.MACHINE, state.run, event),
-        activity=moved(activity.MACHINE, state.activity, event),
+        process=no_process,
+        run=no_run,
+        activity=no_activity,
         turn=NO_TURN,
         gates=gates,
         background=(),
@@ -90,20 +105,22 @@ def session_suspended(state: State, event: Event, _body: ev.SessionSuspended) ->
     how = "ask:resume_task" if state.phase.value == "streaming" else "cancel_session"
     is_active = state.phase.value in phase.FLAGS["isActive"]
     inputs = ((how, None),) if is_active else ()
-    return _at_rest(state, event, all_gates_closed(state, event, "stale"), *inputs)
+    gates = all_gates_closed(state, event, "stale")
+    return _at_rest(state, event, gates, state.profile, state.error, *inputs)
 
 
 @on(ev.SessionArchived)
 def session_archived(state: State, event: Event, body: ev.SessionArchived) -> State:
-    after = _at_rest(state, event, all_gates_closed(state, event, "withdrawn"), ("cancel_session", None))
-    return with_profile(after, end_reason=body.end_reason)
+    gates = all_gates_closed(state, event, "withdrawn")
+    profile = replace(state.profile, end_reason=body.end_reason)
+    return _at_rest(state, event, gates, profile, state.error, ("cancel_session", None))
 
 
 @on(ev.SessionFailed)
 def session_failed(state: State, event: Event, body: ev.SessionFailed) -> State:
     inputs = (("process_error", None),) if state.phase.value in phase.FLAGS["isActive"] else ()
-    after = _at_rest(state, event, all_gates_closed(state, event, "withdrawn"), *inputs)
-    return replace(after, error=Failure(body.kind, body.message))
+    gates = all_gates_closed(state, event, "withdrawn")
+    return _at_rest(state, event, gates, state.profile, Failure(body.kind, body.message), *inputs)
 
 
 @on(ev.SessionRenamed, to=(MOVES, AT_REST))
@@ -171,14 +188,19 @@ def agent_ready(state: State, event: Event, body: ev.AgentReady) -> State:
     )
 
 
-def _process_gone(state: State, event: Event, *inputs: tuple[str, str | None]) -> State:
+def _process_gone(state: State, event: Event, profile: Profile, error: Failure | None, *inputs: Input) -> State:
+    """Nobody is left who could go on. With an error there is something that a person should see."""
     gates = all_gates_closed(state, event, "withdrawn")
-    beneath, shown = fed(state, event, gates, *inputs)
+    beneath, shown = fed_over_gates(state, event, gates, *inputs)
+    no_process, no_run, no_activity = all_gone(state, event)
     return replace(
         state,
-        process=moved(process.MACHINE, state.process, event),
-        run=moved(run.MACHINE, state.run, event),
-        activity=moved(activity.MACHINE, state.activity, event),
+        profile=profile,
+        error=error or state.error,
+        settled_index=event.index if error else state.settled_index,
+        process=no_process,
+        run=no_run,
+        activity=no_activity,
         turn=NO_TURN,
         gates=gates,
         background=(),
@@ -189,29 +211,27 @@ def _process_gone(state: State, event: Event, *inputs: tuple[str, str | None]) -
 
 @on(ev.ProcessError)
 def process_error(state: State, event: Event, body: ev.ProcessError) -> State:
-    after = _process_gone(state, event, ("process_error", None))
-    return replace(after, error=Failure("process", body.message), settled_index=event.index)
+    return _process_gone(state, event, state.profile, Failure("process", body.message), ("process_error", None))
 
 
 @on(ev.ProcessExited)
 def process_exited(state: State, event: Event, body: ev.ProcessExited) -> State:
     inputs = _exit_inputs(state, body)
-    after = _process_gone(state, event, *inputs)
-    failed = inputs == (("process_exit", "error"),)
+    profile = replace(state.profile, exit_code=body.code, exit_signal=body.signal)
+    if inputs != (("process_exit", "error"),):
+        return _process_gone(state, event, profile, None, *inputs)
     how = f"code {body.code}" if body.code is not None else body.signal or "unknown"
-    return replace(
-        after,
-        profile=replace(after.profile, exit_code=body.code, exit_signal=body.signal),
-        error=Failure("process", f"The agent process ended with {how}") if failed else after.error,
-        settled_index=event.index if failed else after.settled_index,
-    )
+    failure = Failure("process", f"The agent process ended with {how}")
+    return _process_gone(state, event, profile, failure, *inputs)
 
 
-def _exit_inputs(state: State, body: ev.ProcessExited) -> tuple[tuple[str, str | None], ...]:
+def _exit_inputs(state: State, body: ev.ProcessExited) -> tuple[Input, ...]:
     """An exit that we asked for is no exit of 000's table, but it ends what was under way."""
     if body.asked:
-        return (("cancel_session", None),) if state.turn.is_open or state.beneath.value == "creating" else ()
-    if body.code is None and (body.signal is None or body.signal in STOP_SIGNALS):
+        # a turn that was promised and not begun is under way too: no spinner may turn for it now
+        under_way = state.turn.is_open or state.beneath.value in phase.FLAGS["showSpinner"]
+        return (("cancel_session", None),) if under_way else ()
+    if process.was_stopped(body.code, body.signal):
         return (("cancel_session", None),)
     if body.code != 0:
         return (("process_exit", "error"),)

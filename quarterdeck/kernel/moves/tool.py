@@ -11,10 +11,9 @@ from quarterdeck.events import Event
 from quarterdeck.kernel import run, turn
 from quarterdeck.kernel.moves.base import (
     SUB_MOVES,
-    any_runs,
-    approvals_open,
     call_gate_closed,
     fed,
+    held_guard,
     in_turn,
     moved,
     on,
@@ -37,15 +36,13 @@ def tool_calls(state: State, event: Event, _body: ev.ToolCalls) -> State:
 def tool_execution_start(state: State, event: Event, body: ev.ToolExecutionStart) -> State:
     open_turn = turn.with_call(state.turn, body.call_id, body.name, body.args, event.at)
     gates = call_gate_closed(state.gates, body.call_id, event)
-    after = replace(
-        state,
-        run=moved(run.MACHINE, state.run, event, in_turn(open_turn)),
-        turn=open_turn if open_turn.id else state.turn,
-    )
+    run_now = moved(run.MACHINE, state.run, event, in_turn(open_turn))
+    if not open_turn.id:
+        open_turn = state.turn
     if gates is state.gates:
-        return after
+        return replace(state, run=run_now, turn=open_turn)
     beneath, shown = fed(state, event, gates)
-    return replace(after, gates=gates, beneath=beneath, phase=shown)
+    return replace(state, run=run_now, turn=open_turn, gates=gates, beneath=beneath, phase=shown)
 
 
 @on(ev.ToolExecutionEnd, ev.ToolBlocked, ev.ToolKilled, ev.ToolSkippedForSteering, ev.ToolCallUnknown)
@@ -54,17 +51,22 @@ def tool_ended(state: State, event: Event, body: _Ended) -> State:
     gates = call_gate_closed(state.gates, body.call_id, event)
     if not gates.open and gates is state.gates:
         return state if open_turn is state.turn else replace(state, turn=open_turn)
-    after = replace(state, turn=open_turn, gates=gates)
-    held = approvals_open(gates) and not any_runs(open_turn, gates)
-    guard = "held" if held else None if gates is state.gates else resume_guard(after)
+    guard = held_guard(open_turn, gates) or (None if gates is state.gates else resume_guard(open_turn, gates))
+    run_now = moved(run.MACHINE, state.run, event, guard)
     beneath, shown = fed(state, event, gates)
-    return replace(after, run=moved(run.MACHINE, state.run, event, guard), beneath=beneath, phase=shown)
+    return replace(state, run=run_now, turn=open_turn, gates=gates, beneath=beneath, phase=shown)
 
 
-@on(ev.ToolExecutionStart, ev.ToolExecutionEnd, ev.ToolBlocked, ev.ToolKilled, to=(SUB_MOVES,))
-def sub_agent_call_moved(
-    state: State, event: Event, body: ev.ToolExecutionStart | ev.ToolExecutionEnd | ev.ToolBlocked | ev.ToolKilled
-) -> State:
+@on(
+    ev.ToolExecutionStart,
+    ev.ToolExecutionEnd,
+    ev.ToolBlocked,
+    ev.ToolKilled,
+    ev.ToolSkippedForSteering,
+    ev.ToolCallUnknown,
+    to=(SUB_MOVES,),
+)
+def sub_agent_call_moved(state: State, event: Event, body: ev.ToolExecutionStart | _Ended) -> State:
     gates = call_gate_closed(state.gates, body.call_id, event)
     if gates is state.gates:
         return state

@@ -6,11 +6,12 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Event
-from quarterdeck.kernel import gate, queue, run, usage
+from quarterdeck.kernel import gate, phase, queue, run, usage
 from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.moves.base import (
     AT_REST,
     MOVES,
+    Input,
     fed,
     in_turn,
     moved,
@@ -37,9 +38,12 @@ _FAILURE_ASKS = {
 @on(ev.PromptReceived)
 def prompt_received(state: State, event: Event, body: ev.PromptReceived) -> State:
     beneath, shown = fed(state, event, state.gates, (_prompt_input(state, body), None))
+    # what an agent tells itself is never a person's text, though the words may be the same
+    takes = state.queue and body.source == "user"
     after = replace(
         state,
-        queue=queue.taken(state.queue, body.message_id, body.text) if state.queue else state.queue,
+        queue=queue.taken(state.queue, body.message_id, body.text) if takes else state.queue,
+        error=None,
         last_active_at=event.at,
         beneath=beneath,
         phase=shown,
@@ -50,8 +54,8 @@ def prompt_received(state: State, event: Event, body: ev.PromptReceived) -> Stat
 
 
 def _prompt_input(state: State, body: ev.PromptReceived) -> str:
-    """A text in a stopped or paused session resumes it, in a failed one it retries."""
-    if body.new_task:
+    """A text in a stopped or paused session resumes it, in a failed one it retries, also where it is a new task."""
+    if body.new_task and phase.step(state.beneath, "start_session") is not state.beneath:
         return "start_session"
     return _PROMPT_INPUTS.get(state.beneath.value, "send_message")
 
@@ -86,7 +90,8 @@ def delivery_changed(state: State, _event: Event, body: ev.DeliveryChanged) -> S
 @on(ev.SteeringReceived)
 def steering_received(state: State, event: Event, body: ev.SteeringReceived) -> State:
     if body.status != "queued":
-        return state
+        # refused, or taken as a prompt: it waits no longer, if it did
+        return replace(state, queue=queue.without(state.queue, (body.ref,))) if state.queue else state
     item = queue.Waiting(body.ref, body.text, "steer", "queued", body.queued_at or event.at, body.images)
     return replace(state, queue=queue.added(state.queue, item), last_active_at=event.at)
 
@@ -99,7 +104,7 @@ def steering_applied(state: State, _event: Event, body: ev.SteeringApplied) -> S
 @on(ev.AgentStart)
 def agent_start(state: State, event: Event, body: ev.AgentStart) -> State:
     """A turn that starts is a request to come, so the phase shows it at once."""
-    gates = gate.closed_where(state.gates, of_main, "answered_elsewhere", event.at)
+    gates = gate.closed_where(gate.without_stale(state.gates), of_main, "answered_elsewhere", event.at)
     beneath, shown = fed(state, event, gates, ("api_req_started", None))
     return replace(
         state,
@@ -114,7 +119,7 @@ def agent_start(state: State, event: Event, body: ev.AgentStart) -> State:
     )
 
 
-def _turn_closed(state: State, event: Event, gates: Gates, *inputs: tuple[str, str | None]) -> State:
+def _turn_closed(state: State, event: Event, gates: Gates, settled_index: int, *inputs: Input) -> State:
     beneath, shown = fed(state, event, gates, *inputs)
     return replace(
         state,
@@ -122,6 +127,7 @@ def _turn_closed(state: State, event: Event, gates: Gates, *inputs: tuple[str, s
         turn=NO_TURN,
         gates=gates,
         last_active_at=event.at,
+        settled_index=settled_index,
         beneath=beneath,
         phase=shown,
     )
@@ -135,12 +141,13 @@ def agent_end(state: State, event: Event, body: ev.AgentEnd) -> State:
     else:
         # turn_failed said which failure it was; without it the spinner must still end
         inputs = (("ask:api_req_failed", None),)
-    return replace(_turn_closed(state, event, gates, *inputs), settled_index=event.index)
+    return _turn_closed(state, event, gates, event.index, *inputs)
 
 
 @on(ev.AgentAbort)
 def agent_abort(state: State, event: Event, _body: ev.AgentAbort) -> State:
-    return _turn_closed(state, event, turn_gates_closed(state, event, "withdrawn"), ("cancel_session", None))
+    gates = turn_gates_closed(state, event, "withdrawn")
+    return _turn_closed(state, event, gates, state.settled_index, ("cancel_session", None))
 
 
 @on(ev.AgentResumed)
@@ -173,8 +180,11 @@ def turn_failed(state: State, event: Event, body: ev.TurnFailed) -> State:
     gates = turn_gates_closed(state, event, "withdrawn")
     # before the first request there is nothing that 000 could call a failed request
     creating = state.beneath.value == "creating"
-    name = "process_error" if creating else _FAILURE_ASKS.get(body.kind, "ask:api_req_failed")
-    beneath, shown = fed(state, event, gates, (name, None))
+    ask = _FAILURE_ASKS.get(body.kind, "ask:api_req_failed")
+    beneath, shown = fed(state, event, gates, ("process_error" if creating else ask, None))
+    if creating:
+        # an ask all the same: nobody has answered it when the process then ends with 0
+        beneath = replace(beneath, ask=ask)
     return replace(
         state,
         gates=gates,

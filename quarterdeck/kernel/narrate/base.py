@@ -34,18 +34,20 @@ def entry_of(
     kind: Kind,
     text: str = "",
     identifier: str = "",
-    *,
     step: ToolStep | None = None,
     bash: BashResult | None = None,
     images: tuple[Image, ...] = (),
-    passing: bool = False,
 ) -> Entry:
-    """A line for this event; without an id of its own it is named after the event's index."""
+    """An entry for this event; without an id of its own it is named after the event's index."""
     body = event.body
     name = identifier or f"e{event.index}"
-    return Entry(name, kind, text, step, bash, images, None, body.turn_id, body.agent_path, event.at, passing)
+    return Entry(name, kind, text, step, bash, images, None, body.turn_id, body.agent_path, event.at)
 
 
 def said(timeline: Timeline, event: Event, text: str, kind: Kind = "system", passing: bool = False) -> Timeline:
     """With one plain line."""
-    return appended(timeline, entry_of(event, kind, text, passing=passing))
+    body = event.body
+    path, turn_id = body.agent_path, body.turn_id
+    return appended(
+        timeline, Entry(f"e{event.index}", kind, text, None, None, (), None, turn_id, path, event.at, passing)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quarterdeck import events as ev
 from quarterdeck.events import Event
 from quarterdeck.kernel import timeline as tl
-from quarterdeck.kernel.gate import Gate, Gates, asked
+from quarterdeck.kernel.gate import Decision, Gate, Gates, asked
 from quarterdeck.kernel.narrate.base import entry_of, tells
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Card, Timeline
@@ -33,17 +33,24 @@ def user_responded(timeline: Timeline, event: Event, body: ev.UserResponded, _: 
 
 def settle_cards(timeline: Timeline, before: Gates, after: Gates) -> Timeline:
     """Whatever closed a gate, its card shows how. Called after every event that changed the gates."""
-    closed = {gate.id: gate for gate in before.open if gate not in after.open}
-    for decision in after.decided[-len(closed) :]:
-        gate = closed.get(decision.gate_id)
-        if gate is not None:
-            card = Card(gate.id, gate.kind, decision.status, decision.by, decision.rule)
-            timeline = tl.with_card(timeline, _entry_of_gate(timeline, gate), card)
+    still_open = [gate.id for gate in after.open] if after.open else ()
+    for gate in before.open:
+        if gate.id not in still_open:
+            timeline = tl.with_card(timeline, _entry_of_gate(timeline, gate), _decided_card(gate, after.decided))
     return timeline
 
 
+def _decided_card(gate: Gate, decided: tuple[Decision, ...]) -> Card:
+    """By the last decision on it. Only so many are kept, but gates that one event closed were closed alike."""
+    last = decided[-1]
+    if last.gate_id != gate.id:
+        last = next((one for one in reversed(decided) if one.gate_id == gate.id), last)
+    return Card(gate.id, gate.kind, last.status, last.by, last.rule)
+
+
 def _entry_of_gate(timeline: Timeline, gate: Gate) -> str:
-    """The name of the entry that a gate stands on: the call that it is about, if that is told."""
-    if gate.kind == "approval" and gate.call_id in timeline.places:
+    """The name of the entry that a gate stands on: the call that it is about, if that was told before it."""
+    own = f"gate:{gate.id}"
+    if own not in timeline.places and gate.kind == "approval" and gate.call_id in timeline.places:
         return gate.call_id
-    return f"gate:{gate.id}"
+    return own

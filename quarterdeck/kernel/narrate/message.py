@@ -58,10 +58,9 @@ def response_complete(timeline: Timeline, event: Event, body: ev.ResponseComplet
 
 @tells(ev.MessageAborted)
 def message_aborted(timeline: Timeline, event: Event, body: ev.MessageAborted, _: State) -> Timeline:
-    blocks = tl.blocks_of(timeline, body.message_id)
-    timeline = tl.settled(timeline, blocks)
+    timeline = tl.settled(timeline, tl.blocks_of(timeline, body.message_id))
     if not body.keep:
-        return tl.withdrawn(timeline, blocks)
+        return tl.withdrawn(timeline, body.message_id)
     for block in body.blocks:
         timeline = _restated(timeline, event, body.message_id, block)
     return timeline

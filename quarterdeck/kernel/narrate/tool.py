@@ -21,16 +21,16 @@ _KeptFromRunning: TypeAlias = ev.ToolBlocked | ev.ToolKilled | ev.ToolSkippedFor
 def announced(
     timeline: Timeline, event: Event, call_id: str, name: str, args: Json, phase: ToolPhase = "calling"
 ) -> Timeline:
-    """With a step for this call. Told again, only arguments that came meanwhile are new."""
+    """With a step for this call. Told again, its name may be a better one, and arguments may have come meanwhile."""
     known = tl.find(timeline, call_id)
     if known is None:
-        entry = entry_of(event, "tool", name, call_id, step=ToolStep(name, tl.args_preview(args), phase))
+        entry = entry_of(event, "tool", name, call_id, ToolStep(name, tl.args_preview(args), phase))
         return tl.with_unfinished(timeline, entry)
     step = known.tool_step
     if step is None or args is None or step.phase in ("done", "error"):
         return timeline
-    told = ToolStep(step.tool_name, tl.args_preview(args), step.phase, step.result)
-    return tl.changed(timeline, replace(known, tool_step=told))
+    told = ToolStep(name or step.tool_name, tl.args_preview(args), step.phase, step.result)
+    return tl.changed(timeline, replace(known, text=told.tool_name, tool_step=told))
 
 
 @tells(ev.ToolCall)
@@ -45,10 +45,14 @@ def tool_execution_start(timeline: Timeline, event: Event, body: ev.ToolExecutio
     if known is None:
         return announced(timeline, event, body.call_id, body.name, body.args, "running")
     step = known.tool_step
-    if step is None or step.phase != "calling":
+    cut_off = step is not None and step.phase == "error" and step.result == tl.INTERRUPTED
+    if step is None or not (step.phase == "calling" or cut_off):
         return timeline
     args = step.tool_args if body.args is None else tl.args_preview(body.args)
-    return tl.changed(timeline, replace(known, tool_step=ToolStep(step.tool_name, args, "running")))
+    runs = replace(known, tool_step=ToolStep(step.tool_name, args, "running"))
+    timeline = tl.changed(timeline, runs)
+    # a resumed session runs the call again that it was cut off in
+    return tl.with_unfinished(timeline, runs) if cut_off else timeline
 
 
 @tells(ev.ToolExecutionOutput)
@@ -65,13 +69,20 @@ def _with_output(timeline: Timeline, identifier: str, piece: str) -> Timeline:
     if known is None or not _is_running(known):
         return timeline
     timeline = tl.begun(timeline, known, identifier, _OUTPUT)
-    return tl.with_piece(timeline, identifier, _OUTPUT, piece) or timeline
+    return tl.with_piece(timeline, identifier, _OUTPUT, _output_so_far(known) + piece) or timeline
 
 
 def _is_running(entry: Entry) -> bool:
     if entry.tool_step is not None:
         return entry.tool_step.phase in ("calling", "running")
     return entry.bash_result is not None and entry.bash_result.running
+
+
+def _output_so_far(entry: Entry) -> str:
+    """What came before the turn ended; the call goes on in the background."""
+    if entry.tool_step is not None:
+        return entry.tool_step.result or ""
+    return "" if entry.bash_result is None else entry.bash_result.output
 
 
 @tells(ev.ToolExecutionEnd)
@@ -102,13 +113,16 @@ def step_ended(timeline: Timeline, call_id: str, ok: bool, result: Json) -> Time
 
 def _announced_last(timeline: Timeline) -> str:
     """An agent that gives no call id means the call that was announced last."""
-    return timeline.unfinished[-1] if timeline.unfinished else ""
+    shells = tl.shells(timeline)
+    return next((name for name in reversed(timeline.unfinished) if name not in shells), "")
 
 
 @tells(ev.BashStart)
 def bash_start(timeline: Timeline, event: Event, body: ev.BashStart, _: State) -> Timeline:
-    result = BashResult(body.command, running=True)
-    return tl.appended(timeline, entry_of(event, "bash", body.command, body.bash_id, bash=result))
+    if body.bash_id in timeline.places:
+        return timeline
+    result = BashResult(body.command, "", running=True)
+    return tl.with_unfinished(timeline, entry_of(event, "bash", body.command, body.bash_id, bash=result))
 
 
 @tells(ev.BashOutput)

@@ -9,6 +9,7 @@ from quarterdeck.events import Body, Event
 from quarterdeck.kernel import timeline as tl
 from quarterdeck.kernel.history import entries_of
 from quarterdeck.kernel.narrate.base import entry_of, said, tells
+from quarterdeck.kernel.queue import meant
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Timeline
 
@@ -22,9 +23,14 @@ def session_opened(timeline: Timeline, event: Event, body: ev.SessionOpened, _: 
 
 
 @tells(ev.PromptReceived)
-def prompt_received(timeline: Timeline, event: Event, body: ev.PromptReceived, _: State) -> Timeline:
+def prompt_received(timeline: Timeline, event: Event, body: ev.PromptReceived, before: State) -> Timeline:
+    """A text that waited keeps its name and its images, also where the agent does not repeat them."""
     kind = "user" if body.source == "user" else "system"
-    return tl.appended(timeline, entry_of(event, kind, body.text, body.message_id, images=body.images))
+    waited = meant(before.queue, body.message_id, body.text) if body.source == "user" else None
+    name, images = body.message_id, body.images
+    if waited is not None:
+        name, images = waited.id, images or waited.images
+    return tl.appended(timeline, entry_of(event, kind, body.text, name, images=images))
 
 
 @tells(ev.PromptRejected)
@@ -63,8 +69,14 @@ def agent_end(timeline: Timeline, _event: Event, _body: ev.AgentEnd, _: State) -
     return tl.settled_all(timeline, streaming=False)
 
 
-@tells(ev.AgentAbort, ev.SessionSuspended, ev.SessionArchived)
-def cut_off(timeline: Timeline, _event: Event, _body: Body, _: State) -> Timeline:
+@tells(ev.AgentAbort)
+def agent_abort(timeline: Timeline, _event: Event, _body: ev.AgentAbort, before: State) -> Timeline:
+    """The user's own commands outlive the turn, and so do calls that went to the background."""
+    return tl.cut_off(timeline, (*tl.shells(timeline), *(task.id for task in before.background)))
+
+
+@tells(ev.SessionSuspended, ev.SessionArchived)
+def session_at_rest(timeline: Timeline, _event: Event, _body: Body, _: State) -> Timeline:
     return tl.cut_off(timeline)
 
 
@@ -74,5 +86,7 @@ def turn_restored(timeline: Timeline, event: Event, body: ev.TurnRestored, _: St
     if len(timeline.entries):
         return timeline
     for entry in entries_of(body.history):
-        timeline = tl.appended(timeline, replace(entry, at=event.at))
+        has_no_end = entry.tool_step is not None and entry.tool_step.phase == "calling"
+        add = tl.with_unfinished if has_no_end else tl.appended
+        timeline = add(timeline, replace(entry, at=event.at))
     return timeline

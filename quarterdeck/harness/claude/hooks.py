@@ -1,0 +1,326 @@
+"""Hooks, and our answers to them. Alone they give 003's Claude diagram; beside the stream they add what it does not say.
+
+One handler per event, named after it. `path` names the sub-agent that the hook came from: such hooks never move the
+main agent. With the stream beside them, calls and texts are told by the stream and turns are closed by its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from quarterdeck.events import Json
+from quarterdeck.harness.base import Object, list_of, object_of, text_of
+from quarterdeck.harness.book import Path
+from quarterdeck.harness.claude import tables
+from quarterdeck.harness.claude.asks import Asks
+from quarterdeck.harness.claude.calls import readable
+from quarterdeck.harness.claude.failing import kind_of, resets_in
+
+Handler: TypeAlias = Callable[[Object, Path], None]
+_SUBMITS_KEPT = 64
+#: What a sub-agent's hooks may tell.
+_AGENT_HOOKS = (
+    "SubagentStart",
+    "SubagentStop",
+    "PreToolUse",
+    "PostToolUse",
+    "PostToolUseFailure",
+    "PostToolBatch",
+    "PermissionRequest",
+    "PermissionDenied",
+    "Elicitation",
+    "ElicitationResult",
+)
+_HOOKS = (
+    *_AGENT_HOOKS,
+    "SessionStart",
+    "SessionEnd",
+    "UserPromptSubmit",
+    "Stop",
+    "StopFailure",
+    "PreCompact",
+    "PostCompact",
+    "PostModelSwitch",
+    "Notification",
+    "MessageDisplay",
+    "TaskCreated",
+    "TaskCompleted",
+    # not Claude Code's own: what a forwarder of ours saw besides
+    "Interrupt",
+    "permission_decision",
+)
+
+
+def snake(name: str) -> str:
+    """`PreToolUse` is read by `pre_tool_use`."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+#: event → the method that reads it
+_METHODS = {name: f"on_hook_{snake(name)}" for name in _HOOKS}
+
+
+class Hooks(Asks):
+    """All 33 hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hooks: dict[str, Handler] = {name: getattr(self, method) for name, method in _METHODS.items()}
+        self.readers["hook"] = self.read_hook
+
+    def new_process(self) -> None:
+        super().new_process()
+        self.posted = False
+        self.shown = ""
+        self.submits: dict[tuple[str, str], dict[str, int]] = {}
+
+    def read_hook(self, data: Json) -> bool:
+        return self.hook(object_of(data), "hook")
+
+    def hook(self, found: Object, via: str) -> bool:
+        """One hook, whichever way it came."""
+        name = text_of(found, "hook_event_name")
+        handler = self.hooks.get(name)
+        if handler is None and name not in tables.QUIET_HOOKS:
+            return False
+        if (self.gone and name not in tables.REVIVING_HOOKS) or not self.is_ours(name, found):
+            return True
+        self.hooked, self.gone = True, False
+        if handler is None:
+            return True
+        agent_id = text_of(found, "agent_id")
+        if not agent_id:
+            self.told_mode(text_of(found, "permission_mode"))
+            if name != "UserPromptSubmit" or self.is_first(found, via):
+                self.settle_text(name, found)
+                handler(found, ())
+        elif name in _AGENT_HOOKS and text_of(found, "agent_type"):
+            # an agent without a type is Claude Code's own (compaction) and nobody's sub-agent
+            handler(found, self.path_of(agent_id))
+        self.watch_silence()
+        return True
+
+    def is_first(self, found: Object, via: str) -> bool:
+        """Whether a prompt was not told over another way yet: the SDK's callbacks and other hooks tell the same ones."""
+        key = (text_of(found, "prompt_id"), text_of(found, "prompt"))
+        ways = self.submits.setdefault(key, {})
+        told = max(ways.values(), default=0)
+        ways[via] = ways.get(via, 0) + 1
+        if len(self.submits) > _SUBMITS_KEPT:
+            del self.submits[next(iter(self.submits))]
+        return ways[via] > told
+
+    def wakes(self) -> None:
+        """A sign of life that says nothing of a turn, unless we know of nothing at all."""
+        if not self.book.turn and (self.book.exited or not self.book.ready_seen):
+            self.begin()
+
+    # --- the session
+
+    def on_hook_session_start(self, found: Object, _: Path) -> None:
+        source = text_of(found, "source")
+        self.ready(text_of(found, "session_id"), text_of(found, "model"))
+        if source == "compact":
+            self.book.compact_end()
+
+    def on_hook_session_end(self, found: Object, _: Path) -> None:
+        reason = text_of(found, "reason")
+        if self.deferred:
+            self.pause()
+        elif reason == "clear" and self.stream:
+            self.command_due = True
+            self.finish()
+        self.book.ended(reason)
+
+    def on_hook_user_prompt_submit(self, found: Object, _: Path) -> None:
+        text = text_of(found, "prompt")
+        self.notified(text)
+        self.book.compact_end(ok=False)
+        if not self.stream:
+            self.close_calls()
+        self.moved_on(())
+        self.submitted(text, text_of(found, "prompt_id"))
+        self.awaits("UserPromptSubmit", text)
+
+    def close_calls(self) -> None:
+        """The main agent reads a prompt, so no call of it runs, though its end was not told."""
+        for call_id in [name for name, call in self.book.calls.items() if call.running and not call.path]:
+            self.call_over(call_id, ok=True, result=None)
+
+    def on_hook_stop(self, found: Object, _: Path) -> None:
+        if "background_tasks" in found:
+            self.tasks_are(list_of(found, "background_tasks"))
+        if not self.book.turn:
+            self.ready()
+        elif not self.stream:
+            self.said_last(text_of(found, "last_assistant_message"))
+            self.finish()
+        elif self.book.background:
+            # in text mode its result is printed only when the background work is done too
+            self.owed += 1
+            self.finish()
+        self.awaits("Stop", "")
+
+    def said_last(self, text: str) -> None:
+        """Where texts are not displayed to us, at least the last one is told."""
+        if text and not self.displayed:
+            self.book.text(self.named("message"), 0, text)
+
+    def on_hook_stop_failure(self, found: Object, _: Path) -> None:
+        if self.stream:
+            return
+        text = text_of(found, "last_assistant_message", "error_details", "error")
+        kind = kind_of(text, 0, text_of(found, "error"))
+        self.fail(kind, text, resets_in(text))
+
+    def on_hook_interrupt(self, _found: Object, _: Path) -> None:
+        self.stop()
+        self.ready()
+
+    def on_hook_notification(self, found: Object, _: Path) -> None:
+        if self.stream:
+            return
+        kind = text_of(found, "notification_type")
+        if kind == "permission_prompt":
+            self.asks_vaguely(text_of(found, "message"))
+        elif kind == "idle_prompt":
+            # it waits for a prompt: the turn that we hold for open was interrupted
+            self.stop()
+
+    # --- texts, only where no stream tells them better
+
+    def on_hook_message_display(self, found: Object, _: Path) -> None:
+        message_id, delta = text_of(found, "message_id"), text_of(found, "delta")
+        if self.stream or self.held is not None or not message_id:
+            return
+        if not self.book.turn and text_of(found, "prompt_id") == self.prompt_id:
+            self.book.aside(message_id, 0, delta)
+        else:
+            self.working()
+            self.book.text(message_id, 0, delta)
+        self.displayed = True
+        if found.get("final") is True:
+            self.shown = message_id
+
+    def settle_text(self, name: str, found: Object) -> None:
+        """A text is whole once something follows it. The text of a failure is told as that, not as an answer."""
+        shown, self.shown = self.shown, ""
+        if not shown or (name == "MessageDisplay" and text_of(found, "message_id") == shown):
+            self.shown = shown
+        elif name == "StopFailure" and not self.stream:
+            self.book.message_dropped(shown)
+        else:
+            self.book.message_done(shown)
+
+    # --- calls
+
+    def on_hook_pre_tool_use(self, found: Object, path: Path) -> None:
+        name, args = text_of(found, "tool_name"), found.get("tool_input")
+        call_id = text_of(found, "tool_use_id") or self.named("call")
+        if not path:
+            self.book.compact_end(ok=False)
+        self.call_runs(call_id, name, args, path)
+        self.awaits("PreToolUse", call_id)
+        if name == tables.QUESTION_TOOL:
+            self.asks(call_id, name, args, path)
+
+    def call_in(self, found: Object, path: Path) -> str:
+        """The call that a hook is about."""
+        call_id = text_of(found, "tool_use_id")
+        if call_id in self.book.calls or call_id in self.over:
+            return call_id
+        return self.call_like(text_of(found, "tool_name"), found.get("tool_input"), path) or call_id
+
+    def on_hook_post_tool_use(self, found: Object, path: Path) -> None:
+        response = found.get("tool_response")
+        self.posts(found, path, True, readable(response), response)
+
+    def on_hook_post_tool_use_failure(self, found: Object, path: Path) -> None:
+        self.posts(found, path, False, found.get("error"), None)
+
+    def posts(self, found: Object, path: Path, ok: bool, result: Json, response: Json) -> None:
+        """A call ended. The stream tells it too, with the words that the model reads."""
+        self.posted = True
+        call_id = self.call_in(found, path)
+        if not path:
+            self.wakes()
+            self.forms_gone()
+        if self.stream and not path:
+            self.book.resolve(call_id, "answered_elsewhere")
+        elif call_id:
+            self.call_over(call_id, ok, result, text_of(found, "tool_name"), path, response)
+
+    def on_hook_post_tool_batch(self, found: Object, path: Path) -> None:
+        if not path:
+            self.wakes()
+        if path or not self.stream:
+            for one in list_of(found, "tool_calls"):
+                self.ends_in_batch(object_of(one), path)
+        self.moved_on(path)
+
+    def ends_in_batch(self, found: Object, path: Path) -> None:
+        """A call that had no hook of its own after it was refused, or was no call that could run."""
+        call_id, name = text_of(found, "tool_use_id"), text_of(found, "tool_name")
+        if not call_id or call_id in self.over:
+            return
+        response = found.get("tool_response")
+        refused = self.posted or (isinstance(response, str) and response.startswith("<tool_use_error>"))
+        if call_id not in self.book.calls:
+            self.call_announced(call_id, name, found.get("tool_input"), "", 0, path)
+        self.call_over(call_id, not refused, response, name, path)
+
+    def on_hook_permission_request(self, found: Object, path: Path) -> None:
+        name, args = text_of(found, "tool_name"), found.get("tool_input")
+        call_id = text_of(found, "tool_use_id") or self.call_like(name, args, path) or self.named("call")
+        self.asks(call_id, name, args, path, list_of(found, "permission_suggestions"))
+        self.awaits("PermissionRequest", call_id)
+
+    def on_hook_permission_denied(self, found: Object, path: Path) -> None:
+        if path or not self.stream:
+            self.call_over(self.call_in(found, path), False, text_of(found, "reason"), path=path)
+
+    def on_hook_permission_decision(self, found: Object, path: Path) -> None:
+        """The word of a forwarder that asked a reviewer: all but `ask_user` is a decision."""
+        word = text_of(found, "decision")
+        asked = [ref for ref, gate in self.book.gates.items() if gate.kind == "approval" and gate.path == path]
+        ref = text_of(found, "tool_use_id") or (asked[0] if asked else "")
+        if word not in ("", "ask", "ask_user"):
+            denied = word in ("deny", "denied", "reject", "rejected", "block")
+            self.decides(ref, "deny" if denied else "allow", text_of(found, "by") or "hook", text_of(found, "reason"))
+
+    # --- sub-agents, compaction, the rest
+
+    def on_hook_subagent_start(self, found: Object, _: Path) -> None:
+        agent_id = text_of(found, "agent_id")
+        if agent_id:
+            self.agent_begins(agent_id, text_of(found, "agent_type"))
+
+    def on_hook_subagent_stop(self, found: Object, _: Path) -> None:
+        agent_id = text_of(found, "agent_id")
+        if agent_id:
+            self.agent_ends(agent_id, result=text_of(found, "last_assistant_message") or None)
+
+    def on_hook_pre_compact(self, found: Object, _: Path) -> None:
+        self.compacts(text_of(found, "trigger"))
+        self.awaits("PreCompact", "")
+
+    def on_hook_post_compact(self, found: Object, _: Path) -> None:
+        self.book.compact_end(summary=text_of(found, "compact_summary"))
+
+    def on_hook_post_model_switch(self, found: Object, _: Path) -> None:
+        self.told_model(text_of(found, "to_model"))
+
+    def on_hook_elicitation(self, found: Object, _: Path) -> None:
+        self.awaits("Elicitation", self.form_opens(found))
+
+    def on_hook_elicitation_result(self, found: Object, _: Path) -> None:
+        server = text_of(found, "mcp_server_name")
+        for ref in [ref for ref, (name, _) in self.forms.items() if name == server]:
+            self.form_closes(ref, text_of(found, "action"), found.get("content"))
+
+    def on_hook_task_created(self, found: Object, _: Path) -> None:
+        self.todo_is(text_of(found, "task_id"), text_of(found, "task_subject"))
+
+    def on_hook_task_completed(self, found: Object, _: Path) -> None:
+        self.todo_is(text_of(found, "task_id"), text_of(found, "task_subject"), "completed")

@@ -1,0 +1,286 @@
+"""stdout: one JSON object a line (stream-json).
+
+`system/init` is printed once per turn, `result` when the turn is over. A reply comes as one `assistant` line per block;
+with partial messages its pieces come before it as `stream_event`s. A call runs from the line that announces it (nothing on
+the stream says more) until its tool_result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, cast
+
+from quarterdeck import events as ev
+from quarterdeck.events import Json
+from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
+from quarterdeck.harness.book import Path
+from quarterdeck.harness.claude import tables
+from quarterdeck.harness.claude.control import content_of
+from quarterdeck.harness.claude.results import Results
+from quarterdeck.harness.claude.spending import Share
+
+Reader: TypeAlias = Callable[[Object], bool]
+_MESSAGES_KEPT = 64
+#: Replies that end a turn, unless a hook objects.
+_LAST_WORDS = frozenset({"end_turn", "stop_sequence", "max_tokens", "refusal"})
+#: In text mode the result of a turn is printed only when its background work is done: after this long it is over.
+LINGERS_S = 1.0
+
+
+class Stream(Results):
+    """Replies, calls and their results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, Reader] = {
+            "system": self.read_system,
+            "stream_event": self.stream_event,
+            "assistant": self.assistant,
+            "user": self.user,
+            "result": self.result,
+            "control_request": self.control_request,
+            "control_response": self.control_response,
+            "control_cancel_request": self.control_cancel_request,
+            "command_lifecycle": self.command_lifecycle,
+            "conversation_reset": self.conversation_reset,
+            "tool_progress": self.tool_progress,
+            "rate_limit_event": self.rate_limit_event,
+            **dict.fromkeys(tables.QUIET_LINES, quiet),
+        }
+        self.parts: dict[str, Reader] = {
+            "message_start": self.message_start,
+            "content_block_start": self.content_block_start,
+            "content_block_delta": self.content_block_delta,
+            "message_delta": self.message_delta,
+            "message_stop": self.message_stop,
+            **dict.fromkeys(tables.QUIET_EVENTS, quiet),
+        }
+        self.deltas: dict[str, Callable[[Object, int, Path], None]] = {
+            "text_delta": self.text_delta,
+            "thinking_delta": self.thinking_delta,
+        }
+        self.readers["stdout"] = self.read_stdout
+
+    def new_process(self) -> None:
+        super().new_process()
+        #: the message that each agent streams now
+        self.streaming: dict[Path, str] = {}
+        #: how many blocks of a message came whole
+        self.blocks: dict[str, int] = {}
+
+    def read_stdout(self, data: Json) -> bool:
+        if not isinstance(data, dict):
+            return True
+        found = cast(Object, data)
+        kind = found.get("type")
+        reader = self.lines.get(kind) if isinstance(kind, str) else None
+        if reader is None:
+            return "raw" in found
+        if self.gone:
+            return True
+        return reader(found)
+
+    # --- replies in pieces
+
+    def stream_event(self, found: Object) -> bool:
+        event = found.get("event")
+        kind = cast(Object, event).get("type") if isinstance(event, dict) else None
+        reader = self.parts.get(kind) if isinstance(kind, str) else None
+        return reader is not None and reader(found)
+
+    def message_start(self, found: Object) -> bool:
+        message = object_of(found, "event", "message")
+        path = self.path_in(found)
+        message_id = text_of(message, "id") or self.named("message")
+        self.streaming[path] = message_id
+        self.replies_with(message_id, path)
+        self.spent(self.spending.message(message_id, object_of(message, "usage"), text_of(message, "model"), path))
+        return True
+
+    def replies_with(self, message_id: str, path: Path) -> None:
+        """The model answers. Without partial messages this is also all that is known of the request before it."""
+        if message_id in self.blocks:
+            return
+        self.blocks[message_id] = 0
+        while len(self.blocks) > _MESSAGES_KEPT:
+            del self.blocks[next(iter(self.blocks))]
+        if path:
+            return
+        self.clear_timer("lingers")
+        self.working()
+        if not self.requested:
+            self.requests_model()
+        self.requested = False
+
+    def content_block_start(self, found: Object) -> bool:
+        event = object_of(found, "event")
+        block = object_of(event, "content_block")
+        if text_of(block, "type") == "tool_use":
+            path = self.path_in(found)
+            call_id, name = text_of(block, "id"), text_of(block, "name")
+            self.call_announced(call_id, name, None, self.streaming.get(path, ""), int_of(event, "index"), path)
+        return True
+
+    def content_block_delta(self, found: Object) -> bool:
+        event = cast(Object, found["event"])
+        delta, index = event.get("delta"), event.get("index")
+        if not isinstance(delta, dict) or not isinstance(index, int):
+            return True
+        piece = cast(Object, delta)
+        kind = piece.get("type")
+        reader = self.deltas.get(kind) if isinstance(kind, str) else None
+        if reader is None:
+            return isinstance(kind, str) and kind in tables.QUIET_DELTAS
+        path: Path = ()
+        if found.get("parent_tool_use_id") or found.get("agent_id"):
+            path = self.path_in(found)
+        reader(piece, index, path)
+        return True
+
+    def text_delta(self, piece: Object, index: int, path: Path) -> None:
+        text, message_id = piece.get("text"), self.streaming.get(path)
+        if isinstance(text, str) and message_id is not None and (self.book.turn or path):
+            self.book.text(message_id, index, text, path)
+
+    def thinking_delta(self, piece: Object, index: int, path: Path) -> None:
+        text, message_id = piece.get("thinking"), self.streaming.get(path)
+        if isinstance(text, str) and message_id is not None and (self.book.turn or path):
+            self.book.thinking(message_id, index, text, path)
+
+    def message_delta(self, found: Object) -> bool:
+        event, path = object_of(found, "event"), self.path_in(found)
+        message_id = self.streaming.get(path)
+        if message_id is not None:
+            self.spent(self.spending.message(message_id, object_of(event, "usage"), self.model, path))
+            self.stop_reason = text_of(object_of(event, "delta"), "stop_reason")
+        return True
+
+    def message_stop(self, found: Object) -> bool:
+        path = self.path_in(found)
+        message_id = self.streaming.pop(path, None)
+        if message_id is None:
+            return True
+        self.book.message_done(message_id, stop_reason=self.stop_reason, path=path)
+        if not path and self.stop_reason in _LAST_WORDS and self.book.background:
+            self.set_timer("lingers", LINGERS_S)
+        if "abandoned_blocks" in found and self.book.turn and not path and not self.interrupted:
+            self.book.write(ev.StreamError(reason="the reply was cut off", turn_id=self.book.turn))
+        return True
+
+    def spent(self, shares: Iterator[Share]) -> None:
+        """Tokens and cost are told as sums."""
+        for one in shares:
+            self.book.usage(one.tokens, one.name, one.model, self.billing, one.path)
+
+    def on_lingers(self) -> None:
+        if self.book.turn and not self.is_busy():
+            self.owed += 1
+            self.finish()
+
+    # --- replies by blocks
+
+    def assistant(self, found: Object) -> bool:
+        message = object_of(found, "message")
+        path = self.path_in(found)
+        blocks = list_of(message, "content")
+        if text_of(message, "model") == "<synthetic>":
+            self.own_words(found, blocks)
+            return True
+        message_id = text_of(message, "id") or self.named("message")
+        self.replies_with(message_id, path)
+        if self.streaming.get(path) != message_id:
+            usage = object_of(message, "usage")
+            self.spent(self.spending.message(message_id, usage, text_of(message, "model"), path))
+        for block in blocks:
+            self.block(message_id, object_of(block), path)
+        if self.streaming.get(path) != message_id:
+            self.book.message_done(message_id, stop_reason=text_of(message, "stop_reason"), path=path)
+        return True
+
+    def block(self, message_id: str, found: Object, path: Path) -> None:
+        """One block of a reply, whole."""
+        index = self.blocks.get(message_id, 0)
+        self.blocks[message_id] = index + 1
+        kind = text_of(found, "type")
+        if kind in ("tool_use", "server_tool_use", "mcp_tool_use"):
+            call_id, name = text_of(found, "id") or self.named("call"), text_of(found, "name")
+            self.call_announced(call_id, name, found.get("input"), message_id, index, path)
+            if kind == "tool_use":
+                self.call_runs(call_id, name, found.get("input"), path)
+        elif kind == "text" and (path or self.book.turn):
+            self.book.text_so_far(message_id, index, text_of(found, "text"), path)
+        elif kind == "thinking" and (path or self.book.turn):
+            self.book.thinking_so_far(message_id, index, text_of(found, "thinking"), path)
+
+    def own_words(self, found: Object, blocks: list[Any]) -> None:
+        """What Claude Code puts in by itself: why a request failed, or what a local command printed."""
+        text = content_of(blocks)[0]
+        if found.get("is_api_error_message") is True or text_of(found, "error"):
+            names = text_of(found, "error"), text_of(found, "api_error_type")
+            self.failing_with(text, int_of(found, "api_error_status"), names)
+        else:
+            self.book.notice(text)
+
+    # --- what comes back to the model
+
+    def user(self, found: Object) -> bool:
+        content = object_of(found, "message").get("content")
+        path = self.path_in(found)
+        for one in cast("list[Any]", content) if isinstance(content, list) else ():
+            part = object_of(one)
+            if text_of(part, "type") == "tool_result":
+                self.tool_result(found, part, path)
+        if not path:
+            text, _ = content_of(content)
+            if text:
+                self.user_text(found, text)
+        return True
+
+    def tool_result(self, found: Object, part: Object, path: Path) -> None:
+        call_id = text_of(part, "tool_use_id")
+        if not call_id or (call_id not in self.book.calls and not path and not self.book.turn):
+            return
+        ok = part.get("is_error") is not True
+        if not path:
+            self.forms_gone()
+        self.call_over(call_id, ok, part.get("content"), path=path, response=found.get("tool_use_result"))
+
+    def user_text(self, found: Object, text: str) -> None:
+        """A text in the user's role: an interrupt, a command's output, an echo of ours, or words of a hook."""
+        ref = text_of(found, "uuid")
+        if text.startswith(tables.INTERRUPTED):
+            self.interrupted = bool(self.book.turn)
+        elif text.startswith(tables.LOCAL_OUTPUT):
+            printed = text.partition(">")[2].rpartition("</")[0]
+            # the switch itself is told besides
+            self.book.notice("" if printed.startswith("Set model to") else printed)
+        elif found.get("isReplay") is True:
+            if ref in self.sent:
+                self.reads(ref)
+        elif found.get("isSynthetic") is True and text.startswith("Stop hook feedback:"):
+            self.goes_on()
+            self.book.write(ev.Intervention(prompt=text, turn_id=self.book.turn or None))
+
+    # --- other lines
+
+    def command_lifecycle(self, found: Object) -> bool:
+        ref = text_of(found, "command_uuid")
+        self.lifecycle = True
+        if text_of(found, "state") == "started" and ref in self.sent:
+            self.reads(ref)
+        elif text_of(found, "state") in ("cancelled", "dropped") and ref in self.sent:
+            sent = self.sent.pop(ref)
+            self.book.write(ev.PromptDropped(text=sent.text, message_id=ref))
+        return True
+
+    def tool_progress(self, found: Object) -> bool:
+        call_id = text_of(found, "tool_use_id")
+        call = self.book.calls.get(call_id)
+        if call is not None and not call.running:
+            self.call_runs(call_id, call.name, self.args.get(call_id), call.path)
+        return True
+
+
+def quiet(_: Object) -> bool:
+    """A line that is known and says nothing about the state."""
+    return True

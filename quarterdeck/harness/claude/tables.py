@@ -1,0 +1,166 @@
+"""What is known of Claude Code's words, as data: lines that mean nothing to the state, modes, errors, tools."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from quarterdeck.events.turn import FailureKind
+
+Mode: TypeAlias = Literal["plan", "ask", "edits", "auto", "bypass"]
+
+#: Its permission modes on our scale. `dontAsk` refuses what nobody allowed before, so nothing more runs than in `ask`.
+MODES: dict[str, Mode] = {
+    "plan": "plan",
+    "default": "ask",
+    "manual": "ask",
+    "dontAsk": "ask",
+    "acceptEdits": "edits",
+    "auto": "auto",
+    "bypassPermissions": "bypass",
+}
+AUTO_MODES = frozenset({"auto", "bypass"})
+
+#: Lines of stdout that are known and say nothing about the state.
+QUIET_LINES = frozenset(
+    {
+        "attachment",
+        "auth_status",
+        "keep_alive",
+        "prompt_suggestion",
+        "streamlined_text",
+        "streamlined_tool_use_summary",
+        "tool_use_summary",
+        "transcript_mirror",
+    }
+)
+#: The same for lines of type `system`.
+QUIET_SYSTEM = frozenset(
+    {
+        "agents_killed",
+        "away_summary",
+        "bridge_state",
+        "commands_changed",
+        "elicitation_complete",
+        "files_persisted",
+        "hook_progress",
+        "memory_recall",
+        "memory_saved",
+        "mirror_error",
+        "notification",
+        "plugin_install",
+        "post_turn_summary",
+        "stop_hook_summary",
+        "task_progress",
+        "thinking_tokens",
+        "turn_duration",
+        "worker_shutting_down",
+    }
+)
+#: Parts of a streamed answer that carry no words of their own.
+QUIET_EVENTS = frozenset({"content_block_stop", "ping"})
+QUIET_DELTAS = frozenset({"citations_delta", "compaction_delta", "input_json_delta", "signature_delta"})
+#: Hooks that are known and say nothing about the state.
+QUIET_HOOKS = frozenset(
+    {
+        "ConfigChange",
+        "CwdChanged",
+        "DirectoryAdded",
+        "FileChanged",
+        "InstructionsLoaded",
+        "PreModelSwitch",
+        "Setup",
+        "TeammateIdle",
+        "UserPromptExpansion",
+        "WorktreeCreate",
+        "WorktreeRemove",
+    }
+)
+#: After a process is gone only these show that another one took its place; anything else is a straggler.
+REVIVING_HOOKS = frozenset({"SessionStart", "UserPromptSubmit"})
+#: Lines that we send and that need no reading.
+QUIET_INPUT = frozenset({"control_cancel_request", "keep_alive", "update_environment_variables"})
+
+#: Tools that start a sub-agent; `Task` is the older name.
+AGENT_TOOLS = frozenset({"Agent", "Task"})
+QUESTION_TOOL = "AskUserQuestion"
+PLAN_TOOL = "ExitPlanMode"
+TODO_TOOL = "TodoWrite"
+SHELL_TOOLS = frozenset({"Bash", "PowerShell"})
+
+#: Prompts that nobody typed: finished background work, schedules, team mates, and the resuming of a deferred call.
+AGENT_PROMPTS = (
+    "<task-notification>",
+    "<cron",
+    "<scheduled",
+    "<teammate-message",
+    "<agent-notification",
+    "Continue from where you left off.",
+)
+#: Texts of the user's role that say that a person interrupted.
+INTERRUPTED = "[Request interrupted by user"
+#: What a local command printed stands between these.
+LOCAL_OUTPUT = ("<local-command-stdout>", "<local-command-stderr>")
+
+#: Its names of errors (StopFailure.error, assistant.error, api_error_type) that need no look at the text.
+FAILURES: dict[str, FailureKind] = {
+    "authentication_failed": "auth",
+    "authentication_error": "auth",
+    "permission_error": "auth",
+    "oauth_org_not_allowed": "auth",
+    "billing_error": "payment",
+    "rate_limit": "rate_limit",
+    "rate_limit_error": "rate_limit",
+    "not_found_error": "invalid_model",
+    "credits_required": "payment",
+    "model_not_found": "invalid_model",
+    "invalid_model": "invalid_model",
+    "overloaded": "api",
+    "overloaded_error": "api",
+    "server_error": "api",
+    "api_error": "api",
+    "max_output_tokens": "api",
+    "prompt_too_long": "api",
+    "request_too_large": "api",
+    "connection_error": "network",
+    "network_error": "network",
+    "timeout": "network",
+}
+#: Words of its own texts, narrower ones first; looked at before the words that all agents share.
+FAILURE_WORDS: tuple[tuple[FailureKind, tuple[str, ...]], ...] = (
+    ("usage_limit", ("usage limit", "hour limit", "weekly limit", "session limit", "hit your limit", "opus limit")),
+    ("payment", ("credit balance", "billing", "out of credits", "payment")),
+    ("auth", ("please run /login", "invalid api key", "oauth token", "not logged in", "x-api-key")),
+    ("invalid_model", ("issue with the selected model", "may not exist or you may not have access")),
+    ("network", ("connection error", "unable to connect", "connection refused", "request timed out", "socket")),
+)
+#: Results that are failures by their subtype.
+RESULT_FAILURES: dict[str, FailureKind] = {
+    "error_max_turns": "turn_limit",
+    "error_max_budget_usd": "usage_limit",
+    "error_max_structured_output_retries": "internal",
+}
+#: Before what went wrong in a request.
+API_ERROR = "API Error: "
+
+#: The status of a background task once it is over, and whether that is success.
+TASK_ENDS: dict[str, bool] = {
+    "completed": True,
+    "failed": False,
+    "killed": False,
+    "stopped": False,
+    "cancelled": False,
+    "error": False,
+}
+#: Where an allowed rule is kept.
+SCOPES: dict[str, Literal["session", "repo", "user"]] = {
+    "session": "session",
+    "localSettings": "repo",
+    "projectSettings": "repo",
+    "userSettings": "user",
+}
+#: Process codes that are signals in disguise: it catches them, cleans up and leaves with 128 + the signal's number.
+EXIT_SIGNALS = {129: "SIGHUP", 130: "SIGINT", 137: "SIGKILL", 143: "SIGTERM"}
+
+#: Telemetry records that are known; only the first is read.
+OTLP_USAGE = "api_request"
+OTLP_PREFIX = "claude_code."

@@ -1,0 +1,400 @@
+"""Codex hooks: what a Codex that the user started tells us on the way, and what it asks.
+
+With a stream of the agent itself (`desk.lead`) the stream decides, and hooks add only what it never says: that the
+session ended with a turn open, the prompt of `codex exec`, calls that the app-server shows no item for.
+
+Alone, hooks show prompts, requests to the model, calls, approvals, compaction, sub-agents, interrupts and the normal end.
+They do not show the user's answer to an approval (the call's end, the next request or telemetry does), nor that Codex
+gave up after errors: that is a request that failed and was not repeated. Hooks that run asynchronously come in any order,
+so every event begins what it belongs to, and an event of a turn that is over begins nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from quarterdeck import events as ev
+from quarterdeck.events import Json, Option
+from quarterdeck.events.turn import FailureKind
+from quarterdeck.harness.base import Object, list_of, object_of, text_of
+from quarterdeck.harness.book import Path
+from quarterdeck.harness.codex import names
+from quarterdeck.harness.codex.desk import SUPPRESSION_S, Desk, counts_in, remember
+from quarterdeck.harness.failures import failure_kind
+
+_Reader: TypeAlias = Callable[[Object, Path], None]
+
+#: A question in default mode fails at once; in plan mode it waits. No hook says which, but the next one comes soon.
+QUESTION_S = 1.0
+#: Codex tries again within seconds. A failed request that nothing follows for so long was the last one.
+GIVE_UP_S = 8.0
+#: Where the app-server says nothing more after an interrupt, the hook's word counts.
+UNANSWERED_S = 1.0
+
+#: What brings a session back that said it is over.
+_BEGINNINGS = frozenset({"SessionStart", "UserPromptSubmit"})
+OPTIONS = (Option(id="allow", label="Allow", kind="allow_once"), Option(id="deny", label="Decline", kind="reject_once"))
+
+
+class Asking(Struct):
+    """An approval that a hook told of."""
+
+    ref: str
+    call_id: str
+
+
+class Hooks:
+    """One reader for each hook, named after it."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.book = desk.book
+        self.failure: tuple[FailureKind, str] | None = None
+        self._asking: list[Asking] = []
+        self._approvals = 0
+        self._requests = 0
+        self._replies = 0
+        #: open calls, with the number of requests to the model that came before each
+        self._since: dict[str, int] = {}
+        self._question: tuple[str, Object] | None = None
+        #: turns that are over, and whether all their requests were seen to end
+        self._over: dict[str, bool] = {}
+        self.readers: dict[str, _Reader] = {
+            "SessionStart": self.session_start,
+            "UserPromptSubmit": self.user_prompt_submit,
+            "PreModelRequest": self.pre_model_request,
+            "PostModelRequest": self.post_model_request,
+            "PreToolUse": self.pre_tool_use,
+            "PostToolUse": self.post_tool_use,
+            "PermissionRequest": self.permission_request,
+            "PreCompact": self.pre_compact,
+            "PostCompact": self.post_compact,
+            "SubagentStart": self.subagent_start,
+            "SubagentStop": self.subagent_stop,
+            "Stop": self.stop,
+            "Interrupt": self.interrupt,
+            "SessionEnd": self.session_end,
+        }
+        #: what a hook adds to a stream of the agent itself
+        self.additions: dict[tuple[str, str], _Reader] = {
+            ("app", "PostToolUse"): self.add_call,
+            ("app", "Interrupt"): self.interrupt_unanswered,
+            ("app", "SessionEnd"): self.session_end,
+            ("exec", "UserPromptSubmit"): self.add_prompt,
+            ("exec", "Interrupt"): self.interrupt,
+            ("exec", "SessionEnd"): self.session_end,
+        }
+
+    def reset(self) -> None:
+        """Another process."""
+        self._forget_turn()
+        self._over.clear()
+
+    def _forget_turn(self) -> None:
+        self.failure, self._question, self.desk.in_request = None, None, False
+        self._asking.clear()
+        self._since.clear()
+        self._requests = self._replies = 0
+
+    # --- reading
+
+    def read(self, data: Json) -> bool:
+        found = object_of(data)
+        name = text_of(found, "hook_event_name")
+        reader = self.readers.get(name)
+        session = text_of(found, "session_id")
+        if reader is None or not session:
+            return reader is not None
+        desk = self.desk
+        if desk.lead:
+            addition = self.additions.get((desk.lead, name))
+            if addition is not None and session == desk.own:
+                addition(found, self._path(found))
+        elif session == (desk.own or session) and (session not in desk.over or name in _BEGINNINGS):
+            self._read(reader, found, session)
+        return True
+
+    def _read(self, reader: _Reader, found: Object, session: str) -> None:
+        turn = text_of(found, "turn_id")
+        goes_on = reader == self.pre_model_request and self._over.pop(turn, False)
+        late = turn in self._over and not goes_on
+        self.desk.hooks_seen, self.desk.told_at = True, self.desk.now
+        if not late and reader not in (self.session_end, self.post_tool_use, self.subagent_stop):
+            self.desk.bind(session, text_of(found, "model"))
+            self.desk.note_settings(mode=names.hook_mode(text_of(found, "permission_mode")))
+        if not late or reader in (self.post_tool_use, self.subagent_stop):
+            self.book.signal("live")
+            reader(found, self._path(found))
+
+    def _path(self, found: Object) -> Path:
+        """A sub-agent's hooks carry its parent's session and its own agent id."""
+        agent = text_of(found, "agent_id")
+        return (agent,) if agent else ()
+
+    def _begin(self, found: Object, path: Path) -> None:
+        """The turn that this hook belongs to runs. One that was open under another id ended without a word."""
+        if path:
+            self._child(path[0], text_of(found, "agent_type"))
+            return
+        turn = text_of(found, "turn_id")
+        if turn and self.book.turn and self.book.turn != turn and self._by_hook(self.book.turn):
+            self._unfinished("superseded")
+        self.book.begin(turn)
+
+    def _by_hook(self, turn: str) -> bool:
+        """Whether the open turn has a name that Codex gave it; telemetry's turns have none."""
+        return not turn.startswith("turn-")
+
+    def _unfinished(self, reason: str) -> None:
+        """The turn is over and nobody said how: given up after a failed request, else cut off."""
+        remember(self._over, self.book.turn, False)
+        if self.failure is not None:
+            self.book.fail(*self.failure)
+        else:
+            self.book.abort(reason)
+        self._forget_turn()
+
+    # --- the turn
+
+    def session_start(self, found: Object, _path: Path) -> None:
+        """Comes with the first turn, and after a compaction. That the session is there is told already."""
+        if text_of(found, "source") == "compact":
+            self.book.compact_end()
+
+    def user_prompt_submit(self, found: Object, path: Path) -> None:
+        if path:
+            return
+        self._begin(found, path)
+        text = text_of(found, "prompt")
+        if self.desk.is_new_prompt("hook", text):
+            self.book.prompt(text)
+
+    def add_prompt(self, found: Object, _path: Path) -> None:
+        """`codex exec` never repeats its prompt."""
+        text = text_of(found, "prompt")
+        if self.desk.is_new_prompt("hook", text):
+            self.book.prompt(text)
+
+    def pre_model_request(self, found: Object, path: Path) -> None:
+        self._begin(found, path)
+        if path:
+            return
+        self.desk.hooks_lead = True
+        self.failure = None
+        self.desk.clear_timer("give_up")
+        self._requests += 1
+        if any(self._requests <= count for count in self._since.values()):
+            return  # an asynchronous hook that comes after the call, or the approval, that it was before
+        self._calls_over()
+        self._question = None
+        self.desk.clear_timer("question")
+        if not self.desk.in_request:
+            self.desk.in_request = True
+            self.book.request(text_of(found, "model"))
+
+    def _calls_over(self) -> None:
+        """The model is asked again, so no call is waited for. One without an end was refused, or left running behind."""
+        asked = {gate.call_id for gate in self.book.gates.values()}
+        for name, call in list(self.book.calls.items()):
+            if call.path or name in self.book.background:
+                continue
+            if name in asked or call.name == names.ASK_USER:
+                self.desk.block_call(name, call.name, "not allowed")
+            else:
+                self.desk.end_call(name, call.name)
+        self._asking.clear()
+        self._since.clear()
+
+    def post_model_request(self, found: Object, path: Path) -> None:
+        status = text_of(found, "status")
+        self.desk.hooks_lead = True
+        if status == "completed":
+            self.desk.count(counts_in(object_of(found, "token_usage")), path)
+        if path:
+            return
+        self._replies += 1
+        self.desk.in_request = False
+        if status == "failed":
+            self._begin(found, path)
+            message = text_of(found, "error")
+            self.failure = (failure_kind(message), message)
+            self.book.write(ev.StreamError(reason=message, turn_id=self.book.turn))
+            self.desk.set_timer("give_up", GIVE_UP_S)
+
+    def stop(self, found: Object, path: Path) -> None:
+        """The normal end."""
+        if path:
+            return
+        turn = text_of(found, "turn_id")
+        self.desk.last_text(turn, text_of(found, "last_assistant_message"))
+        remember(self._over, turn or self.book.turn, 0 < self._requests == self._replies)
+        self.book.end()
+        self._forget_turn()
+        self.desk.turn_over()
+
+    def interrupt(self, found: Object, path: Path) -> None:
+        if path:
+            return
+        remember(self._over, text_of(found, "turn_id") or self.book.turn, False)
+        self.book.abort("interrupted")
+        self._forget_turn()
+        self.desk.turn_over(SUPPRESSION_S)
+
+    def interrupt_unanswered(self, _found: Object, path: Path) -> None:
+        """The app-server says so itself a moment later, unless it is being shut down."""
+        if not path:
+            self.desk.set_timer("interrupted", UNANSWERED_S)
+
+    def on_interrupted(self) -> None:
+        self.book.abort("interrupted")
+
+    def session_end(self, found: Object, path: Path) -> None:
+        if path:
+            return
+        if self.book.turn:
+            self._unfinished("session ended")
+        self.book.ended(text_of(found, "reason"))
+        self._forget_turn()
+        self.desk.turn_over()
+        if not self.desk.lead:
+            remember(self.desk.over, text_of(found, "session_id"), None)
+            self.desk.own = ""  # the same process may go on with another session
+
+    def on_give_up(self) -> None:
+        """The failed request was the last one."""
+        if self.failure is not None and self.book.turn:
+            self._unfinished("given up")
+            self.desk.turn_over()
+
+    # --- calls
+
+    def pre_tool_use(self, found: Object, path: Path) -> None:
+        self._begin(found, path)
+        call_id, args = text_of(found, "tool_use_id"), found.get("tool_input")
+        tool = names.hook_tool(text_of(found, "tool_name"))
+        self.desk.start_call(call_id, tool, args, path)
+        if not path:
+            self._since[call_id] = max(self._requests, 1)
+        if tool == names.ASK_USER and not path:
+            self._question = (call_id, object_of(args))
+            self.desk.set_timer("question", QUESTION_S)
+
+    def post_tool_use(self, found: Object, path: Path) -> None:
+        call_id, tool = text_of(found, "tool_use_id"), names.hook_tool(text_of(found, "tool_name"))
+        self._answered(call_id)
+        if not path:
+            self.book.lingering = False
+        if call_id in self.book.calls:
+            self.desk.end_call(call_id, tool, True, found.get("tool_response"), path)
+        else:
+            self.add_call(found, path)
+
+    def add_call(self, found: Object, path: Path) -> None:
+        """A call that was not seen to run."""
+        tool, call_id = names.hook_tool(text_of(found, "tool_name")), text_of(found, "tool_use_id")
+        if not path:
+            self.desk.add_call(call_id, tool, found.get("tool_input"), True, found.get("tool_response"))
+
+    # --- approvals and questions
+
+    def permission_request(self, found: Object, path: Path) -> None:
+        """Codex is about to ask. The hook does not say which call it is about; the last one of that tool is."""
+        self._begin(found, path)
+        tool, args = names.hook_tool(text_of(found, "tool_name")), object_of(found, "tool_input")
+        self._approvals += 1
+        call_id = self._waiting_call(tool, path)
+        ref = call_id or f"permission-{self._approvals}"
+        self._asking.append(Asking(ref, call_id))
+        if not path:
+            self._since[ref] = max(self._requests, 1)
+        is_command = tool == names.EXEC
+        self.book.ask(
+            ref,
+            tool,
+            args,
+            call_id,
+            ask="command" if is_command else "tool",
+            title=text_of(args, "command") if is_command else tool,
+            hint=text_of(args, "description"),
+            options=OPTIONS,
+            path=path,
+        )
+
+    def _waiting_call(self, tool: str, path: Path) -> str:
+        asked = {gate.call_id for gate in self.book.gates.values()}
+        calls = [name for name, call in self.book.calls.items() if call.name == tool and call.path == path]
+        return next((name for name in reversed(calls) if name not in asked), "")
+
+    def read_reply(self, data: Json) -> bool:
+        """Our own answer to the hook. An answer without a decision leaves the question to the person."""
+        found = object_of(data)
+        answer = object_of(found, "answer") or found
+        decision = object_of(answer, "hookSpecificOutput", "decision")
+        behavior = text_of(decision, "behavior")
+        if behavior in ("allow", "deny") and self._asking:
+            self.decided(self._asking.pop(0), behavior == "allow", text_of(decision, "message"))
+        return True
+
+    def decided(self, asked: Asking, allowed: bool, reason: str, by: str = "user") -> None:
+        """Somebody answered. A call that was refused gets no other hook."""
+        if allowed:
+            self.book.allow_call(asked.ref, by)
+            return
+        self.book.refuse_call(asked.ref, by, reason=reason)
+        if asked.call_id:
+            self.desk.block_call(asked.call_id, "", reason or "denied")
+
+    def decision_of(self, call_id: str, allowed: bool, decision: str, by: str) -> bool:
+        """Telemetry tells how the user answered; whether a hook had told of the question."""
+        asked = next((one for one in self._asking if one.call_id in (call_id, "")), None)
+        if asked is None:
+            return False
+        self._asking.remove(asked)
+        self.decided(asked, allowed, decision, by)
+        return True
+
+    def _answered(self, call_id: str) -> None:
+        self._asking = [one for one in self._asking if one.call_id != call_id]
+        self._since.pop(call_id, None)
+        if self._question is not None and self._question[0] == call_id:
+            self.book.answer(call_id, status="answered_elsewhere")
+            self._question = None
+            self.desk.clear_timer("question")
+
+    def on_question(self) -> None:
+        """Nothing followed the question, so it waits for an answer."""
+        if self._question is None or not self.book.turn:
+            return
+        call_id, args = self._question
+        questions = tuple(names.question_in(object_of(one)) for one in list_of(args, "questions"))
+        if questions:
+            self.book.question(call_id, questions[0].text, questions[0].options, questions, call_id)
+
+    # --- compaction and sub-agents
+
+    def pre_compact(self, found: Object, path: Path) -> None:
+        if not path:
+            self.book.compact_start("manual" if text_of(found, "trigger") == "manual" else "auto")
+
+    def post_compact(self, _found: Object, path: Path) -> None:
+        if not path:
+            self.book.compact_end()
+
+    def _child(self, agent: str, title: str) -> None:
+        if agent not in self.desk.children:
+            self.desk.children[agent] = (agent,)
+        if agent not in self.book.background:
+            self.book.write(ev.SubagentStart(child_sid=agent, description=title))
+            self.book.background_start("subagent", agent, title)
+
+    def subagent_start(self, found: Object, path: Path) -> None:
+        self._begin(found, path)
+
+    def subagent_stop(self, found: Object, path: Path) -> None:
+        if path and path[0] in self.book.background:
+            self.book.leave(path)
+            self.book.background_end(path[0], True)
+            self.book.write(ev.SubagentEnd(child_sid=path[0], result=text_of(found, "last_assistant_message")))

@@ -1,0 +1,562 @@
+"""OTLP log records of a Codex that the user started: seed 003's rules, and what they cannot know.
+
+003's diagram is `CODEX` in kernel/activity.py. The records that move it:
+
+    codex.conversation_starts            the session is there
+    codex.user_prompt                    thinking
+    codex.tool_decision                  tool_use (approved), waiting_for_permission (ask_user)
+    codex.tool_result                    the call ended; the state stays, tools linger until the model answers again
+    response.created                     thinking; over a WebSocket there is none, there codex.websocket_request is it
+    response.completed with tokens       thinking: idle, 200 ms later, if nothing of the above comes between
+                                         tool_use: one of several, no end
+
+Only a record that carries tokens is a completion: every HTTP response also gives a bare one, and a broken stream gives one
+with an error. If the record that the model answers again was lost, tool_use would last for ever: when all calls are
+answered and nothing comes for 5 s, it counts as seen (`watchdog`).
+
+What the records never say is that a person is asked, that a turn was interrupted, or that Codex gave up. The completion
+before an approval looks like the last one of a turn, and that is where 003's rule would show an idle agent that waits for
+us. So `signal` says how much a state is worth:
+
+- Over HTTP each event of the stream is a record, so we know whether the response holds calls. If it does, the turn goes
+  on: the state stays thinking, and after the debounce the signal is stale, because the call may wait for a person.
+- A completion without calls is the end, and idle is told by the rule with a live signal; unless the context was full
+  before it, because then it may have been a compaction.
+- Over a WebSocket nothing but the completion is seen. Idle is told by the rule, and the signal is stale: it may be the
+  end, and it may be a wait. `notify` or a Stop hook confirms an end, and then the signal is live.
+- In an open turn with no record for 5 s the signal is stale: a tool may run, or the turn may be interrupted.
+- A request that failed and was not repeated for some seconds was the last one: the turn failed.
+
+Records come late, up to a second. One that was made before a hook or notify last told something is not news: it moves
+nothing, though what it says of a call or of tokens still counts. Where hooks tell every request to the model they lead,
+and all records are read like that. Everything goes by conversation: sub-agents and title threads have their own, and
+never move the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TypeAlias
+
+import msgspec
+
+from quarterdeck import events as ev
+from quarterdeck.events import Json
+from quarterdeck.events.turn import FailureKind
+from quarterdeck.harness.base import Object, int_of, object_of, text_of
+from quarterdeck.harness.codex import names
+from quarterdeck.harness.codex.desk import NOTHING, Counts, Desk, counts_in, remember
+from quarterdeck.harness.codex.hooks import GIVE_UP_S, Hooks
+from quarterdeck.harness.codex.ignored import RECORDS
+from quarterdeck.harness.failures import failure_kind
+from quarterdeck.harness.lines import object_in
+
+_Reader: TypeAlias = Callable[[Object], None]
+
+IDLE_S = 0.2
+WATCHDOG_S = 5.0
+QUIET_S = 5.0
+#: A notify that came before the last records of its turn counts for so long.
+CREDIT_S = 2.0
+
+#: Kinds of stream events that mean: the response holds one more call.
+_CALL_KINDS = frozenset({"response.function_call_arguments.done", "response.custom_tool_call_input.done"})
+#: Errors that are not tried again, by kind; and by their words.
+_FINAL_KINDS = frozenset({"auth", "usage_limit", "payment", "invalid_model"})
+_FINAL_WORDS = ("context window", "context_length_exceeded")
+_ERRORS = ("error.message", "error", "message")
+_REDACTED = "[REDACTED]"
+
+
+class Failure(msgspec.Struct, frozen=True, gc=False):
+    """A request that failed."""
+
+    kind: FailureKind
+    message: str
+    resets_at: int | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.kind in _FINAL_KINDS or any(word in self.message.lower() for word in _FINAL_WORDS)
+
+
+class Telemetry:
+    """One reader for each record, named after it."""
+
+    def __init__(self, desk: Desk, hooks: Hooks) -> None:
+        self.desk = desk
+        self.hooks = hooks
+        self.book = desk.book
+        #: calls that the response under way holds; None when its stream is not seen
+        self._calls: int | None = None
+        self._completed_in_tools = False
+        self._sure = False
+        self._credit_until = 0.0
+        self._unconfirmed = False
+        self._compacts_at = 0
+        self._may_compact = False
+        self._started = False
+        #: the records' clock minus ours, as far as is known
+        self._offset = float("-inf")
+        self._tokens: dict[str, Counts] = {}
+        self.failure: Failure | None = None
+        self.readers: dict[str, _Reader] = {
+            "codex.conversation_starts": self.conversation_starts,
+            "codex.user_prompt": self.user_prompt,
+            "codex.api_request": self.api_request,
+            "codex.websocket_request": self.websocket_request,
+            "codex.sse_event": self.sse_event,
+            "codex.tool_decision": self.tool_decision,
+            "codex.tool_result": self.tool_result,
+        }
+        self.kinds: dict[str, _Reader] = {
+            "response.created": self.response_created,
+            "response.completed": self.response_completed,
+            "response.failed": self.response_broken,
+            "response.incomplete": self.response_broken,
+        }
+
+    def reset(self) -> None:
+        """Another process."""
+        self._forget_turn()
+        self.failure = None
+        self._tokens.clear()
+        self._compacts_at = 0
+
+    def restore(self) -> None:
+        """In the middle of a session that has started."""
+        self._started = bool(self.desk.own)
+
+    def _forget_turn(self) -> None:
+        self._calls, self._completed_in_tools, self._sure = None, False, False
+
+    # --- reading
+
+    def read(self, data: Json) -> bool:
+        found = object_of(data, "attributes")
+        name, conversation = found.get("event.name"), found.get("conversation.id")
+        if not isinstance(name, str):
+            return name is None  # two records of no conversation, without attributes
+        if name == "codex.agent_communication":
+            self.agent_communication(found)
+            return True
+        reader = self.readers.get(name)
+        if reader is not None and isinstance(conversation, str) and conversation:
+            self._read(reader, found, conversation)
+        return reader is not None or name in RECORDS
+
+    def _read(self, reader: _Reader, found: Object, conversation: str) -> None:
+        desk = self.desk
+        if desk.lead:
+            if conversation == desk.own:
+                self.add(found)
+            return
+        if conversation != (desk.own or conversation):
+            self._others(found, conversation)
+            return
+        is_old = self._is_old(found)
+        if is_old and (self.book.exited or conversation in desk.over):
+            return
+        if not desk.own:
+            self._known(found)
+        if is_old or desk.hooks_lead:
+            self._behind(found)
+            return
+        reader(found)
+        if self.book.turn:
+            desk.set_timer("quiet", QUIET_S)
+
+    def _is_old(self, found: Object) -> bool:
+        """Whether the record was made before hooks or notify told what came after it. The clock of the records is only
+        known through them: a record is never made after it came."""
+        made_at = _made_at(found)
+        if made_at is None:
+            return False
+        self._offset = max(self._offset, made_at - self.desk.now)
+        return made_at - self._offset <= self.desk.told_at
+
+    def _behind(self, found: Object) -> None:
+        """Not news, or another's to tell: what it says of calls, tokens and the session is still worth telling."""
+        name = found.get("event.name")
+        if name == "codex.conversation_starts":
+            if not self.book.turn:
+                self._restarted()
+            self._known(found)
+        elif name == "codex.tool_decision":
+            self._answered(found)
+        elif name == "codex.tool_result":
+            self._result(found)
+        elif name == "codex.user_prompt" and self.book.turn:
+            self._prompt(found)
+        elif _has_tokens(found):
+            self._count(found, self.desk.own)
+
+    def _others(self, found: Object, conversation: str) -> None:
+        """A sub-agent's tokens are counted; a stranger's are not ours."""
+        if conversation in self.desk.children and _has_tokens(found):
+            self._count(found, conversation)
+
+    def add(self, found: Object) -> None:
+        """What a stream of the agent itself never says: calls without an item, the prompt of `codex exec`."""
+        name = found.get("event.name")
+        if name == "codex.tool_result" and self.desk.lead == "app":
+            self._result(found)
+        elif name == "codex.user_prompt" and self.desk.lead == "exec":
+            self._prompt(found)
+
+    def _seen(self) -> None:
+        """A record that says what Codex does now."""
+        self.book.signal("live")
+
+    # --- the session and its prompts
+
+    def conversation_starts(self, found: Object) -> None:
+        """A start, or a resume by another process: then what the old one had open is over."""
+        self._restarted()
+        self._known(found)
+
+    def _restarted(self) -> None:
+        if self._started:
+            for name, call in list(self.book.calls.items()):
+                self.desk.end_call(name, call.name, False, "the process was restarted", call.path)
+            self.book.abort("restarted")
+
+    def _known(self, found: Object) -> None:
+        desk = self.desk
+        self._started = self._started or found.get("event.name") == "codex.conversation_starts"
+        desk.bind(text_of(found, "conversation.id"), text_of(found, "model"), text_of(found, "app.version"))
+        desk.note_settings(
+            names.mode_of(found.get("approval_policy"), found.get("sandbox_policy")), text_of(found, "reasoning_effort")
+        )
+        self._compacts_at = int_of(found, "auto_compact_token_limit") or self._compacts_at
+
+    def user_prompt(self, found: Object) -> None:
+        """A prompt, or a text for the running turn that the model reads now: no call is under way any more."""
+        self._cancel()
+        self._seen()
+        self.desk.suppressed_until = 0.0
+        failure = self.failure
+        if failure is not None and failure.kind == "usage_limit" and not self.book.turn:
+            self._prompt(found)
+            self._fail_again(failure)
+            return
+        if any(call.running and not call.path for call in self.book.calls.values()):
+            self.book.abort("interrupted")  # a text in the turn is read between calls, so this one is the next turn's
+        self.book.begin()
+        self._prompt(found)
+        self._asked_again()
+
+    def _prompt(self, found: Object) -> None:
+        text = text_of(found, "prompt")
+        if text == _REDACTED:
+            if self.desk.hooks_seen or self.desk.lead:
+                return
+            text = f"(a prompt of {int_of(found, 'prompt_length')} characters)"
+        if self.desk.is_new_prompt("otlp", text):
+            self.book.prompt(text)
+
+    def _fail_again(self, failure: Failure) -> None:
+        """A prompt while the limit holds fails at once: no flash of activity (U-082)."""
+        self.book.write(ev.TurnFailed(kind=failure.kind, message=failure.message, resets_at=failure.resets_at))
+
+    # --- requests and responses
+
+    def _asked_again(self) -> None:
+        """The model generates: calls whose result was lost are over."""
+        self._calls, self._completed_in_tools = None, False
+        for name, call in list(self.book.calls.items()):
+            if not call.path and name not in self.book.background:
+                self.desk.end_call(name, call.name)
+        if not self.desk.in_request or self.book.lingering:
+            self.desk.in_request = True
+            self.book.request(self.desk.model)
+
+    def response_created(self, _found: Object) -> None:
+        if self._suppressed():
+            return
+        self._cancel()
+        self._seen()
+        self._asked_again()
+        self._calls = 0
+
+    def websocket_request(self, _found: Object) -> None:
+        """A request was sent. One before any prompt only warms the connection up."""
+        if self.book.turn and not self._suppressed():
+            self._cancel()
+            self._seen()
+            self._asked_again()
+
+    def api_request(self, found: Object) -> None:
+        """The answer's headers came: well, or with a status that fails the attempt."""
+        status, message = int_of(found, "http.response.status_code"), text_of(found, "error.message")
+        if self.book.turn and (status >= 400 or (message and not status)):
+            self._failed(found, message or f"http {status}", status)
+
+    def sse_event(self, found: Object) -> None:
+        kind = text_of(found, "event.kind")
+        reader = self.kinds.get(kind)
+        if reader is not None:
+            reader(found)
+        elif kind in _CALL_KINDS and self._calls is not None:
+            self._calls += 1
+
+    def response_completed(self, found: Object) -> None:
+        if _has_tokens(found):
+            self._completed(found)
+        elif text_of(found, *_ERRORS):
+            self.response_broken(found)
+        elif "input_token_count" in found and self.failure is not None and self.book.turn:
+            self.desk.set_timer("give_up", GIVE_UP_S)  # no tokens were used: what failed before still fails
+
+    def _completed(self, found: Object) -> None:
+        if not self.book.turn:
+            if self._suppressed():
+                self._count(found, self.desk.own)
+            return
+        counts = counts_in(found)
+        self._count(found, self.desk.own)
+        self.failure, self.desk.in_request = None, False
+        self.desk.clear_timer("give_up")
+        self._seen()
+        doubtful, self._may_compact = self._may_compact, 0 < self._compacts_at <= counts[0] + counts[3]
+        calls, self._calls = self._calls, None
+        if self.book.lingering or self.book.runs_calls():
+            self._completed_in_tools = True
+        elif calls:
+            self.desk.set_timer("unseen", IDLE_S)
+        elif not self.book.gates:
+            self._ends(sure=calls is not None and not doubtful)
+
+    def response_broken(self, found: Object) -> None:
+        """The stream ended with an error."""
+        if self.book.turn:
+            self._failed(found, text_of(found, *_ERRORS) or "the response was not completed", 0)
+
+    # --- failures
+
+    def _failed(self, found: Object, message: str, status: int) -> None:
+        self.desk.in_request = False
+        told = _plain_error(message)
+        failure = Failure(failure_kind(message, status), told, _resets_at(message, _made_at(found)))
+        self.failure = failure
+        self._cancel()
+        if failure.is_final:
+            self._give_up()
+            return
+        attempt = int_of(found, "attempt") + 1
+        self.book.write(ev.Retry(attempt=attempt, reason=told, turn_id=self.book.turn or None))
+        self.desk.set_timer("give_up", GIVE_UP_S)
+
+    def _give_up(self) -> None:
+        failure = self.failure
+        if failure is not None and self.book.turn:
+            self.book.fail(failure.kind, failure.message, failure.resets_at)
+            self._forget_turn()
+            self.desk.turn_over(0.0)
+
+    def on_give_up(self) -> None:
+        self._give_up()
+
+    # --- calls
+
+    def tool_decision(self, found: Object) -> None:
+        """How a call was decided. `ask_user` is 003's; Codex tells a decision only when it was made."""
+        decision = text_of(found, "decision")
+        call_id, tool = text_of(found, "call_id"), _tool(found)
+        if self._suppressed():
+            return
+        self._cancel()
+        self._seen()
+        if decision == "ask_user":
+            self.book.ask(call_id, tool, call_id=call_id)
+        elif decision.startswith("approved"):
+            self.book.begin()
+            self.book.lingering = True
+            self._answered(found)
+            self.desk.start_call(call_id, tool)
+        elif self._answered(found):
+            self.book.lingering = True
+        elif self.book.turn and call_id not in self.book.calls:
+            self.book.announce(call_id, tool)
+
+    def _answered(self, found: Object) -> bool:
+        """The decision answers what a person was asked; whether anybody was, as far as we know. After a refusal the call's
+        failed end follows at once; until then it is tool_use (003)."""
+        call_id, decision = text_of(found, "call_id"), text_of(found, "decision")
+        by = "user" if text_of(found, "source") == "User" else "rule"
+        if self.hooks.decision_of(call_id, decision.startswith("approved"), decision, by):
+            return True
+        asked = call_id in self.book.gates
+        self.book.resolve(call_id, names.decision_in(decision)[1].status, by, reason=decision)
+        return asked
+
+    def tool_result(self, found: Object) -> None:
+        """A call ended. The state stays as it is, and it is not the end of the turn: the model is asked again."""
+        self.desk.clear_timer("idle")
+        self.desk.clear_timer("unseen")
+        if self.book.turn:
+            self._seen()
+        self._result(found)
+        if self.book.lingering and not self.book.runs_calls():
+            self.desk.set_timer("watchdog", WATCHDOG_S)
+
+    def _result(self, found: Object) -> None:
+        call_id, tool, output = text_of(found, "call_id"), _tool(found), text_of(found, "output")
+        ok = text_of(found, "success") != "false" and _exit_code(output) == 0
+        if self.desk.lead:
+            self.desk.add_call(call_id, tool, _arguments(found), ok, output)
+        elif call_id in self.book.calls:
+            self.desk.end_call(call_id, tool, ok, output)
+        else:
+            self.desk.add_call(call_id, tool, _arguments(found), ok, output)
+
+    # --- sub-agents
+
+    def agent_communication(self, found: Object) -> None:
+        """A task that is sent to a sub-agent makes it work; its result is its end."""
+        sender, receiver = text_of(found, "sender_thread_id"), text_of(found, "receiver_thread_id")
+        desk = self.desk
+        if desk.lead or not sender or not receiver:
+            return
+        if text_of(found, "kind") == "result":
+            desk.book.background_end(sender, True)
+        elif sender == desk.own and receiver not in desk.book.background:
+            remember(desk.children, receiver, (receiver,))
+            self.book.write(ev.SubagentStart(child_sid=receiver, description=text_of(found, "content")[:60]))
+            desk.book.background_start("subagent", receiver)
+
+    # --- the end of a turn
+
+    def _suppressed(self) -> bool:
+        """Just after an interrupt what comes is still of the turn that was interrupted (3-075)."""
+        return self.desk.now < self.desk.suppressed_until and not self.book.turn
+
+    def _cancel(self) -> None:
+        for name in ("idle", "unseen", "watchdog"):
+            self.desk.clear_timer(name)
+
+    def _ends(self, sure: bool) -> None:
+        """The turn ends after the debounce; at once when notify said so already."""
+        self._sure = sure
+        if self.desk.now < self._credit_until:
+            self._credit_until, self._sure = 0.0, True
+            self.on_idle()
+        else:
+            self.desk.set_timer("idle", IDLE_S)
+
+    def on_idle(self) -> None:
+        if self.desk.lead:
+            return
+        self.book.end()
+        self.desk.clear_timer("quiet")
+        self._unconfirmed = not self._sure
+        if self._unconfirmed:
+            self.book.signal("stale", "the turn may be over, or wait for an approval: telemetry does not say")
+        self._forget_turn()
+
+    def confirmed(self) -> None:
+        """`notify` says that the turn is complete; the last records of it may still be on their way."""
+        if self.book.turn:
+            self.book.end()
+            self._forget_turn()
+            self.desk.turn_over()
+        else:
+            self._credit_until = 0.0 if self._unconfirmed else self.desk.now + CREDIT_S
+            self.book.signal("live")
+        self._unconfirmed = False
+
+    def on_unseen(self) -> None:
+        """The response holds calls and nobody decided them yet."""
+        if self.book.turn and not self.book.gates:
+            self.book.signal("stale", "a call may wait for an approval: telemetry does not say")
+
+    def on_quiet(self) -> None:
+        if self.book.turn and not self.book.gates:
+            self.book.signal("stale", f"no telemetry for {QUIET_S:g} s")
+
+    def on_watchdog(self) -> None:
+        """All calls are answered: the record that the model answers again was lost."""
+        if not self.book.turn or self.book.runs_calls():
+            return
+        self.book.request(self.desk.model)
+        if self._completed_in_tools:
+            self._completed_in_tools = False
+            self._ends(sure=False)
+
+    # --- tokens
+
+    def _count(self, found: Object, conversation: str) -> None:
+        """Each response counts the whole conversation again as its input: what is new is the difference. A smaller count
+        begins anew."""
+        if self.desk.hooks_lead:
+            return  # they count exactly
+        now, before = counts_in(found), self._tokens.get(conversation, NOTHING)
+        remember(self._tokens, conversation, now)
+        if now[0] < before[0]:
+            before = NOTHING
+        grown = (now[0] - before[0], max(now[1] - before[1], 0), max(now[2] - before[2], 0), now[3])
+        self.desk.count(grown, self.desk.children.get(conversation, ()))
+
+
+def _has_tokens(found: Object) -> bool:
+    """Whether the record is a completion: it carries tokens, and not only zeros."""
+    return int_of(found, "input_token_count") > 0 or int_of(found, "output_token_count") > 0
+
+
+def _made_at(found: Object) -> float | None:
+    stamp = found.get("event.timestamp")
+    if not isinstance(stamp, str):
+        return None
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _tool(found: Object) -> str:
+    server, tool = text_of(found, "mcp_server"), text_of(found, "tool_name")
+    if server and not tool.startswith("mcp__"):
+        return names.mcp_name(server, tool)
+    return tool or "tool"
+
+
+def _arguments(found: Object) -> Json:
+    text = text_of(found, "arguments")
+    return (object_in(text) if text[:1] == "{" else None) or text
+
+
+_EXITS = ("Process exited with code ", "Exit code: ")
+
+
+def _exit_code(output: str) -> int:
+    """A command that failed is a success to telemetry; its code stands at the head of what the model is shown."""
+    head = output[:300]
+    for words in _EXITS:
+        _, found, rest = head.partition(words)
+        if found:
+            return int_of({"code": rest.split("\n", 1)[0].strip()}, "code")
+    return 0
+
+
+def _error_in(message: str) -> Object:
+    """The error of the API that a text carries as JSON."""
+    start = message.find("{")
+    found = object_in(message[start:]) if start >= 0 else None
+    if found is None:
+        return {}
+    return object_of(found, "response", "error") or object_of(found, "error") or found
+
+
+def _plain_error(message: str) -> str:
+    """An error of the API is passed on as JSON; a person reads its message."""
+    return text_of(_error_in(message), "message") or message
+
+
+def _resets_at(message: str, made_at: float | None) -> int | None:
+    """When a limit begins anew, in ms, if the error says so."""
+    error = _error_in(message)
+    at, wait = int_of(error, "resets_at"), int_of(error, "resets_in_seconds")
+    if at > 0:
+        return at * 1000
+    return int((made_at + wait) * 1000) if wait > 0 and made_at is not None else None

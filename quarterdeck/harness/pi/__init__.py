@@ -1,0 +1,1 @@
+"""pi, driven by `pi --mode rpc`: JSON lines on its standard streams."""

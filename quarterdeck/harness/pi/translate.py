@@ -1,0 +1,107 @@
+"""`pi --mode rpc` as canonical events, versions 0.73 to 1.5 alike: what differs is read from the lines themselves.
+
+One method per event of pi, named as pi names it; `HANDLED` lists them. Layers, one file each: queue (texts that wait) →
+run (replies, calls, ends) → dialogs (extensions) → commands (what we send and what is answered) → this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from quarterdeck import events as ev
+from quarterdeck.events import Json
+from quarterdeck.harness.base import Object, Translator, text_of
+from quarterdeck.harness.lines import LineBuffer
+from quarterdeck.harness.pi.commands import CAPABILITIES, Commands
+
+HANDLED = (
+    "response",
+    "agent_start",
+    "agent_end",
+    "agent_settled",
+    "turn_start",
+    "message_start",
+    "message_update",
+    "message_end",
+    "tool_execution_start",
+    "tool_execution_update",
+    "tool_execution_end",
+    "queue_update",
+    "compaction_start",
+    "compaction_end",
+    "auto_retry_start",
+    "auto_retry_end",
+    "summarization_retry_scheduled",
+    "session_info_changed",
+    "thinking_level_changed",
+    "bash_execution_update",
+    "extension_ui_request",
+    "extension_error",
+)
+#: Repeat what other events said, or concern pi's own files.
+IGNORED = frozenset({"turn_end", "entry_appended", "summarization_retry_attempt_start", "summarization_retry_finished"})
+
+
+class Pi(Commands):
+    """Reads the streams of one process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._handlers: dict[str, Callable[[Object], None]] = {name: getattr(self, name) for name in HANDLED}
+        self.readers |= {"stdout": self.read_stdout, "stdin": self.read_stdin}
+        self._lines = LineBuffer()
+
+    def read_stdout(self, data: Json) -> bool:
+        if not isinstance(data, dict):
+            return isinstance(data, str) and self._read_text(data)
+        found = cast(Object, data)
+        kind = found.get("type")
+        handler = self._handlers.get(kind) if isinstance(kind, str) else None
+        if handler is None:
+            return kind in IGNORED if isinstance(kind, str) else self._read_raw(found)
+        if not self.book.ready_seen:
+            self._hello(found)
+        if kind == "agent_start":
+            self.fresh = False
+        handler(found)
+        return True
+
+    def _hello(self, found: Object) -> None:
+        """The first word shows that pi is there. What it says of itself, it says in its answer to get_state."""
+        if found.get("command") != "get_state" or found.get("success") is not True:
+            self.book.ready(capabilities=CAPABILITIES)
+
+    def _read_raw(self, found: Object) -> bool:
+        raw = found.get("raw")
+        return isinstance(raw, str) and self._read_text(raw)
+
+    def _read_text(self, text: str) -> bool:
+        """A line that the driver left as it was: an object after all, or prose of an extension, which means nothing."""
+        known = True
+        for piece in (*self._lines.feed(text.encode("utf-8", "replace")), *self._lines.flush()):
+            if isinstance(piece, dict) and "raw" not in piece:
+                known = self.read_stdout(piece) and known
+        return known
+
+    def session_info_changed(self, found: Object) -> None:
+        name = text_of(found, "name")
+        if name:
+            self.book.write(ev.TitleGenerated(title=name))
+
+    def on_exit(self, code: int | None, signal: str | None) -> None:
+        """pi leaves with code zero only when its input is closed, and that is ours to do: so such an exit was asked for. It
+        stops a turn that is under way, and changes nothing about one that is over."""
+        if "settle" in self.timers:
+            self.settle()
+        self.end_bashes()
+        self.timers.clear()
+        self.dialogs.clear()
+        self.running = self.aborting = self.settles = False
+        self.book.process_exited(code, signal, asked=self.book.stop_asked or code == 0)
+        self.fresh = True
+
+
+def pi() -> Translator:
+    """A translator for pi."""
+    return Pi()

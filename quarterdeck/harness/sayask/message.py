@@ -1,0 +1,148 @@
+"""One message of the say/ask vocabulary, whatever shape it came in.
+
+Three shapes are known, and they differ in names only:
+
+| | Cline 2, Cline 1's state | Cline 1's partial messages | Kilo's `--json` |
+|---|---|---|---|
+| identity | `ts`, a number | `ts`, a text | `timestamp` |
+| kind | `type` say or ask | `SAY`; an ask has none (protobuf leaves out the first value) | as Cline 2 |
+| what | `say` or `ask` | in capitals, some end in `_SAY`; a followup has none | as Cline 2 |
+| text | `text` | `text` | `metadata` if it is JSON, else `content` |
+| whole | `partial` false or missing | `partial` missing | as Cline 2, and `isAnswered` |
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeAlias, cast
+
+from msgspec import Struct
+
+from quarterdeck.events import Json
+from quarterdeck.harness.base import Object, int_of, object_of, text_of
+from quarterdeck.harness.lines import object_in
+
+#: What makes two messages the same one: time, say or ask, and what.
+Key: TypeAlias = tuple[str, str, str]
+
+
+class Message(Struct, gc=False):
+    """`kind` is say or ask, `what` its subtype. `ts` is empty when the agent gave no time."""
+
+    ts: str
+    kind: str
+    what: str
+    text: str
+    partial: bool
+    answered: bool
+    raw: Object
+
+    @property
+    def key(self) -> Key:
+        return self.ts, self.kind, self.what
+
+    @property
+    def age(self) -> int:
+        """The time as a number: later messages have greater ones."""
+        return int(self.ts) if self.ts.isdecimal() and len(self.ts) < 20 else 0
+
+    def data(self) -> Object:
+        """What the text says, if it is a JSON object."""
+        metadata = self.raw.get("metadata")
+        if isinstance(metadata, dict):
+            return cast(Object, metadata)
+        return (object_in(self.text) if self.text[:1] == "{" else None) or {}
+
+
+def message_of(raw: Object) -> Message | None:
+    """The message that this object is; None when it is none."""
+    kind = raw.get("type")
+    if kind not in ("say", "ask"):
+        return None
+    what = raw.get(kind)
+    return _message(raw, kind, what) if isinstance(what, str) and what else None
+
+
+def partial_message_of(raw: Object) -> Message:
+    """The same for Cline 1's second stream, where the first value of an enumeration is left out."""
+    if raw.get("type") is None:
+        return _message(raw, "ask", _plain_name(raw.get("ask"), "followup"))
+    return _message(raw, "say", _plain_name(raw.get("say"), "task"))
+
+
+def _plain_name(name: Any, default: str) -> str:
+    return name.lower().removesuffix("_say").removesuffix("_ask") if isinstance(name, str) and name else default
+
+
+def _message(raw: Object, kind: str, what: str) -> Message:
+    text = raw.get("text")
+    if not isinstance(text, str):
+        text = text_of(raw, "content")
+    return Message(_time(raw), kind, what, text, raw.get("partial") is True, raw.get("isAnswered") is True, raw)
+
+
+def _time(raw: Object) -> str:
+    for name in ("ts", "timestamp"):
+        value = raw.get(name)
+        if isinstance(value, str) and value:
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool) and (number := int_of(raw, name)):
+            return str(number)
+    return ""
+
+
+# --- what calls are about
+
+
+def call_name(message: Message, data: Object) -> str:
+    """The tool's own name where the message has one, else the vocabulary's word."""
+    return text_of(data, "tool", "toolName") or message.what
+
+
+def call_args(message: Message, data: Object) -> Json:
+    """The arguments as the agent shows them."""
+    if message.what == "command":
+        return {"command": message.text.removesuffix(APPROVAL_MARK) or text_of(data, "command")}
+    if message.what == "use_mcp_server":
+        return object_of(data, "arguments") or object_in(text_of(data, "arguments")) or data
+    if data:
+        return {name: value for name, value in data.items() if name != "tool"}
+    return {"text": message.text} if message.text else None
+
+
+#: How Cline 1 marks a command that a person must allow.
+APPROVAL_MARK = "REQ_APP"
+
+
+class Result(Struct, frozen=True, gc=False):
+    """How a call ended, as the next request tells the model."""
+
+    ok: bool
+    denied: bool
+    text: str
+
+
+#: Where a result begins: the call in brackets, at a line's beginning.
+_RESULT = re.compile(r"^\[[^\n]*\] Result:", re.MULTILINE)
+#: What Cline and its kin write after a result, for the model only.
+_AFTER_RESULT = ("\n\n\n# task_progress", "\n\n# task_progress", "\n\n# Reminder", "<environment_details>")
+_DENIED = ("The user denied this operation", "The user rejected this operation")
+_FAILED = "The tool execution failed"
+#: A call that failed while it was streamed has a second result, which says nothing.
+_EMPTY = "(tool did not return anything)"
+
+
+def results_in(request: str) -> list[Result]:
+    """The results in a request, in the order of their calls."""
+    if "] Result:" not in request:
+        return []
+    results = [_result(part) for part in _RESULT.split(request)[1:]]
+    return [one for one in results if one.text != _EMPTY] or results
+
+
+def _result(part: str) -> Result:
+    for mark in _AFTER_RESULT:
+        part = part.partition(mark)[0]
+    text = part.strip()
+    denied = text.startswith(_DENIED)
+    return Result(not denied and not text.startswith(_FAILED), denied, text)

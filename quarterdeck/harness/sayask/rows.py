@@ -1,0 +1,131 @@
+"""Messages merged into rows: one row for each (time, kind, what), and what is being said in them.
+
+The same message comes many times: it grows while it is partial, comes again on Cline 1's second stream, and again when
+something about it changes. A whole message takes the place of a partial one, never the reverse; a longer text takes the
+place of a shorter one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from quarterdeck import events as ev
+from quarterdeck.events import Block
+from quarterdeck.harness.base import BookTranslator, object_of, text_of
+from quarterdeck.harness.sayask.message import Key, Message
+
+#: How the modes of these agents are called on our scale. In act mode they ask, unless they were started otherwise.
+_MODES = {"plan": "plan", "act": "ask", "architect": "plan", "code": "ask"}
+
+
+class Row(Struct, gc=False):
+    """What is known of a message. `call` and `said` name the call and the text that it became."""
+
+    partial: bool = True
+    digest: int = 0
+    size: int = -1
+    call: str = ""
+    said: str = ""
+    told: bool = False
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the message is here for the first time."""
+        return self.size < 0
+
+
+Handler: TypeAlias = Callable[[Message, Row], None]
+
+
+class Rows(BookTranslator):
+    """Rows, and the texts in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handlers: dict[str, Handler] = {}
+        self.ignored: frozenset[str] = frozenset()
+        self.rows: dict[Key, Row] = {}
+        #: Messages up to this time were told before this translator began.
+        self.floor = 0
+        #: A person cancelled: what still comes restates the past until new work begins.
+        self.halted = False
+        self.model = ""
+        self.mode = ""
+
+    def take(self, message: Message) -> bool:
+        """Merges a message and tells what is new in it; whether its kind is known."""
+        name = f"{message.kind}:{message.what}"
+        handler = self.handlers.get(name)
+        if handler is None:
+            return name in self.ignored
+        row = self.rows.get(message.key) if message.ts else None
+        if row is None:
+            row = Row()
+            if message.ts:
+                self.rows[message.key] = row
+            if 0 < message.age <= self.floor:
+                row.partial = False
+        size, digest = len(message.text), hash(message.text)
+        if not row.partial and self._is_old(message, row, size, digest):
+            row.size = max(row.size, size)
+            return True
+        if row.fresh:
+            self._settings(message)
+        handler(message, row)
+        row.size, row.digest = size, digest
+        row.partial = row.partial and message.partial
+        return True
+
+    def _is_old(self, message: Message, row: Row, size: int, digest: int) -> bool:
+        """Whether a row that is whole already says all of this."""
+        if row.fresh:
+            return True
+        if message.partial:
+            return size <= row.size
+        return digest == row.digest and not message.answered and not _changes(message)
+
+    def _settings(self, message: Message) -> None:
+        """The model and the mode stand on every message."""
+        info = object_of(message.raw, "modelInfo")
+        if not info:
+            return
+        model, mode = text_of(info, "modelId"), _MODES.get(text_of(info, "mode"), "")
+        if model and model != self.model:
+            self.book.write(
+                ev.ModelSwitched(to=model, from_=self.model) if self.model else ev.SettingChanged(model=model)
+            )
+            self.model = model
+        if mode and mode != self.mode:
+            if self.mode or mode == "plan":
+                self.book.write(ev.SettingChanged(mode=mode))
+            self.mode = mode
+
+    # --- what is said
+
+    def say_text(self, message: Message, row: Row) -> None:
+        self.speak(message, row, "text")
+
+    def say_reasoning(self, message: Message, row: Row) -> None:
+        self.speak(message, row, "thinking")
+
+    def speak(self, message: Message, row: Row, kind: Literal["text", "thinking"]) -> None:
+        """A text that grows, then is whole. Without words there is nothing to show."""
+        if row.fresh and self.halted:
+            return
+        name = row.said = row.said or message.ts or f"text-{len(self.rows)}"
+        if message.partial:
+            if message.text:
+                (self.book.text_so_far if kind == "text" else self.book.thinking_so_far)(name, 0, message.text)
+            return
+        if self.book.turn and message.text.strip() and row.partial:
+            (self.book.text_so_far if kind == "text" else self.book.thinking_so_far)(name, 0, message.text)
+        blocks = (Block(kind=kind, text=message.text),) if message.text.strip() else None
+        self.book.message_done(name, blocks)
+
+
+def _changes(message: Message) -> bool:
+    """Whether a message that says the same words still says something new."""
+    return message.raw.get("commandCompleted") is True or isinstance(message.raw.get("metadata"), dict)

@@ -1,0 +1,400 @@
+"""The say/ask vocabulary (seed 000) as canonical events: Cline 1 (two streams), Cline 2 and Kilo before 7.
+
+One handler per message, named after it: `HANDLERS` says which. What means nothing to the state is in `IGNORED`; only
+what stands in neither is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+from quarterdeck import events as ev
+from quarterdeck.events import Json
+from quarterdeck.harness.base import Object, Translator, ignored, int_of, list_of, object_of, text_of
+from quarterdeck.harness.detect import Detecting, acp_or_sayask
+from quarterdeck.harness.failures import failure_kind
+from quarterdeck.harness.lines import LineBuffer, object_in, plain
+from quarterdeck.harness.sayask.history import HOLD_PAST_S, HOLD_S, history_of, is_past
+from quarterdeck.harness.sayask.message import Message, message_of, partial_message_of
+from quarterdeck.harness.sayask.rows import Row
+from quarterdeck.harness.sayask.turns import FAILED_ASKS, Turns
+from quarterdeck.kernel.view import View
+
+RESUMES = frozenset({"resume_task", "resume_completed_task"})
+
+#: message → method.
+HANDLERS: dict[str, str] = {
+    "say:task": "say_task",
+    "say:text": "say_text",
+    "say:reasoning": "say_reasoning",
+    "say:completion_result": "say_completion_result",
+    "say:user_feedback": "say_user_feedback",
+    "say:user_feedback_diff": "say_user_feedback_diff",
+    "say:api_req_started": "say_api_req_started",
+    "say:api_req_retried": "say_api_req_retried",
+    "say:error_retry": "say_error_retry",
+    "say:api_req_retry_delayed": "say_api_req_retry_delayed",
+    "say:condense_context": "say_condense_context",
+    "say:condense_context_error": "say_condense_context_error",
+    "say:tool": "say_call",
+    "say:command": "say_call",
+    "say:use_mcp_server": "say_call",
+    "say:browser_action": "say_call",
+    "say:browser_action_launch": "say_call",
+    "say:command_output": "command_output",
+    "say:mcp_server_request_started": "say_runs",
+    "say:mcp_server_response": "say_done",
+    "say:browser_action_result": "say_done",
+    "say:error": "say_call_error",
+    "say:diff_error": "say_call_error",
+    "say:command_permission_denied": "say_call_error",
+    "say:clineignore_error": "say_warning",
+    "say:rooignore_error": "say_warning",
+    "say:shell_integration_warning": "say_warning",
+    "say:too_many_tools_warning": "say_warning",
+    "say:info": "say_info",
+    "say:mcp_notification": "say_info",
+    "say:subtask_result": "say_info",
+    "say:task_progress": "say_task_progress",
+    "say:checkpoint_created": "say_checkpoint",
+    "say:checkpoint_saved": "say_checkpoint",
+    "ask:tool": "ask_call",
+    "ask:command": "ask_call",
+    "ask:use_mcp_server": "ask_call",
+    "ask:browser_action_launch": "ask_call",
+    "ask:new_task": "ask_call",
+    "ask:condense": "ask_call",
+    "ask:report_bug": "ask_call",
+    "ask:summarize_task": "ask_call",
+    "ask:command_output": "command_output",
+    "ask:followup": "ask_question",
+    "ask:plan_mode_respond": "ask_question",
+    "ask:act_mode_respond": "ask_question",
+    "ask:completion_result": "ask_completion_result",
+    **{f"ask:{name}": "ask_failed" for name in FAILED_ASKS},
+    **{f"ask:{name}": "ask_resume" for name in RESUMES},
+}
+
+#: Said for the agent's own page, or told by other messages too.
+IGNORED = frozenset(
+    f"say:{name}"
+    for name in (
+        "api_req_finished",
+        "api_req_deleted",
+        "api_req_rate_limit_wait",
+        "deleted_api_reqs",
+        "load_mcp_documentation",
+        "generate_explanation",
+        "hook_status",
+        "hook_output_stream",
+        "conditional_rules_applied",
+        "codebase_search_result",
+        "sliding_window_truncation",
+        "user_edit_todos",
+        "image",
+        "shell_integration_warning_with_suggestion",
+    )
+)
+#: Lines of Kilo's own interface that are no messages of the agent.
+_OWN_LINES: dict[str, Literal["info", "error"] | None] = {
+    "system": "info",
+    "error": "error",
+    "user": None,
+    "assistant": None,
+    "empty": None,
+    "requestCheckpointRestoreApproval": None,
+}
+_SHUTTING_DOWN = " received, shutting down"
+
+
+class SayAsk(Turns):
+    """Reads the streams of one process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handlers = {name: getattr(self, method) for name, method in HANDLERS.items()}
+        self.ignored = IGNORED
+        self.readers |= {
+            "stdout": self.read_stdout,
+            "stdout.state": self.read_stdout,
+            "stdout.partial": self.read_partial,
+            "stdout.view": ignored,
+            "stdin": self.read_stdin,
+            "stdin.rpc": ignored,
+        }
+        self._objects: dict[str, Callable[[Object], None]] = {
+            "session_created": self.session_created,
+            "session_title_generated": self.session_title_generated,
+            "mode_changed": self.mode_changed,
+            "task_started": self.session_created,
+            "welcome": self.welcome,
+            "error": self.error,
+        }
+        self._commands: dict[str, Callable[[Object], None]] = {
+            "askResponse": self.ask_response,
+            "respondToApproval": self.respond_to_approval,
+            "cancelTask": self.cancel_task,
+            "newTask": self.user_input,
+            "user_input": self.user_input,
+            "response": self.user_input,
+            "approval": self.approval,
+            "rejection": self.rejection,
+            "abort": self.cancel_task,
+            "showTaskWithId": self.show_task,
+        }
+        self._lines = LineBuffer()
+        #: The first messages of a task, until it is known whether they are the past.
+        self._held: list[Message] = []
+        self._loading = True
+        self._shutting_down = False
+
+    def restore(self, view: View) -> None:
+        """What the timeline holds was told; only what is newer is news."""
+        super().restore(view)
+        times = [name.partition(":")[0].removeprefix("call-") for name in view.timeline.places]
+        self.floor = max((int(time) for time in times if time.isdecimal() and len(time) < 20), default=0)
+        self.model = view.state.profile.model
+        self.requested = bool(self.floor)
+        self._loading = not self.requested
+        self.pending = [call for call, one in self.book.calls.items() if not one.path]
+        self.command = self.pending[-1] if self.pending else ""
+
+    # --- sources
+
+    def read_stdout(self, data: Json) -> bool:
+        if isinstance(data, str):
+            return self._read_text(data)
+        if not isinstance(data, dict):
+            return False
+        found = cast(Object, data)
+        message = message_of(found)
+        if message is not None:
+            self._hello()
+            return self._read_message(message)
+        raw = found.get("raw", found.get("_raw"))
+        if isinstance(raw, str) and len(found) == 1:
+            return self._read_text(raw)
+        return self._read_object(found)
+
+    def read_partial(self, data: Json) -> bool:
+        if not isinstance(data, dict):
+            return False
+        self._hello()
+        return self._read_message(partial_message_of(cast(Object, data)))
+
+    def _read_text(self, text: str) -> bool:
+        """A line that the driver left as it was: objects in disguise, or words for people."""
+        pieces = [*self._lines.feed(text.encode("utf-8", "replace")), *self._lines.flush()]
+        known = True
+        for piece in pieces:
+            if isinstance(piece, str):
+                self._read_words(piece)
+            else:
+                known = self.read_stdout(piece) and known
+        return known
+
+    def _read_words(self, words: str) -> None:
+        """Cline 2 says on its output that a signal ends it."""
+        if _SHUTTING_DOWN in words:
+            self._go_live()
+            self._shutting_down = True
+        self.book.notice(plain(words))
+
+    def _read_object(self, found: Object) -> bool:
+        name = text_of(found, "event", "type")
+        reader = self._objects.get(name)
+        if reader is not None and (name != "error" or found.get("source") != "cli"):
+            reader(found)
+            return True
+        if name in _OWN_LINES:
+            level = _OWN_LINES[name]
+            if level is not None:
+                self.book.notice(text_of(found, "content", "message"), level)
+            return True
+        return False
+
+    def _read_message(self, message: Message) -> bool:
+        if not self._loading or message.key in self.rows or 0 < message.age <= self.floor:
+            return self.take(message)
+        if f"{message.kind}:{message.what}" not in self.handlers:
+            return f"{message.kind}:{message.what}" in self.ignored
+        if message.what in RESUMES:
+            self._past_loaded(message)
+        elif message.partial or self._is_new_request(message):
+            self._go_live()
+            return self.take(message)
+        else:
+            self._held.append(message)
+            self.set_timer("loading", HOLD_PAST_S if any(map(is_past, self._held)) else HOLD_S)
+        return True
+
+    def _is_new_request(self, message: Message) -> bool:
+        if message.what != "api_req_started" or is_past(message):
+            return False
+        return not any(one.what == "api_req_started" for one in self._held)
+
+    def on_loading(self) -> None:
+        """Nothing more of a past came: this is new work."""
+        self._go_live()
+
+    def _go_live(self) -> None:
+        self._loading = False
+        self.clear_timer("loading")
+        held, self._held = self._held, []
+        for message in held:
+            self.take(message)
+
+    def _past_loaded(self, message: Message) -> None:
+        """All that was held is the past, and nothing of it is new work."""
+        self._loading = False
+        self.clear_timer("loading")
+        held, self._held = self._held, []
+        for one in (*held, message):
+            self.rows[one.key] = Row(partial=False, digest=hash(one.text), size=len(one.text))
+            self._settings(one)
+        self.requested = self.offered = True
+        last = held[-1].what if held else ""
+        finished = message.what == "resume_completed_task" or last == "completion_result"
+        self.book.restored(finished, history_of(held))
+
+    def _hello(self, native: str = "", model: str = "") -> None:
+        if not self.book.ready_seen or native:
+            self.book.ready(native, model, resumable=True)
+
+    def on_exit(self, code: int | None, signal: str | None) -> None:
+        """An exit while the agent offers to resume, or that it said it would make, is no end of the work."""
+        self._go_live()
+        self._lines.reset()
+        asked = self.book.stop_asked or self._shutting_down or (code == 0 and self.offered)
+        self.timers.clear()
+        self.calls_over()
+        self.book.process_exited(code, signal, asked=asked)
+        self._new_task()
+
+    def _new_task(self) -> None:
+        self._loading = True
+        self._shutting_down = self.requested = self.halted = self.cancelling = self.offered = False
+        self.failed = None
+
+    # --- lines that are no messages
+
+    def session_created(self, found: Object) -> None:
+        if self.requested and text_of(found, "sessionId", "taskId"):
+            self._new_task()
+        self._hello(text_of(found, "sessionId", "taskId"), text_of(found, "model"))
+
+    def session_title_generated(self, found: Object) -> None:
+        title = text_of(found, "title")
+        if title:
+            self.book.write(ev.TitleGenerated(title=title))
+
+    def mode_changed(self, found: Object) -> None:
+        mode = text_of(found, "mode")
+        if mode:
+            self.book.write(ev.SettingChanged(mode=mode))
+
+    def welcome(self, found: Object) -> None:
+        """Where Kilo works, and what it was told there."""
+        options = object_of(found, "metadata", "welcomeOptions") or object_of(found, "metadata")
+        kept = {name: value for name in _WELCOME if (value := text_of(options, name))}
+        instructions: list[Any] = [one for one in list_of(options, "instructions") if isinstance(one, str) and one]
+        self._hello()
+        self.book.write(ev.PluginEvent(name="welcome", payload=kept | _given("instructions", instructions)))
+
+    def error(self, found: Object) -> None:
+        """Cline 2's last word before it leaves with a failure. An ask may have told it before."""
+        self._go_live()
+        self._hello()
+        told = text_of(found, "message", "content")
+        data = object_in(told) or {}
+        words = text_of(data, "message") or told
+        self.fail(failure_kind(words, int_of(data, "status")), words)
+
+    def say_info(self, message: Message, row: Row) -> None:
+        if row.partial and not message.partial:
+            self._whole_question()
+            self.book.notice(message.text)
+
+    def say_warning(self, message: Message, row: Row) -> None:
+        if row.partial and not message.partial:
+            self.book.notice(message.text, "warning")
+
+    def say_checkpoint(self, message: Message, row: Row) -> None:
+        """Internal: it has no text and changes nothing."""
+        if row.fresh:
+            saved = text_of(message.raw, "lastCheckpointHash") or message.ts
+            self.book.write(ev.CheckpointSaved(checkpoint_id=saved))
+
+    # --- what we sent
+
+    def read_stdin(self, data: Json) -> bool:
+        if not isinstance(data, dict):
+            return isinstance(data, str)
+        found = cast(Object, data)
+        name = text_of(found, "type") or text_of(found, "call").rpartition(".")[2]
+        reader = self._commands.get(name)
+        if reader is not None:
+            reader(found)
+        return reader is not None
+
+    def ask_response(self, found: Object) -> None:
+        how = text_of(found, "askResponse", "responseType")
+        self._answered(how == "yesButtonClicked", how != "messageResponse", text_of(found, "text"), found)
+
+    def respond_to_approval(self, found: Object) -> None:
+        self._answered(found.get("approved") is True, True, text_of(found, "text"), found)
+
+    def approval(self, found: Object) -> None:
+        self._answered(True, True, text_of(found, "content"), found)
+
+    def rejection(self, found: Object) -> None:
+        self._answered(False, True, text_of(found, "content"), found)
+
+    def user_input(self, found: Object) -> None:
+        self._answered(False, False, text_of(found, "content", "text"), found)
+
+    def _answered(self, yes: bool, button: bool, text: str, found: Object) -> None:
+        """A button or a text of a person, for whatever is asked now."""
+        approval, question = self.open_gate("approval"), self.open_gate("question")
+        call = self.book.gates[approval].call_id if approval else ""
+        if approval and yes:
+            self.allow(call, "user")
+        elif approval:
+            self.refuse(call, "user", text)
+        elif question:
+            self.sent.append(text)
+            self.book.answer(question, text or ("yes" if yes else "no"), by="user")
+        elif text and not button:
+            self.prompted(text, text_of(found, "id", "message_id"))
+            self.sent.append(text)
+
+    def cancel_task(self, found: Object) -> None:
+        """Only what comes back shows that it was cancelled; until then the turn goes on."""
+        del found
+        self.cancelling = bool(self.book.turn)
+
+    def show_task(self, found: Object) -> None:
+        """Another task is opened: its past follows."""
+        del found
+        self._new_task()
+
+
+_WELCOME = ("worktreeBranch", "worktreePath", "branch", "path", "workspace")
+
+
+def _given(name: str, values: list[Any]) -> dict[str, list[Any]]:
+    """An empty list counts as none."""
+    return {name: values} if values else {}
+
+
+def sayask() -> Translator:
+    """Any agent that speaks it."""
+    return SayAsk()
+
+
+def cline() -> Translator:
+    """Cline speaks ACP too, when it is started so: the first object tells."""
+    from quarterdeck.harness.acp.translate import cline as cline_acp
+
+    return Detecting({"sayask": SayAsk(), "acp": cline_acp()}, acp_or_sayask)

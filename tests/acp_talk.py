@@ -1,0 +1,204 @@
+"""An ACP conversation for tests: both sides' messages go in, and after each one the view is held against the rules.
+
+talk = AcpTalk("gemini").opened()
+talk.prompt("hi")
+talk.says("Hello")
+talk.ends("end_turn")
+assert talk.phase == "completed"
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body, Event, type_of
+from quarterdeck.harness.base import Signal, Translator, origin_of
+from quarterdeck.harness.registry import translator
+from quarterdeck.kernel.state import State
+from quarterdeck.kernel.timeline import Entry, window
+from quarterdeck.kernel.view import View, fold
+from tests.fuzz.legal import unclosed, violations
+
+OPTIONS = [
+    {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
+    {"optionId": "always", "name": "Always", "kind": "allow_always"},
+    {"optionId": "no", "name": "No", "kind": "reject_once"},
+]
+#: What each agent answers to initialize, as far as it matters.
+INITIALIZED: dict[str, dict[str, Any]] = {
+    "acp": {"agentInfo": {"name": "somebody", "version": "9"}},
+    "gemini": {"agentInfo": {"name": "gemini-cli", "version": "0.61.0"}},
+    "opencode": {"agentInfo": {"name": "OpenCode", "version": "1.18.33"}},
+    "kilo": {"agentInfo": {"name": "Kilo", "version": "7.7.7"}},
+    "cline": {"agentInfo": {"name": "cline", "version": "2.18.0"}},
+}
+
+
+class AcpTalk:
+    """A translator, a clock, and the view that its events make."""
+
+    def __init__(self, agent: str = "acp") -> None:
+        self.agent = agent
+        self.translator: Translator = translator(agent)
+        self.now = 0.0
+        self.bodies: list[Body] = []
+        self.view = View()
+        self._told([ev.SessionOpened(agent=agent)], "supervisor")
+        self._ids = 0
+        self.last_prompt = 0
+
+    # --- feeding
+
+    def feed(self, src: str, data: Any, after: float = 0.01) -> list[Body]:
+        self.wait(after)
+        return self._told(self.translator.feed(Signal(src, data), self.now), origin_of(src))
+
+    def wait(self, seconds: float) -> list[Body]:
+        """Time passes; deadlines fire when they are due."""
+        until, told = self.now + seconds, list[Body]()
+        while (due := self.translator.deadline()) is not None and due <= until:
+            self.now = due
+            told += self._told(self.translator.tick(due), "supervisor")
+        self.now = until
+        return told
+
+    def over(self) -> list[Body]:
+        return self._told(self.translator.end(self.now), "supervisor")
+
+    def restarted(self) -> AcpTalk:
+        """Another deck process takes over in the middle: a new translator that knows the view."""
+        self.translator = translator(self.agent)
+        self.translator.restore(self.view)
+        return self
+
+    def _told(self, bodies: list[Body], origin: ev.Origin) -> list[Body]:
+        for body in bodies:
+            event = Event("s", self.view.index + 1, int(self.now * 1000), origin, body)
+            self.view = fold(self.view, event)
+        self.bodies += bodies
+        assert violations(self.view) == [], [type_of(body) for body in bodies]
+        assert unclosed(self.bodies) == []
+        return bodies
+
+    # --- our side
+
+    def request(self, method: str, params: Any = None) -> int:
+        self._ids += 1
+        self.feed("stdin", {"jsonrpc": "2.0", "id": self._ids, "method": method, "params": params or {}})
+        return self._ids
+
+    def notify(self, method: str, **params: Any) -> list[Body]:
+        return self.feed("stdin", {"jsonrpc": "2.0", "method": method, "params": params})
+
+    def reply(self, key: Any, result: Any = None, error: Any = None) -> list[Body]:
+        return self.feed("stdin", _answer(key, result, error))
+
+    def choose(self, key: Any, option: str) -> list[Body]:
+        return self.reply(key, {"outcome": {"outcome": "selected", "optionId": option}})
+
+    def prompt(self, text: str = "hi", session: str = "s1", **more: Any) -> int:
+        blocks = [{"type": "text", "text": text}]
+        self.last_prompt = self.request("session/prompt", {"sessionId": session, "prompt": blocks, **more})
+        return self.last_prompt
+
+    def cancel(self, session: str = "s1") -> list[Body]:
+        return self.notify("session/cancel", sessionId=session)
+
+    # --- the agent's side
+
+    def answer(self, key: Any, result: Any = None, error: Any = None) -> list[Body]:
+        return self.feed("stdout", _answer(key, result, error))
+
+    def update(self, what: str, session: str = "s1", **fields: Any) -> list[Body]:
+        params = {"sessionId": session, "update": {"sessionUpdate": what, **fields}}
+        return self.feed("stdout", {"jsonrpc": "2.0", "method": "session/update", "params": params})
+
+    def says(self, text: str, **fields: Any) -> list[Body]:
+        return self.update("agent_message_chunk", content={"type": "text", "text": text}, **fields)
+
+    def thinks(self, text: str, **fields: Any) -> list[Body]:
+        return self.update("agent_thought_chunk", content={"type": "text", "text": text}, **fields)
+
+    def user_said(self, text: str, **fields: Any) -> list[Body]:
+        return self.update("user_message_chunk", content={"type": "text", "text": text}, **fields)
+
+    def calls(self, call_id: str = "c1", status: str = "pending", **fields: Any) -> list[Body]:
+        fields = {"title": "bash", "kind": "execute", **fields}
+        return self.update("tool_call", toolCallId=call_id, status=status, **fields)
+
+    def call_is(self, status: str, call_id: str = "c1", **fields: Any) -> list[Body]:
+        return self.update("tool_call_update", toolCallId=call_id, status=status, **fields)
+
+    def asks(self, key: Any = 0, call_id: str = "c1", session: str = "s1", **call: Any) -> list[Body]:
+        params = {
+            "sessionId": session,
+            "toolCall": {"toolCallId": call_id, "title": "ls", "kind": "execute", "status": "pending", **call},
+            "options": OPTIONS,
+        }
+        return self.wants("session/request_permission", params, key)
+
+    def wants(self, method: str, params: Any, key: Any) -> list[Body]:
+        return self.feed("stdout", {"jsonrpc": "2.0", "id": key, "method": method, "params": params})
+
+    def ends(self, stop: str = "end_turn", key: Any = None, **more: Any) -> list[Body]:
+        return self.answer(self.last_prompt if key is None else key, {"stopReason": stop, **more})
+
+    # --- beginnings
+
+    def started(self) -> AcpTalk:
+        """The process runs and has answered initialize."""
+        self.feed("proc", {"event": "start"})
+        self.answer(self.request("initialize"), INITIALIZED[self.agent])
+        return self
+
+    def opened(self, session: str = "s1", **result: Any) -> AcpTalk:
+        """A new session, ready for a prompt."""
+        self.started()
+        self.answer(self.request("session/new"), {"sessionId": session, **result})
+        return self
+
+    def prompted(self, text: str = "hi") -> AcpTalk:
+        """A session that works on its first prompt."""
+        self.opened()
+        self.prompt(text)
+        return self
+
+    # --- looking
+
+    @property
+    def state(self) -> State:
+        return self.view.state
+
+    @property
+    def phase(self) -> str:
+        return self.state.phase.value
+
+    @property
+    def activity(self) -> str:
+        return self.state.activity.value
+
+    @property
+    def entries(self) -> list[Entry]:
+        return window(self.view.timeline)
+
+    def texts(self, *kinds: str) -> list[str]:
+        """The entries' texts, of these kinds or of all."""
+        return [entry.text for entry in self.entries if not kinds or entry.kind in kinds]
+
+    def tools(self) -> list[tuple[str, str]]:
+        return [(entry.tool_step.tool_name, entry.tool_step.phase) for entry in self.entries if entry.tool_step]
+
+    def told(self, kind: type[Body]) -> list[Any]:
+        """All events of this type."""
+        return [body for body in self.bodies if isinstance(body, kind)]
+
+    def activities(self) -> list[str]:
+        """What the activity was, one after the other."""
+        changes = self.told(ev.StateChange)
+        return [f"{body.state}/{body.sub}" if body.sub else body.state for body in changes]
+
+
+def _answer(key: Any, result: Any, error: Any) -> dict[str, Any]:
+    how = {"error": error} if error is not None else {"result": {} if result is None else result}
+    return {"jsonrpc": "2.0", "id": key, **how}

@@ -1,0 +1,176 @@
+"""The deck by itself: it starts and ends processes, delivers what waits, shuts down, repairs and takes over.
+
+Processes also die on their own: with a code, by a signal, before they are ready, in the middle of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body
+from tests.model.agent import BEGINNING, begun, prompted
+from tests.model.truth import Bounds, Call, Move, Truth, World, asked, without_process
+
+READY = ev.AgentReady(native_session_id="n1", capabilities=("steer",), resumable=True)
+
+
+def moves(world: World, _bounds: Bounds) -> Iterator[Move]:
+    """Everything that the deck may do, or find, now."""
+    truth = world.truth
+    if truth.lifecycle == "none":
+        adopted = Truth(lifecycle="active", process="up", has_run=True)
+        opened = ev.SessionOpened(agent="claude", owner="terminal")
+        yield Move("a session of a terminal is seen", "deck", (opened, READY), adopted, "idle")
+    elif truth.lifecycle == "active":
+        yield from _starts(truth, world)
+        yield from _delivers(truth, world)
+        yield from _ends_processes(truth, world)
+        yield from _shuts_down(truth, world)
+    else:
+        yield from _at_rest(truth)
+
+
+# --- processes come
+
+
+def _starts(truth: Truth, world: World) -> Iterator[Move]:
+    if truth.process == "waiting":
+        yield Move("the process starts", "deck", (ev.ProcessStarting(pid=1),), replace(truth, process="starting"))
+    if truth.process == "starting":
+        ready = replace(truth, process="up", has_run=True, promise="text" if truth.promise == "anew" else truth.promise)
+        yield Move("the process is ready", "deck", (READY,), ready)
+        if truth.promise == "first" and not world.view.state.beneath.requested:
+            yield Move("the request is seen before the session", "agent", (ev.RequestStart(),), truth)
+    if truth.is_free and not any(asked(truth)) and not truth.subs and not truth.shell:
+        yield Move("/clear in one word", "agent", (ev.AgentEnded(reason="clear"), READY), truth)
+        yield Move("the agent leaves", "agent", (ev.AgentEnded(),), replace(truth, left=True))
+    if truth.process == "up" and truth.left:
+        yield Move("the agent is back", "agent", (READY,), replace(truth, left=False))
+
+
+def _delivers(truth: Truth, world: World) -> Iterator[Move]:
+    """What waits is read when the agent is free; what was promised may turn out to be impossible."""
+    waiting = (*truth.prompts, *truth.steers)
+    if waiting and (truth.is_free or (truth.is_live and truth.promise == "restore" and not truth.step)):
+        rest = replace(truth, prompts=truth.prompts[1:], steers=truth.steers if truth.prompts else truth.steers[1:])
+        yield Move("the next text is read", "deck", prompted(waiting[0]), begun(rest))
+    if not truth.is_live or truth.step:
+        return
+    if truth.promise == "restore":
+        yield from _restores(truth, world)
+    elif truth.promise in ("text", "go_on"):
+        failed = (ev.CommandFailed(message="no"), ev.TurnFailed(kind="internal"))
+        yield Move("it cannot be delivered", "deck", failed, replace(truth, promise=""), "error")
+    elif truth.promise == "first":
+        refused = (ev.PromptRejected(reason="no", message_id=truth.prompts[0]), ev.AgentAbort(reason="prompt rejected"))
+        after = replace(truth, promise="", prompts=truth.prompts[1:])
+        yield Move("a plugin refuses the first prompt", "agent", refused, after, "stopped")
+
+
+def _restores(truth: Truth, world: World) -> Iterator[Move]:
+    """A suspended session is loaded: it waits to be resumed, or the agent asks again what it had asked."""
+    still_idle = world.view.state.beneath.value == "idle"
+    for finished in (False, True):
+        restored = (ev.TurnRestored(finished=finished),)
+        label = f"the {'finished' if finished else 'unfinished'} turn is restored"
+        yield Move(label, "deck", restored, replace(truth, promise=""), "idle" if still_idle else "paused")
+    stale = [gate for gate in world.view.state.gates.stale if gate.kind == "approval" and not gate.path]
+    if stale:
+        call = stale[-1].call_id
+        request = ev.GateRequest(gate_id=stale[-1].id, ref=call, tool="shell", call_id=call)
+        asks_again = replace(begun(truth), step="tools", calls=(Call(call, "asks"),))
+        bodies = (ev.AgentStart(), ev.ApprovalRequired(gate=request))
+        yield Move("the agent asks again", "agent", bodies, asks_again)
+
+
+# --- processes go
+
+
+def _ends_processes(truth: Truth, world: World) -> Iterator[Move]:
+    if truth.process not in ("starting", "up"):
+        return
+    gone = without_process(truth)
+    beneath, shown = world.view.state.beneath.value, world.view.state.phase.value
+    crashes: tuple[tuple[str, Body], ...] = (
+        ("exits with 1", ev.ProcessExited(code=1)),
+        ("crashes by a signal", ev.ProcessExited(signal="SIGSEGV")),
+        ("reports an error", ev.ProcessError(message="no")),
+    )
+    for label, body in crashes:
+        yield Move(f"the process {label}", "death", (body,), gone, "error")
+    quiet = _after_quiet_exit(beneath, shown)
+    yield Move("the process exits with 0", "death", (ev.ProcessExited(code=0),), gone, quiet)
+    stopped = ev.ProcessExited(signal="SIGTERM")
+    yield Move("somebody ends the process", "death", (stopped,), gone, _after_cancel(shown))
+    yield from _asked_exits(truth, gone, beneath)
+
+
+def _after_quiet_exit(beneath: str, shown: str) -> str:
+    """Design section 9: an open ask is withdrawn and that is a stop; paused and failed stay; else it is completed."""
+    if shown in ("waiting_approval", "waiting_input"):
+        return "stopped"
+    return beneath if beneath in ("paused", "error") else "completed"
+
+
+def _after_cancel(shown: str) -> str:
+    """000's rows of cancel_session."""
+    return shown if shown in ("idle", "completed") else "stopped"
+
+
+def _asked_exits(truth: Truth, gone: Truth, beneath: str) -> Iterator[Move]:
+    """Exits that we asked for are no failures."""
+    asked_for = (ev.ProcessExited(code=143, asked=True),)
+    if truth.step or truth.promise:
+        stopped = "idle" if truth.promise == "restore" and beneath == "idle" else "stopped"
+        yield Move("the deck kills the process", "death", asked_for, gone, stopped)
+    elif truth.process == "up" and is_reapable(truth):
+        yield Move("the reaper ends the idle process", "death", asked_for, gone, beneath)
+
+
+def is_reapable(truth: Truth) -> bool:
+    """X-039: never while busy, asked, queued, or with work in the background."""
+    busy = truth.step or truth.prompts or truth.steers or truth.subs or truth.shell
+    return not busy and not any(asked(truth))
+
+
+# --- the whole deck comes and goes
+
+
+def _shuts_down(truth: Truth, world: World) -> Iterator[Move]:
+    shown = world.view.state.phase.value
+    rested = replace(without_process(truth), lifecycle="suspended")
+    paused = "paused" if shown == "streaming" else "stopped"
+    after = paused if shown in ("creating", "streaming", "waiting_approval", "waiting_input") else shown
+    yield Move("the server shuts down", "deck", (ev.SessionSuspended(reason="shutdown"),), rested, after)
+    repair = (ev.OwnerChanged(epoch=2), ev.SessionSuspended(reason="found without its process"))
+    yield Move("start-up repair suspends it", "deck", repair, rested, after)
+    failed = replace(rested, lifecycle="error")
+    yield Move("the session fails for good", "deck", (ev.SessionFailed(message="no"),), failed)
+
+
+#: What a dying agent may still say.
+LATE: tuple[Body, ...] = (
+    ev.ToolExecutionEnd(name="shell", call_id="late"),
+    ev.ApprovalRequired(gate=ev.GateRequest(gate_id="late", tool="shell")),
+    ev.AskUser(question="late?", agent_path=("late",)),
+    ev.BackgroundStarted(kind="shell", id="late"),
+    *BEGINNING,
+    ev.StateChange(state="active", sub="thinking"),
+    ev.AgentReady(),
+    ev.ProcessStarting(),
+    ev.AgentEnd(),
+    ev.ProcessExited(code=1),
+)
+
+
+def _at_rest(truth: Truth) -> Iterator[Move]:
+    """Nothing that claims life moves a session at rest; only live evidence of its own process, found by us, wakes it."""
+    yield Move("late words of a dying agent", "agent", LATE, truth)
+    if truth.lifecycle == "suspended":
+        found = replace(truth, lifecycle="active", process="up")
+        back = (ev.SessionResumed(by="supervisor"), READY)
+        yield Move("its process is found alive, at rest", "deck", (*back, ev.TurnRestored()), found)
+        yield Move("its process is found alive, at work", "deck", (*back, *BEGINNING), begun(found), "streaming")

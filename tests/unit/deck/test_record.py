@@ -1,0 +1,131 @@
+"""One session's way into its log: at once for decisions, durable before anybody is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from quarterdeck import events as ev
+from quarterdeck.deck.record import Record, row_of, unpacked
+from quarterdeck.events import Event
+from quarterdeck.kernel.view import View, fold_all
+from quarterdeck.log.base import Append, LogUnavailable, Receipt
+from quarterdeck.log.memory import MemoryLog
+
+
+class Stubborn(MemoryLog):
+    """A log that can be told to refuse, and that waits until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(keep_deltas=True)
+        self.refusing = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.appends: list[Append] = []
+
+    async def append(self, append: Append) -> Receipt:
+        await self.gate.wait()
+        if self.refusing:
+            raise LogUnavailable("the disk is full")
+        self.appends.append(append)
+        return await super().append(append)
+
+
+def run(work: Callable[[Stubborn, Record, list[Event]], Awaitable[None]]) -> None:
+    async def main() -> None:
+        log, published = Stubborn(), list[Event]()
+
+        def publish(events: Sequence[Event]) -> None:
+            published.extend(events)
+
+        await work(log, Record(log, publish, "s1", clock=lambda: 5), published)
+
+    asyncio.run(main())
+
+
+def test_seen_at_once_and_published_when_durable() -> None:
+    async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+        log.gate.clear()
+        record.write([ev.SessionOpened(agent="test", prompt="x")], "user")
+        assert record.view.state.phase.value == "creating"
+        await asyncio.sleep(0)
+        assert published == []
+        assert record.durable == View()
+        log.gate.set()
+        await record.settled()
+        assert [event.index for event in published] == [1]
+        assert record.durable == record.view
+
+    run(work)
+
+
+def test_what_comes_during_an_append_shares_the_next() -> None:
+    async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+        record.write([ev.SessionOpened(agent="test")], "user")
+        await record.settled()
+        log.gate.clear()
+        record.write([ev.AgentStart(), ev.MessageStart(message_id="m")], "engine")
+        await asyncio.sleep(0)
+        for _ in range(50):
+            record.write([ev.MessageDelta(message_id="m", delta="x")], "engine")
+        log.gate.set()
+        await record.settled()
+        assert [len(append.events) for append in log.appends] == [1, 2, 50]
+        assert [event.index for event in published] == list(range(1, 54))
+        assert fold_all(published) == record.view
+
+    run(work)
+
+
+def test_a_refusal_takes_everything_back_and_tells_everybody() -> None:
+    async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+        record.write([ev.SessionOpened(agent="test", prompt="x")], "user")
+        await record.settled()
+        before = record.view
+        log.refusing = True
+        record.write([ev.AgentReady(), ev.AgentStart()], "engine")
+        with pytest.raises(LogUnavailable):
+            await record.settled()
+        assert record.view == before
+        assert len(published) == 1
+        log.refusing = False
+        record.write([ev.AgentReady()], "engine")
+        await record.settled()
+        assert [event.index for event in published] == [1, 2]
+
+    run(work)
+
+
+def test_the_log_is_well_formed_whatever_is_written() -> None:
+    async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+        record.write([ev.SessionOpened(agent="test")], "user")
+        record.write([ev.AgentStart(), ev.MessageDelta(message_id="m", delta="x"), ev.AgentStart()], "stream")
+        record.write([ev.SessionSuspended()], "supervisor")
+        await record.settled()
+        assert [event.type for event in published] == [
+            "session_opened",
+            "agent_start",
+            "message_start",
+            "message_delta",
+            "agent_abort",
+            "agent_start",
+            "session_suspended",
+            "agent_abort",
+        ]
+
+    run(work)
+
+
+def test_the_stored_view_and_row_are_the_fold() -> None:
+    async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+        record.write([ev.SessionOpened(agent="test", name="one", cwd="/w")], "user")
+        record.write([ev.AgentReady(native_session_id="n1", resumable=True), ev.AgentStart(), ev.AgentEnd()], "rpc")
+        await record.settled()
+        stored = await log.session("s1")
+        assert unpacked(stored.view) == record.view.state
+        assert stored.row == row_of(record.view)
+        assert (stored.row.resume_data, stored.row.supports_resume) == ("n1", True)
+
+    run(work)

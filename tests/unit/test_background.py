@@ -1,0 +1,36 @@
+"""Work that outlives the turn."""
+
+from __future__ import annotations
+
+from quarterdeck import events as ev
+from quarterdeck.kernel.background import Task, ended, started
+from tests.tape import START, STEP, tape
+
+SHELL = Task("shell", "b1", "make watch", 5)
+
+
+def test_work_is_there_from_its_start_to_its_end() -> None:
+    assert started((), SHELL) == (SHELL,)
+    assert ended((SHELL,), "b1") == ()
+    assert ended((SHELL,), "b2") == (SHELL,)
+
+
+def test_work_that_is_told_again_keeps_the_time_of_its_start() -> None:
+    running = (SHELL,)
+    assert started(running, Task("shell", "b1", "make watch", 9)) is running
+
+
+def test_a_finished_turn_leaves_it_running() -> None:
+    played = tape(ev.AgentStart(), ev.BackgroundStarted(kind="shell", id="b1", title="make"), ev.AgentEnd())
+    assert played.state.background == (Task("shell", "b1", "make", START + 2 * STEP),)
+    assert played.add(ev.BackgroundEnded(kind="shell", id="b1")).state.background == ()
+
+
+def test_work_of_a_sub_agent_counts_too() -> None:
+    played = tape(ev.BackgroundStarted(kind="subagent", id="k1", agent_path=("k",)))
+    assert [task.id for task in played.state.background] == ["k1"]
+    assert played.add(ev.BackgroundEnded(kind="subagent", id="k1", agent_path=("k",))).state.background == ()
+
+
+def test_nothing_outlives_the_process() -> None:
+    assert tape(ev.BackgroundStarted(kind="shell", id="b1"), ev.ProcessExited(code=0)).state.background == ()

@@ -1,0 +1,126 @@
+"""What the turn loop does, by the events that move it: open turns, parallel calls, calls that are held."""
+
+from __future__ import annotations
+
+import pytest
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body
+from tests.sessions import in_phase, works
+from tests.tape import Tape, approval
+
+REQUEST = ev.RequestStart()
+TEXT = ev.MessageStart(message_id="m1")
+THOUGHT = ev.ThinkingStart(message_id="m1")
+CALLS = ev.ToolCalls(count=2)
+QUESTION = ev.AskUser(question="Which branch?", gate_id="q1")
+ANSWER = ev.UserResponded(gate_id="q1", response="main")
+GATE_1, GATE_2 = approval("g1", "c1"), approval("g2", "c2")
+
+
+def runs(call_id: str) -> Body:
+    return ev.ToolExecutionStart(name="shell", call_id=call_id)
+
+
+def ends(call_id: str) -> Body:
+    return ev.ToolExecutionEnd(name="shell", call_id=call_id)
+
+
+def yes(gate_id: str) -> Body:
+    return ev.ApprovalResolved(gate_id=gate_id, status="approved", by="user")
+
+
+def no(gate_id: str) -> Body:
+    return ev.ApprovalResolved(gate_id=gate_id, status="rejected", by="user")
+
+
+#: what happens in an open turn → what the loop then does
+IN_A_TURN: list[tuple[tuple[Body, ...], str]] = [
+    ((), "running"),
+    ((TEXT,), "streaming"),
+    ((THOUGHT,), "streaming"),
+    ((TEXT, ev.MessageDelta(message_id="m1", delta="a")), "streaming"),
+    ((TEXT, CALLS), "executing_tools"),
+    ((TEXT, runs("c1")), "executing_tools"),
+    ((runs("c1"), ends("c1")), "executing_tools"),
+    ((runs("c1"), ends("c1"), REQUEST), "running"),
+    ((runs("c1"), TEXT), "streaming"),
+    ((QUESTION,), "executing_tools"),
+    ((QUESTION, ANSWER), "executing_tools"),
+    # a call that asks holds the turn when nothing runs beside it
+    ((GATE_1,), "idle"),
+    ((TEXT, CALLS, GATE_1), "idle"),
+    ((runs("c2"), GATE_1), "executing_tools"),
+    ((runs("c2"), GATE_1, ends("c2")), "idle"),
+    ((runs("c1"), GATE_1), "idle"),
+    # and goes on when the last one is decided, whichever way
+    ((GATE_1, yes("g1")), "running"),
+    ((GATE_1, no("g1")), "running"),
+    ((GATE_1, GATE_2, yes("g1")), "idle"),
+    ((GATE_1, GATE_2, yes("g1"), no("g2")), "running"),
+    ((GATE_1, GATE_2, yes("g1"), runs("c1")), "executing_tools"),
+    ((GATE_1, GATE_2, yes("g1"), runs("c1"), ends("c1")), "idle"),
+    ((runs("c1"), GATE_1, yes("g1")), "executing_tools"),
+    ((GATE_1, yes("g1"), ev.AgentResumed(trigger="tool_approved"), runs("c1")), "executing_tools"),
+    # a held turn goes on by what the agent then does, too
+    ((GATE_1, REQUEST), "running"),
+    ((GATE_1, runs("c1")), "executing_tools"),
+    ((GATE_1, ev.ToolBlocked(name="shell", call_id="c1")), "running"),
+    ((GATE_1, ev.AgentEnd()), "idle"),
+    ((GATE_1, ev.AgentAbort()), "idle"),
+    # a gate of a sub-agent, or a dialog, holds nothing
+    ((TEXT, approval("g1", path=("helper",))), "streaming"),
+    ((TEXT, ev.DialogRequired(method="confirm", gate_id="d1")), "streaming"),
+    # a second start in a turn is a new one
+    ((runs("c1"), ev.AgentStart()), "running"),
+]
+
+
+@pytest.mark.parametrize(("bodies", "expected"), IN_A_TURN)
+def test_in_a_turn(bodies: tuple[Body, ...], expected: str) -> None:
+    assert works().add(*bodies).state.run.value == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [REQUEST, TEXT, THOUGHT, CALLS, runs("c1"), ends("c1"), QUESTION, GATE_1, ev.AgentResumed(trigger="steering")],
+)
+def test_nothing_outside_a_turn_makes_the_loop_busy(body: Body) -> None:
+    tape = in_phase("completed").add(body)
+    assert tape.state.run.value == "idle"
+    assert tape.state.turn.calls == ()
+
+
+@pytest.mark.parametrize("before", [(), (TEXT,), (runs("c1"),), (GATE_1,)])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        ev.AgentEnd(),
+        ev.AgentAbort(),
+        ev.ProcessExited(code=0),
+        ev.ProcessError(),
+        ev.SessionSuspended(),
+        ev.SessionArchived(),
+        ev.SessionFailed(),
+    ],
+)
+def test_whatever_ends_the_turn_ends_the_run_and_its_calls(before: tuple[Body, ...], ending: Body) -> None:
+    tape = works().add(*before, ending)
+    assert (tape.state.run.value, tape.state.turn.is_open, tape.state.turn.calls) == ("idle", False, ())
+
+
+def test_a_held_turn_is_not_over() -> None:
+    tape = works().add(GATE_1)
+    assert (tape.state.run.value, tape.state.turn.is_open) == ("idle", True)
+    assert tape.view.timeline.streaming
+
+
+def test_a_turn_without_a_name_is_named_by_its_event() -> None:
+    tape = Tape().opened().add(ev.AgentStart())
+    assert tape.state.turn.id == "t2"
+    assert Tape().opened().add(ev.AgentStart(turn_id="turn-7")).state.turn.id == "turn-7"
+
+
+def test_the_cause_of_a_state_is_the_event_that_brought_it() -> None:
+    tape = works().add(TEXT, ev.MessageDelta(message_id="m1", delta="a"), ev.MessageDelta(message_id="m1", delta="b"))
+    assert (tape.state.run.type, tape.state.run.index) == ("message_start", tape.view.index - 2)
