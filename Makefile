@@ -10,7 +10,7 @@ INSTALL := $(PIP) install --require-hashes --requirement
 # pyright asks an index for newer releases of itself unless it is told not to.
 PYRIGHT := PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 PURE := quarterdeck/errors.py,quarterdeck/events/*,quarterdeck/kernel/*
-GENERATED_DOCS := tools/conformance.py tools/diagrams.py
+GENERATED_DOCS := tools/conformance.py tools/diagrams.py tools/agents.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

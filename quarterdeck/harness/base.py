@@ -56,6 +56,10 @@ class BookTranslator:
     it knew the signal. `timers` maps a name to the time at which `on_<name>` is to be called.
     """
 
+    #: A server on its standard input leaves with code zero only when that is closed, and closing it is ours to do: such
+    #: an exit was asked for, whether or not anybody wrote down that we did.
+    is_server = False
+
     def __init__(self) -> None:
         self.book = Book()
         self.unknown = 0
@@ -115,7 +119,8 @@ class BookTranslator:
     def on_exit(self, code: int | None, signal: str | None) -> None:
         """A translator that has open questions of its own closes them here first."""
         self.timers.clear()
-        self.book.process_exited(code, signal)
+        asked = self.book.stop_asked or (self.is_server and code == 0)
+        self.book.process_exited(code, signal, asked=asked)
 
 
 def ignored(_: Json) -> bool:

@@ -6,7 +6,7 @@ lines (Cline 1's own view does that): a line that begins an object and does not 
 closed. In such print the inner lines are indented, so a line that begins with a brace of its own shows that the held
 ones were prose after all.
 
-What is not an object is text: a number or a quoted word on a line is no event.
+What is not an object is text: a number or a quoted word on a line is no event. A list of objects is its objects.
 """
 
 from __future__ import annotations
@@ -47,6 +47,16 @@ def object_in(text: str | bytes) -> dict[str, Any] | None:
     except (msgspec.MsgspecError, *_NOT_JSON):
         return None
     return cast("dict[str, Any]", found) if isinstance(found, dict) else None
+
+
+def objects_in(text: str) -> list[dict[str, Any]]:
+    """The objects of the list that this text is; none when it is anything else."""
+    try:
+        found = _whole.decode(text)
+    except (msgspec.MsgspecError, *_NOT_JSON):
+        return []
+    listed = cast("list[Any]", found) if isinstance(found, list) else []
+    return listed if all(isinstance(one, dict) for one in listed) else []
 
 
 class LineBuffer:
@@ -93,6 +103,9 @@ class LineBuffer:
     def _objects(self, text: str, found: list[Piece]) -> None:
         """Objects one after the other; what follows the last one is text, or the beginning of a longer object."""
         text = text.strip()
+        if text.startswith("[") and (listed := objects_in(text)):
+            found.extend(listed)
+            return
         while text.startswith("{"):
             try:
                 one, end = _prefix.raw_decode(text)

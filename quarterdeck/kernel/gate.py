@@ -36,6 +36,7 @@ ASKS = {
     "mcp": "ask:use_mcp_server",
 }
 _DECISIONS_KEPT = 32
+_OLDEST_KEPT = 1 - _DECISIONS_KEPT
 
 
 class Gate(Struct, frozen=True, gc=False):
@@ -114,7 +115,7 @@ def closed(gates: Gates, gate: Gate, status: str, at: int, by: str = "", rule: s
     left = () if len(gates.open) == 1 else tuple([one for one in gates.open if one is not gate])
     stale = (*gates.stale, gate) if status == "stale" else gates.stale
     decision = Decision(gate.id, gate.ref, status, by, rule, at)
-    return Gates(left, stale, (*gates.decided[1 - _DECISIONS_KEPT :], decision))
+    return Gates(left, stale, (*gates.decided[_OLDEST_KEPT:], decision))
 
 
 def closed_where(gates: Gates, chosen: Callable[[Gate], bool], status: str, at: int) -> Gates:

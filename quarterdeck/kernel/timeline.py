@@ -29,6 +29,9 @@ KINDS: tuple[Kind, ...] = ("user", "assistant", "thinking", "tool", "error", "sy
 ToolPhase: TypeAlias = Literal["calling", "running", "done", "error"]
 TOOL_PHASES: tuple[ToolPhase, ...] = ("calling", "running", "done", "error")
 
+#: Kinds of entries that stand for something that runs.
+_RUNNABLE = ("tool", "bash")
+
 ARGS_PREVIEW = 200
 RESULT_PREVIEW = 4000
 #: The result of a call that was cut off.
@@ -89,15 +92,20 @@ class Growing(Struct, frozen=True, gc=False):
     rope: Rope = ()
 
 
+#: id → where its entry stands. A message that does not begin with block 0 is here too, as `message_id:`.
+Places: TypeAlias = Map[str, int]
+
+
 class Timeline(Struct, frozen=True, gc=False):
     """The whole conversation.
 
-    `unfinished` names the entries of calls and shell commands that have no end yet. `cards` holds the gates by the
-    entry that they stand on: beside the entries, because a decision is rarely the only thing that an event changes.
+    `unfinished` names the entries of calls and shell commands that have no end yet, and it has the last word: whatever
+    cuts them off empties it and touches no entry. `cards` holds the gates by the entry that they stand on: beside the
+    entries, because a decision is rarely the only thing that an event changes.
     """
 
     entries: PVector[Entry] = pvector()
-    places: Map[str, int] = Map()
+    places: Places = Map()
     open: tuple[Growing, ...] = ()
     streaming: bool = False
     unfinished: tuple[str, ...] = ()
@@ -115,20 +123,24 @@ def entry_id(message_id: str, block: int) -> str:
 def find(timeline: Timeline, identifier: str) -> Entry | None:
     """The entry of this id, if there is one."""
     place = timeline.places.get(identifier)
-    return None if place is None else timeline.entries[place]
+    if place is None:
+        return None
+    entry = timeline.entries[place]
+    if entry.kind in _RUNNABLE and identifier not in timeline.unfinished:
+        return _ended(entry)
+    return entry
 
 
 def appended(timeline: Timeline, entry: Entry) -> Timeline:
     """With one more entry; an id that is there already adds nothing."""
     if entry.id in timeline.places:
         return timeline
-    entries, places, _ = _added(timeline, entry)
+    entries, places, _ = _added(timeline.entries, timeline.places, entry)
     return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.cards)
 
 
-def _added(timeline: Timeline, entry: Entry) -> tuple[PVector[Entry], Map[str, int], int]:
+def _added(entries: PVector[Entry], places: Places, entry: Entry) -> tuple[PVector[Entry], Places, int]:
     """The entries and places with a new one, and where it stands: at the end, or in place of what was only passing."""
-    entries, places = timeline.entries, timeline.places
     place = len(entries)
     if place and entries[place - 1].passing:
         place -= 1
@@ -145,24 +157,33 @@ def changed(timeline: Timeline, entry: Entry) -> Timeline:
     return Timeline(entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, timeline.cards)
 
 
+def reworded(timeline: Timeline, name: str, text: str, gone: bool) -> Timeline:
+    """With another text in the entry of this name; `gone` when nothing is left to show."""
+    place = timeline.places[name]
+    entries = timeline.entries.set(place, replace(timeline.entries[place], text=text, gone=gone))
+    return Timeline(entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, timeline.cards)
+
+
 def with_unfinished(timeline: Timeline, entry: Entry) -> Timeline:
-    """With one more entry, of something that will end."""
-    entries, places, _ = _added(timeline, entry)
+    """With one more entry, of something that will end; one that is there already runs again."""
+    entries, places = timeline.entries, timeline.places
+    if entry.id not in places:
+        entries, places, _ = _added(entries, places, entry)
     unfinished = (*timeline.unfinished, entry.id)
     return Timeline(entries, places, timeline.open, timeline.streaming, unfinished, timeline.cards)
 
 
 def finished(timeline: Timeline, entry: Entry) -> Timeline:
     """With this entry, which ends what had begun under its id; the pieces that came meanwhile are told in it."""
-    name, places = entry.id, timeline.places
+    name, entries, places = entry.id, timeline.entries, timeline.places
     place = places.get(name)
     if place is None:
-        entries, places, _ = _added(timeline, entry)
+        entries, places, _ = _added(entries, places, entry)
     else:
-        entries = timeline.entries.set(place, entry)
+        entries = entries.set(place, entry)
     left = timeline.unfinished
     if name in left:
-        left = tuple([one for one in left if one != name])
+        left = () if len(left) == 1 else tuple([one for one in left if one != name])
     return Timeline(entries, places, _others(timeline.open, name), timeline.streaming, left, timeline.cards)
 
 
@@ -182,9 +203,29 @@ def begun(timeline: Timeline, entry: Entry, message_id: str, block: int) -> Time
     entries, places = timeline.entries, timeline.places
     place = places.get(entry.id)
     if place is None:
-        entries, places, place = _added(timeline, entry)
+        entries, places, place = _added(entries, places, entry)
+        if block:
+            places = _with_first(places, message_id, place)
     blocks = (*timeline.open, Growing(message_id, block, place))
     return Timeline(entries, places, blocks, timeline.streaming, timeline.unfinished, timeline.cards)
+
+
+def with_block(timeline: Timeline, entry: Entry, message_id: str, block: int) -> Timeline:
+    """With the entry of a block that came whole."""
+    entries, places, place = _added(timeline.entries, timeline.places, entry)
+    if block:
+        places = _with_first(places, message_id, place)
+    return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.cards)
+
+
+def _with_first(places: Places, message_id: str, place: int) -> Places:
+    """A message begins where its block 0 stands, unless another block came first: then that is noted."""
+    name = _beginning(message_id)
+    return places if name in places or entry_id(message_id, 0) in places else places.set(name, place)
+
+
+def _beginning(message_id: str) -> str:
+    return f"{message_id}:"
 
 
 def with_piece(timeline: Timeline, message_id: str, block: int, piece: str) -> Timeline | None:
@@ -204,12 +245,15 @@ def with_piece(timeline: Timeline, message_id: str, block: int, piece: str) -> T
     return None
 
 
-def settled(timeline: Timeline, blocks: tuple[Growing, ...]) -> Timeline:
-    """These blocks are whole: their texts move into their entries. A block that stayed empty leaves no entry."""
+def settled(timeline: Timeline, blocks: tuple[Growing, ...], restated: Collection[int] = ()) -> Timeline:
+    """These blocks are whole: their texts move into their entries, except where they are about to be restated.
+
+    A block that stayed empty leaves no entry.
+    """
     if not blocks:
         return timeline
     left = () if len(blocks) == len(timeline.open) else tuple([one for one in timeline.open if one not in blocks])
-    entries = _with_texts(timeline.entries, blocks)
+    entries = _with_texts(timeline.entries, [one for one in blocks if one.block not in restated])
     return Timeline(entries, timeline.places, left, timeline.streaming, timeline.unfinished, timeline.cards)
 
 
@@ -219,25 +263,31 @@ def settled_all(timeline: Timeline, streaming: bool) -> Timeline:
     return Timeline(entries, timeline.places, (), streaming, timeline.unfinished, timeline.cards)
 
 
-def cut_off(timeline: Timeline, outliving: Collection[str] = ()) -> Timeline:
-    """Nothing else goes on: open blocks are as whole as they will ever be, what is unfinished was interrupted."""
-    places = timeline.places
-    entries = _with_texts(timeline.entries, timeline.open)
-    left: list[str] = []
-    for name in timeline.unfinished:
-        if name in outliving:
-            left.append(name)
-        else:
-            place = places[name]
-            entries = entries.set(place, _interrupted(entries[place]))
-    return Timeline(entries, places, (), False, tuple(left), timeline.cards)
+def cut_off(
+    timeline: Timeline, outliving: Collection[str] = (), line: Entry | None = None, *, shells_too: bool = True
+) -> Timeline:
+    """Nothing else goes on: open blocks are as whole as they will ever be, what is unfinished was interrupted.
+
+    The user's own commands only with `shells_too`. `line` says why.
+    """
+    entries, places = _with_texts(timeline.entries, timeline.open), timeline.places
+    left = timeline.unfinished
+    if left:
+        go_on = outliving if shells_too else (*outliving, *shells(timeline))
+        left = tuple([name for name in left if name in go_on]) if go_on else ()
+    if line is not None and line.id not in places:
+        entries, places, _ = _added(entries, places, line)
+    return Timeline(entries, places, (), False, left, timeline.cards)
 
 
-def _interrupted(entry: Entry) -> Entry:
+def _ended(entry: Entry) -> Entry:
+    """The entry of a call or command that is not among the unfinished: if it seems to run, it was interrupted."""
     step, bash = entry.tool_step, entry.bash_result
-    if step is not None:
+    if step is not None and step.phase not in ("done", "error"):
         return replace(entry, tool_step=ToolStep(step.tool_name, step.tool_args, "error", INTERRUPTED))
-    return entry if bash is None else replace(entry, bash_result=BashResult(bash.command, bash.output))
+    if bash is not None and bash.running:
+        return replace(entry, bash_result=BashResult(bash.command, bash.output))
+    return entry
 
 
 def shells(timeline: Timeline) -> tuple[str, ...]:
@@ -245,7 +295,7 @@ def shells(timeline: Timeline) -> tuple[str, ...]:
     return tuple([name for name in timeline.unfinished if timeline.entries[timeline.places[name]].bash_result])
 
 
-def _with_texts(entries: PVector[Entry], blocks: tuple[Growing, ...]) -> PVector[Entry]:
+def _with_texts(entries: PVector[Entry], blocks: Iterable[Growing]) -> PVector[Entry]:
     for one in blocks:
         entry = entries[one.place]
         if one.rope:
@@ -257,13 +307,20 @@ def _with_texts(entries: PVector[Entry], blocks: tuple[Growing, ...]) -> PVector
 
 def blocks_of(timeline: Timeline, message_id: str) -> tuple[Growing, ...]:
     """The open blocks of one message, or the open output of one call."""
-    return tuple([one for one in timeline.open if one.message_id == message_id])
+    for one in timeline.open:
+        if one.message_id == message_id:
+            return tuple([other for other in timeline.open if other.message_id == message_id])
+    return ()
 
 
 def withdrawn(timeline: Timeline, message_id: str) -> Timeline:
     """Without what this message said, also where the turn's end made it whole already: its pieces may be dropped."""
-    entries = timeline.entries
-    for place, entry in enumerate(entries):
+    entries, places = timeline.entries, timeline.places
+    first = places.get(_beginning(message_id), places.get(entry_id(message_id, 0)))
+    if first is None:
+        return timeline
+    for place in range(first, len(entries)):
+        entry = entries[place]
         if entry.kind in ("assistant", "thinking") and entry.id.rpartition(":")[0] == message_id:
             entries = entries.set(place, replace(entry, gone=True))
     return replace(timeline, entries=entries)
@@ -288,6 +345,8 @@ def _as_it_is(timeline: Timeline, entry: Entry, growing: Growing | None) -> Entr
     """The entry with the text that came so far, and with its card."""
     if growing is not None:
         entry = _with_text(entry, text_of(growing.rope))
+    if entry.kind in _RUNNABLE and entry.id not in timeline.unfinished:
+        entry = _ended(entry)
     card = timeline.cards.get(entry.id)
     return entry if card is None else replace(entry, card=card)
 
@@ -321,21 +380,21 @@ def args_preview(args: Json) -> str:
 
 def _shortened(args: dict[str, Json]) -> dict[str, Json]:
     """A file's whole content among the arguments must not be encoded for the sake of one line."""
-    long = [name for name, value in args.items() if isinstance(value, str) and len(value) > ARGS_PREVIEW]
-    return {**args, **{name: args[name][:ARGS_PREVIEW] for name in long}} if long else args
+    for value in args.values():
+        if isinstance(value, str) and len(value) > ARGS_PREVIEW:
+            return {name: one[:ARGS_PREVIEW] if isinstance(one, str) else one for name, one in args.items()}
+    return args
 
 
 def result_preview(result: Json) -> str | None:
     """A result as text: a string as it is, a list of parts joined, anything else as JSON."""
     if result is None:
         return None
-    text = _joined(result)
+    text = result if isinstance(result, str) else _joined(result)
     return text if len(text) <= RESULT_PREVIEW else text[: RESULT_PREVIEW - 1] + "…"
 
 
 def _joined(result: Json) -> str:
-    if isinstance(result, str):
-        return result
     parts = cast("dict[str, Json]", result).get("content", result) if isinstance(result, dict) else result
     if isinstance(parts, list | tuple) and parts:
         texts = [_text_of_part(part) for part in cast("list[Json]", parts)]

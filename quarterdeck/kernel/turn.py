@@ -53,7 +53,7 @@ def _others(calls: tuple[Call, ...], call_id: str) -> tuple[Call, ...]:
     """Without this call; the same object when it is not among them."""
     for one in calls:
         if one.id == call_id:
-            return tuple([other for other in calls if other.id != call_id])
+            return () if len(calls) == 1 else tuple([other for other in calls if other.id != call_id])
     return calls
 
 

@@ -373,7 +373,7 @@ class TestEvents:
 
     @case("4-039")
     def test_tool_execution_end(self) -> None:
-        without_id = {"name": "shell", "call_id": ""}
+        without_id: dict[str, Any] = {"name": "shell", "call_id": ""}
         begun = (ev.ToolCall(**without_id), ev.ToolExecutionStart(**without_id))
         done = tape(*begun, ev.ToolExecutionEnd(**without_id, result="a.py"))
         failed = tape(ANNOUNCED, STARTED, FAILED)
@@ -526,7 +526,7 @@ def live(run: Run) -> list[Entry]:
 
 
 def streamed(message_id: str, block: Block) -> list[Body]:
-    where = {"message_id": message_id, "block": block.block}
+    where: dict[str, Any] = {"message_id": message_id, "block": block.block}
     if block.kind == "tool_call":
         return [ev.ToolCall(name=block.name, call_id=block.call_id, args=block.args, **where)]
     start, delta = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +19,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=10,
 )
-NAMES = st.sampled_from(["stdin", "stdout", "stderr", "hook", "hook.reply", "hook.disconnect", "file", "notify", "proc"])
+NAMES = st.sampled_from(
+    ["stdin", "stdout", "stderr", "hook", "hook.reply", "hook.disconnect", "file", "notify", "proc"]
+)
 
 
 def no_false_idle(view: View) -> None:
@@ -44,8 +48,8 @@ def test_no_value_at_all_makes_it_fail(signals: list[tuple[str, object]]) -> Non
 
 @settings(max_examples=40)
 @given(st.sampled_from(recordings("claude")), st.data())
-def test_a_recording_may_end_anywhere(path: object, data: st.DataObject) -> None:
-    lines = lines_of(path)  # type: ignore[arg-type]
+def test_a_recording_may_end_anywhere(path: Path, data: st.DataObject) -> None:
+    lines = lines_of(path)
     end = data.draw(st.integers(0, len(lines)))
     run = replayed("claude", lines[:end])
     assert run.unknown == 0

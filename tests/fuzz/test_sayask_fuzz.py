@@ -22,7 +22,16 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 TEXTS = st.sampled_from(
-    ["", "hello", '{"tool":"x"}', '{"question":"q","options":["a"]}', '{"request":"r"}', '{"tokensIn":5}', "- [ ] x", "{"]
+    [
+        "",
+        "hello",
+        '{"tool":"x"}',
+        '{"question":"q","options":["a"]}',
+        '{"request":"r"}',
+        '{"tokensIn":5}',
+        "- [ ] x",
+        "{",
+    ]
 )
 
 
@@ -83,7 +92,11 @@ def test_a_recording_may_end_anywhere(path: Path, data: st.DataObject) -> None:
 
 
 @settings(max_examples=200)
-@given(st.lists(st.binary(max_size=12) | st.sampled_from([b"{", b"}\n", b'{"a":1}', b"\n", b"\x1b[31m", b'"']), max_size=20))
+@given(
+    st.lists(
+        st.binary(max_size=12) | st.sampled_from([b"{", b"}\n", b'{"a":1}', b"\n", b"\x1b[31m", b'"']), max_size=20
+    )
+)
 def test_the_line_parser_takes_any_bytes_and_any_cuts(chunks: list[bytes]) -> None:
     whole, pieces = LineBuffer(), LineBuffer()
     expected = [*whole.feed(b"".join(chunks)), *whole.flush()]

@@ -16,7 +16,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "ben
 PAGES_WITH_EXAMPLES = [page for page in PAGES if EXAMPLES.search(page.read_text())]
 
 
-@pytest.mark.parametrize("tool", ["tools/diagrams.py", "tools/conformance.py"])
+@pytest.mark.parametrize("tool", ["tools/diagrams.py", "tools/conformance.py", "tools/agents.py"])
 def test_generated_pages_are_what_the_code_says(tool: str) -> None:
     answer = subprocess.run([sys.executable, tool, "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.events import (
@@ -224,8 +225,7 @@ class TestPrompts:
             ev.AgentStart(), ev.SteeringReceived(ref="r1", text="One"), ev.MessageDelta(message_id="a1", delta="x")
         )
         before = played.view.timeline
-        inner = type(body)(**{name: getattr(body, name) for name in body.__struct_fields__} | {"agent_path": ("k",)})
-        assert played.add(inner).view.timeline is before
+        assert played.add(replace(body, agent_path=("k",))).view.timeline is before
 
     def test_the_turn_of_a_session_at_rest_is_not_told(self) -> None:
         played = tape(ev.SessionArchived(), ev.PromptReceived(text="x", message_id="p"), ev.AgentStart())

@@ -151,7 +151,7 @@ class TestBlocksThatGrow:
         assert shown(settled_all(piece(growing(("m", 0)), "m", 0, ""), streaming=False)) == []
 
     def test_a_step_without_output_stays(self) -> None:
-        timeline = begun(holding(tool("c")), tool("c"), "c", -1)
+        timeline = begun(with_unfinished(EMPTY, tool("c")), tool("c"), "c", -1)
         assert window(settled_all(timeline, streaming=False)) == [tool("c")]
 
     def test_nothing_is_settled_where_nothing_is_open(self) -> None:
@@ -174,8 +174,8 @@ class TestBlocksThatGrow:
         assert [entry.id for entry in window(kept)] == ["m:0", "n:0", "n:1"]
 
     def test_output_grows_in_a_step_and_in_a_command(self) -> None:
-        timeline = begun(holding(tool("c"), shell("b")), tool("c"), "c", -1)
-        timeline = begun(timeline, shell("b"), "b", -1)
+        timeline = with_unfinished(with_unfinished(EMPTY, tool("c")), shell("b"))
+        timeline = begun(begun(timeline, tool("c"), "c", -1), shell("b"), "b", -1)
         timeline = piece(piece(timeline, "c", -1, "one"), "b", -1, "two")
         step, command = window(timeline)
         assert step.tool_step == ToolStep("shell", "{}", "running", "one")

@@ -117,6 +117,10 @@ class Prompts(Connection):
         if self.profile.second_prompt == "cancels":
             self.prompts[0].cancelled = True
 
+    def is_cancelled(self) -> bool:
+        """Whether we asked the agent to stop what it does now."""
+        return any(prompt.cancelled for prompt in self.prompts)
+
     def waiting_prompt(self) -> Prompt | None:
         """The next prompt that is not served yet."""
         return next((one for one in self.prompts if not one.taken), None)
@@ -200,7 +204,7 @@ class Prompts(Connection):
         """The replay is through: it is told as history, and what waited for that goes on."""
         history, self.history = self.history, None
         self.clear_timer("replay")
-        if history is None:
+        if history is None or self.book.turn:
             return
         self.book.restored(history.finished, history.messages())
         waiting = self.waiting_prompt()

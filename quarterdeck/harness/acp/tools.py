@@ -41,6 +41,7 @@ class Tools(Speech):
         super().__init__(profile)
         self.calls: dict[str, ToolInfo] = {}
         self._done: set[str] = set()
+        self._done_before: set[str] = set()
         self._refused: set[str] = set()
         self._refusals = 0
         self._terminals: dict[str, str] = {}
@@ -71,7 +72,7 @@ class Tools(Speech):
 
     def _call(self, update: Object, is_first: bool) -> None:
         call_id = text_of(update, "toolCallId")
-        if not call_id or call_id in self._done:
+        if not call_id or call_id in self._done or (not is_first and call_id in self._done_before):
             return
         info = self._known(call_id, update)
         if info is None:
@@ -93,7 +94,7 @@ class Tools(Speech):
         is_named = info.provisional and update.get("sessionUpdate") == "tool_call"
         if is_named:
             info.name, info.provisional = tool_info(self.profile, call_id, update).name, False
-        if is_named or (args and args != info.args):
+        if is_named or (args and _differ(args, info.args)):
             info.args = args or info.args
             self.book.announce(call_id, info.name, info.args)
             self._read_todos(info)
@@ -120,21 +121,23 @@ class Tools(Speech):
         if asks and not output:
             return
         if asks:
-            self._close_gates_of(call_id)
+            self._close_gates_of(call_id, "answered_elsewhere")
         self.book.start_call(call_id, info.name, info.args)
         if output:
             info.output = output
             self.book.output_so_far(call_id, output)
 
-    def _close_gates_of(self, call_id: str) -> None:
+    def _close_gates_of(self, call_id: str, status: Literal["answered_elsewhere", "withdrawn"]) -> None:
         for ref, gate in list(self.book.gates.items()):
             if gate.call_id == call_id:
-                self.book.resolve(ref, "answered_elsewhere")
+                self.book.resolve(ref, status)
 
     def _ended(self, call_id: str, ok: bool, result: object = None) -> None:
         info = self.calls.pop(call_id)
         self._done.add(call_id)
         self._refused.discard(call_id)
+        if self.is_cancelled():
+            self._close_gates_of(call_id, "withdrawn")
         self.book.end_call(call_id, ok, result, info.name)
         self._ask_model()
 
@@ -143,7 +146,7 @@ class Tools(Speech):
         book = self.book
         if not book.turn or book.calls or book.gates or (self._refusals and self.profile.deny_ends):
             return
-        if not any(prompt.cancelled for prompt in self.prompts):
+        if not self.is_cancelled():
             book.request()
 
     def _end_untold(self) -> None:
@@ -169,7 +172,8 @@ class Tools(Speech):
 
     def turn_begins(self) -> None:
         super().turn_begins()
-        self._done.clear()
+        # the last word on a call that was cut off may come when the next turn has begun
+        self._done_before, self._done = self._done, set()
         self._refused.clear()
         self._refusals = 0
 
@@ -195,7 +199,7 @@ class Tools(Speech):
         super().restore(view)
         self.calls = {call_id: ToolInfo(call.name, call.name, "") for call_id, call in self.book.calls.items()}
         for gate in view.state.gates.open:
-            key = int(gate.ref) if gate.ref.isdecimal() else gate.ref
+            key = int(gate.ref) if gate.ref.isdecimal() and len(gate.ref) < 16 else gate.ref
             kind = "permission" if gate.kind == "approval" else "elicitation"
             self.asked[key] = Asked(kind, gate.ref, gate.call_id, gate.options, gate.path)
 
@@ -251,7 +255,7 @@ class Tools(Speech):
         option = next((one for one in asked.options if one.id == chosen), None)
         if chosen and not _refuses(chosen, option):
             self._allowed(asked, option)
-        elif not chosen and any(prompt.cancelled for prompt in self.prompts):
+        elif not chosen and self.is_cancelled():
             self.book.resolve(asked.ref, "withdrawn", BY_US)
         else:
             self._denied(asked)
@@ -330,6 +334,14 @@ class Tools(Speech):
         if info is not None and output and error is None:
             info.output = output
             self.book.output_so_far(call_id, output)
+
+
+def _differ(a: object, b: object) -> bool:
+    """Whether two JSON values differ; what is too deep to compare does."""
+    try:
+        return a != b
+    except RecursionError:
+        return True
 
 
 def _refuses(chosen: str, option: ev.Option | None) -> bool:

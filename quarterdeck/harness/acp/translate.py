@@ -36,6 +36,8 @@ _OPTION_WORDS = {"model": "model", "mode": "mode", "thought_level": "thinking", 
 class Acp(Tools):
     """The whole translator: sessions, settings, the process."""
 
+    is_server = True
+
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
         self.mode = ""
@@ -76,16 +78,16 @@ class Acp(Tools):
         else:
             self._opening = key
             self.session = named if method != "session/fork" else ""
-        if method != "session/new":
+        if method != "session/new" and not self.book.turn:
             self.history = History(self.profile)
         return True
 
-    def answered_initialize(self, _sent: Sent, result: Object, error: Object | None) -> None:
+    def answered_initialize(self, sent: Sent, result: Object, error: Object | None) -> None:
         if error is None:
             self._initialized = result
             self.profile = recognised(result) or self.profile
         else:
-            self._not_opened(error)
+            self._not_opened(sent, error)
 
     def answered_opening(self, sent: Sent, result: Object, error: Object | None) -> None:
         named = text_of(result, "sessionId") or text_of(sent.params, "sessionId")
@@ -97,7 +99,7 @@ class Acp(Tools):
         if error is not None:
             self.history = None
             self.session = "" if was_first else self.session
-            self._not_opened(error)
+            self._not_opened(sent, error)
             return
         self.session = named
         self._ready(result)
@@ -108,9 +110,12 @@ class Acp(Tools):
             else:
                 self.set_timer("replay", QUIET_S)
 
-    def _not_opened(self, error: Object) -> None:
-        """There is no turn that could fail, but somebody waits for the session."""
-        self.book.write(ev.TurnFailed(kind=error_kind(error), message=error_text(error)))
+    def _not_opened(self, sent: Sent, error: Object) -> None:
+        """Somebody waits for the session: it is told as a failure though there is no turn that could fail."""
+        if self.book.turn:
+            self.refused(sent, error)
+        else:
+            self.book.write(ev.TurnFailed(kind=error_kind(error), message=error_text(error)))
 
     def _ready(self, result: Object) -> None:
         info = object_of(self._initialized, "agentInfo")

@@ -68,7 +68,7 @@ class Core(BookTranslator):
         self.closing = False
         #: results that will still come for turns that are closed
         self.owed = 0
-        #: a local command replaced the session, and its result is still to come
+        #: a command without a turn (/clear, a prompt that was refused) is done, and its result is still to come
         self.command_due = False
         self.held: Held | None = None
         self.new_turn()
@@ -76,8 +76,8 @@ class Core(BookTranslator):
     def new_turn(self) -> None:
         """Nothing is known of a turn that has just begun."""
         self.prompt_id = ""
-        self.inited = self.interrupted = self.requested = self.displayed = False
-        self.deferred = ""
+        self.inited = self.interrupted = self.requested = False
+        self.deferred = self.displayed = ""
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         if self.book.signal_now == "stale":
@@ -300,7 +300,7 @@ class Core(BookTranslator):
         """A prompt was submitted, from wherever: one that we sent, or one that a person typed."""
         plain = text.strip()
         self.submits_told = True
-        if self.book.turn and prompt_id and self.prompt_id and prompt_id != self.prompt_id:
+        if self.is_other_turn(prompt_id):
             self.past_turn()
         ref = next((ref for ref, sent in self.sent.items() if sent.text.strip() == plain), None)
         if ref is not None:
@@ -312,6 +312,10 @@ class Core(BookTranslator):
         else:
             self.typed(text, prompt_id)
         self.prompt_id = prompt_id or self.prompt_id
+
+    def is_other_turn(self, prompt_id: str) -> bool:
+        """Whether a prompt belongs to another turn than the open one: one id serves one turn, steering included."""
+        return bool(self.book.turn and prompt_id and self.prompt_id and prompt_id != self.prompt_id)
 
     def typed(self, text: str, prompt_id: str) -> None:
         """A prompt that we did not send."""

@@ -71,7 +71,6 @@ class Hooks(Asks):
 
     def new_process(self) -> None:
         super().new_process()
-        self.posted = False
         self.shown = ""
         self.submits: dict[tuple[str, str], dict[str, int]] = {}
 
@@ -136,11 +135,13 @@ class Hooks(Asks):
     def on_hook_user_prompt_submit(self, found: Object, _: Path) -> None:
         text = text_of(found, "prompt")
         self.notified(text)
-        self.book.compact_end(ok=False)
-        if not self.stream:
-            self.close_calls()
-        self.moved_on(())
-        self.submitted(text, text_of(found, "prompt_id"))
+        prompt_id = text_of(found, "prompt_id")
+        if not self.is_other_turn(prompt_id):
+            self.book.compact_end(ok=False)
+            self.moved_on(())
+            if not self.stream:
+                self.close_calls()
+        self.submitted(text, prompt_id)
         self.awaits("UserPromptSubmit", text)
 
     def close_calls(self) -> None:
@@ -194,12 +195,13 @@ class Hooks(Asks):
         message_id, delta = text_of(found, "message_id"), text_of(found, "delta")
         if self.stream or self.held is not None or not message_id:
             return
-        if not self.book.turn and text_of(found, "prompt_id") == self.prompt_id:
-            self.book.aside(message_id, 0, delta)
-        else:
+        if self.book.turn or text_of(found, "prompt_id") != self.prompt_id:
             self.working()
             self.book.text(message_id, 0, delta)
-        self.displayed = True
+        elif message_id != self.displayed:
+            # the turn of this text is over already, so it opens none
+            self.book.aside(message_id, 0, delta)
+        self.displayed = message_id
         if found.get("final") is True:
             self.shown = message_id
 
@@ -241,7 +243,6 @@ class Hooks(Asks):
 
     def posts(self, found: Object, path: Path, ok: bool, result: Json, response: Json) -> None:
         """A call ended. The stream tells it too, with the words that the model reads."""
-        self.posted = True
         call_id = self.call_in(found, path)
         if not path:
             self.wakes()
@@ -260,15 +261,13 @@ class Hooks(Asks):
         self.moved_on(path)
 
     def ends_in_batch(self, found: Object, path: Path) -> None:
-        """A call that had no hook of its own after it was refused, or was no call that could run."""
+        """A call after which no hook of its own came was refused, or was no call that could run."""
         call_id, name = text_of(found, "tool_use_id"), text_of(found, "tool_name")
         if not call_id or call_id in self.over:
             return
-        response = found.get("tool_response")
-        refused = self.posted or (isinstance(response, str) and response.startswith("<tool_use_error>"))
         if call_id not in self.book.calls:
             self.call_announced(call_id, name, found.get("tool_input"), "", 0, path)
-        self.call_over(call_id, not refused, response, name, path)
+        self.call_over(call_id, False, found.get("tool_response"), name, path)
 
     def on_hook_permission_request(self, found: Object, path: Path) -> None:
         name, args = text_of(found, "tool_name"), found.get("tool_input")

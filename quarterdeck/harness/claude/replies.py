@@ -97,6 +97,7 @@ class Replies(Hooks):
         if text_of(answer, "decision") == "block" and not self.stream:
             self.refused(text, text_of(answer, "reason"))
             self.finish()
+            self.command_due = True
 
     def refused(self, text: str, reason: str) -> None:
         """A prompt that a hook did not let through; the model never saw it."""

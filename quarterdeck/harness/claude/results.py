@@ -219,7 +219,8 @@ class Results(Control):
     def system_informational(self, found: Object) -> None:
         outcome = object_of(found, "prompt_submit_outcome")
         if text_of(outcome, "kind") == "blocked_by_hook":
-            self.refused("", text_of(outcome, "reason"))
+            if self.book.turn:
+                self.refused("", text_of(outcome, "reason"))
         else:
             level = text_of(found, "level")
             self.book.notice(text_of(found, "content"), "warning" if level == "warning" else "info")

@@ -40,7 +40,7 @@ class Spending:
 
     def __init__(self) -> None:
         self._round = 0
-        self._totals: dict[str, float] = {}
+        self._cost = 0.0
         self._start()
 
     def _start(self) -> None:
@@ -50,7 +50,7 @@ class Spending:
 
     def new_process(self) -> None:
         """Another process begins its own sums; names go on, so that nothing is taken for a restatement."""
-        self._totals.clear()
+        self._cost = 0.0
         self._start()
 
     def restore(self, ledger: Ledger) -> None:
@@ -122,13 +122,16 @@ class Spending:
         return self._by_difference(found)
 
     def _by_difference(self, found: Object) -> dict[str, tuple[TokenUsage, float | None]]:
-        """Older releases say only the sums of the whole process; a sum that fell is a new one."""
-        models = list(object_of(found, "modelUsage")) or [key[0] for key in self._sums] or [""]
+        """Older releases say the main agent's tokens, and the cost of the whole process; a sum that fell is a new one."""
+        main = next((key for key in reversed(self._sums) if not key[1]), ("", ()))
+        self._sums[main] = _more(self._sums.get(main, _NOTHING), tokens_of(object_of(found, "usage")))
+        counted: dict[str, TokenUsage] = {}
+        for (model, _), tokens in self._sums.items():
+            counted[model] = _plus(counted.get(model, _NOTHING), tokens)
         total = _number(found.get("total_cost_usd"))
-        before = self._totals.get("cost", 0.0)
-        cost = None if total is None else total - before if total >= before else total
-        self._totals["cost"] = total or 0.0
-        return {str(models[-1]): (tokens_of(object_of(found, "usage")), cost)}
+        cost = None if total is None else total - self._cost if total >= self._cost else total
+        self._cost = total or 0.0
+        return {model: (tokens, cost if model == main[0] else None) for model, tokens in counted.items()}
 
 
 def tokens_of(usage: Object) -> TokenUsage:

@@ -238,10 +238,12 @@ class Stream(Results):
 
     def tool_result(self, found: Object, part: Object, path: Path) -> None:
         call_id = text_of(part, "tool_use_id")
-        if not call_id or (call_id not in self.book.calls and not path and not self.book.turn):
+        if not call_id or call_id in self.over:
             return
         ok = part.get("is_error") is not True
         if not path:
+            # a deferred call is run by the resumed process before anything else of its turn is printed
+            self.working()
             self.forms_gone()
         self.call_over(call_id, ok, part.get("content"), path=path, response=found.get("tool_use_result"))
 

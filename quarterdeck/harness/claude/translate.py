@@ -39,6 +39,7 @@ class Claude(Stream):
     def new_process(self) -> None:
         super().new_process()
         self.status = self.waits_for = ""
+        self.dialog_left = False
         self.title = ""
         self.last_words = ""
 
@@ -59,6 +60,7 @@ class Claude(Stream):
             self.alone(status)
         elif status != before:
             # hooks know more, but not that a turn was interrupted, nor of a dialog whose hook is not installed
+            self.dialog_left = before == "waiting" and status == "busy"
             self.clear_timer("silence")
             self.set_timer("settled", FILE_LAG_S)
         return True
@@ -82,8 +84,8 @@ class Claude(Stream):
             self.stop()
         elif self.status == "waiting":
             self.asks_vaguely(self.waits_for)
-        else:
-            # the dialog is closed, so somebody answered it in the terminal
+        elif self.dialog_left:
+            # somebody answered in the terminal
             self.moved_on(())
 
     def watch_silence(self) -> None:

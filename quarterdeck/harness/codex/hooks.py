@@ -175,7 +175,7 @@ class Hooks:
     def add_prompt(self, found: Object, _path: Path) -> None:
         """`codex exec` never repeats its prompt."""
         text = text_of(found, "prompt")
-        if self.desk.is_new_prompt("hook", text):
+        if self.book.turn and self.desk.is_new_prompt("hook", text):
             self.book.prompt(text)
 
     def pre_model_request(self, found: Object, path: Path) -> None:

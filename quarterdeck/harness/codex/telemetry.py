@@ -51,6 +51,7 @@ from quarterdeck.harness.codex.hooks import GIVE_UP_S, Hooks
 from quarterdeck.harness.codex.ignored import RECORDS
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.lines import object_in
+from quarterdeck.kernel.activity import WAITING
 
 _Reader: TypeAlias = Callable[[Object], None]
 
@@ -202,7 +203,7 @@ class Telemetry:
         name = found.get("event.name")
         if name == "codex.tool_result" and self.desk.lead == "app":
             self._result(found)
-        elif name == "codex.user_prompt" and self.desk.lead == "exec":
+        elif name == "codex.user_prompt" and self.desk.lead == "exec" and self.book.turn:
             self._prompt(found)
 
     def _seen(self) -> None:
@@ -238,26 +239,34 @@ class Telemetry:
         self.desk.suppressed_until = 0.0
         failure = self.failure
         if failure is not None and failure.kind == "usage_limit" and not self.book.turn:
-            self._prompt(found)
-            self._fail_again(failure)
+            self._fail_again(found, failure)
             return
         if any(call.running and not call.path for call in self.book.calls.values()):
             self.book.abort("interrupted")  # a text in the turn is read between calls, so this one is the next turn's
         self.book.begin()
         self._prompt(found)
+        self.desk.in_request = False
         self._asked_again()
 
     def _prompt(self, found: Object) -> None:
+        text = self._new_prompt(found)
+        if text:
+            self.book.prompt(text)
+
+    def _new_prompt(self, found: Object) -> str:
+        """The prompt, unless somebody told it already. What it says may be kept from us."""
         text = text_of(found, "prompt")
         if text == _REDACTED:
             if self.desk.hooks_seen or self.desk.lead:
-                return
+                return ""
             text = f"(a prompt of {int_of(found, 'prompt_length')} characters)"
-        if self.desk.is_new_prompt("otlp", text):
-            self.book.prompt(text)
+        return text if self.desk.is_new_prompt("otlp", text) else ""
 
-    def _fail_again(self, failure: Failure) -> None:
-        """A prompt while the limit holds fails at once: no flash of activity (U-082)."""
+    def _fail_again(self, found: Object, failure: Failure) -> None:
+        """A prompt while the limit holds fails at once: no turn, no flash of activity (U-082)."""
+        text = self._new_prompt(found)
+        if text:
+            self.book.write(ev.PromptReceived(text=text))
         self.book.write(ev.TurnFailed(kind=failure.kind, message=failure.message, resets_at=failure.resets_at))
 
     # --- requests and responses
@@ -375,21 +384,19 @@ class Telemetry:
             self.book.lingering = True
             self._answered(found)
             self.desk.start_call(call_id, tool)
-        elif self._answered(found):
+        elif self.book.activity == WAITING:
             self.book.lingering = True
+            self._answered(found)
         elif self.book.turn and call_id not in self.book.calls:
             self.book.announce(call_id, tool)
 
-    def _answered(self, found: Object) -> bool:
-        """The decision answers what a person was asked; whether anybody was, as far as we know. After a refusal the call's
-        failed end follows at once; until then it is tool_use (003)."""
+    def _answered(self, found: Object) -> None:
+        """The decision answers what a person was asked, if anybody was. After a refusal the call's failed end follows at
+        once; until then it is tool_use (003)."""
         call_id, decision = text_of(found, "call_id"), text_of(found, "decision")
         by = "user" if text_of(found, "source") == "User" else "rule"
-        if self.hooks.decision_of(call_id, decision.startswith("approved"), decision, by):
-            return True
-        asked = call_id in self.book.gates
-        self.book.resolve(call_id, names.decision_in(decision)[1].status, by, reason=decision)
-        return asked
+        if not self.hooks.decision_of(call_id, decision.startswith("approved"), decision, by):
+            self.book.resolve(call_id, names.decision_in(decision)[1].status, by, reason=decision)
 
     def tool_result(self, found: Object) -> None:
         """A call ended. The state stays as it is, and it is not the end of the turn: the model is asked again."""

@@ -104,7 +104,8 @@ class Threads:
         path = self.desk.path_of(thread_id) if thread_id else None
         if path is None:
             return None
-        thread = self.by_id[thread_id] = Thread(thread_id, path, total=None, works=not path and bool(self.book.turn))
+        works = thread_id in self.book.background if path else bool(self.book.turn)
+        thread = self.by_id[thread_id] = Thread(thread_id, path, total=None, works=works)
         return thread
 
     def heard(self, params: Object) -> Thread | None:
@@ -123,8 +124,9 @@ class Threads:
         if not thread_id:
             return None
         desk = self.desk
-        if self.book.turn and thread_id != desk.own:
+        if thread_id != desk.own:
             self.book.abort("another thread")
+            self.by_id.pop(desk.own, None)
         desk.bind(thread_id, model or text_of(found, "model"), text_of(found, "cliVersion"), ("steer",))
         thread = self.by_id.get(thread_id)
         if thread is None:

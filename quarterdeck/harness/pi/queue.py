@@ -58,8 +58,8 @@ class Queues(BookTranslator):
         left = self.queued
         self.queued = []
         for kind, texts in lists_of(found, *_KINDS):
-            for text in texts:
-                self.queued.append(_taken(left, text, kind) or self._arrived(text, kind))
+            kept = _kept(left, texts, kind)
+            self.queued.extend(one or self._arrived(text, kind) for one, text in zip(kept, texts, strict=True))
         self.leaving.extend(left)
 
     def _arrived(self, text: str, kind: str) -> Queued:
@@ -106,9 +106,17 @@ class Queues(BookTranslator):
         return f"queued-{self._names}"
 
 
-def _taken(items: list[Queued], text: str, kind: str = "") -> Queued | None:
-    """The first of these with this text, taken out."""
-    for place, one in enumerate(items):
-        if one.text == text and kind in ("", one.kind):
+def _kept(items: list[Queued], texts: list[str], kind: str) -> list[Queued | None]:
+    """The items that these texts are, taken out; None for a text that is new. A list grows at its end and loses its
+    beginning: so of two that say the same, the later one is the one that stays."""
+    if len(texts) >= sum(one.kind == kind for one in items):
+        return [_taken(items, text, kind) for text in texts]
+    return [_taken(items, text, kind, last=True) for text in reversed(texts)][::-1]
+
+
+def _taken(items: list[Queued], text: str, kind: str = "", last: bool = False) -> Queued | None:
+    """The first of these with this text, or the last, taken out."""
+    for place in range(len(items) - 1, -1, -1) if last else range(len(items)):
+        if items[place].text == text and kind in ("", items[place].kind):
             return items.pop(place)
     return None

@@ -165,6 +165,8 @@ class SayAsk(Turns):
     def read_stdout(self, data: Json) -> bool:
         if isinstance(data, str):
             return self._read_text(data)
+        if isinstance(data, list):
+            return self._read_list(cast("list[Any]", data))
         if not isinstance(data, dict):
             return False
         found = cast(Object, data)
@@ -182,6 +184,11 @@ class SayAsk(Turns):
             return False
         self._hello()
         return self._read_message(partial_message_of(cast(Object, data)))
+
+    def _read_list(self, found: list[Any]) -> bool:
+        """Kilo prints several messages as one list."""
+        known = [self.read_stdout(one) for one in found if isinstance(one, dict)]
+        return bool(known) and all(known)
 
     def _read_text(self, text: str) -> bool:
         """A line that the driver left as it was: objects in disguise, or words for people."""
@@ -297,7 +304,7 @@ class SayAsk(Turns):
     def welcome(self, found: Object) -> None:
         """Where Kilo works, and what it was told there."""
         options = object_of(found, "metadata", "welcomeOptions") or object_of(found, "metadata")
-        kept = {name: value for name in _WELCOME if (value := text_of(options, name))}
+        kept = {name: value for name, value in options.items() if isinstance(value, str) and value}
         instructions: list[Any] = [one for one in list_of(options, "instructions") if isinstance(one, str) and one]
         self._hello()
         self.book.write(ev.PluginEvent(name="welcome", payload=kept | _given("instructions", instructions)))
@@ -378,9 +385,6 @@ class SayAsk(Turns):
         """Another task is opened: its past follows."""
         del found
         self._new_task()
-
-
-_WELCOME = ("worktreeBranch", "worktreePath", "branch", "path", "workspace")
 
 
 def _given(name: str, values: list[Any]) -> dict[str, list[Any]]:

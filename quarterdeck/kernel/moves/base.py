@@ -19,8 +19,8 @@ from quarterdeck.kernel.turn import Turn
 Move: TypeAlias = Callable[[State, Event, Any], State]
 _B = TypeVar("_B", bound=Body)
 _Handler: TypeAlias = Callable[[State, Event, _B], State]
-#: 000's event, and the guard that came with it.
-Input: TypeAlias = tuple[str, str | None]
+#: 000's events, each with the guard that came with it.
+Inputs: TypeAlias = tuple[tuple[str, str | None], ...]
 
 MOVES: dict[type[Body], Move] = {}
 SUB_MOVES: dict[type[Body], Move] = {}
@@ -53,25 +53,26 @@ def moved(machine: Machine, held: Cell, event: Event, guard: str | None = None) 
     return Cell(after, event.at, event.index, name, event.origin)
 
 
-def fed(state: State, event: Event, gates: Gates, *inputs: Input) -> tuple[Phase, Cell]:
+def fed(state: State, event: Event, gates: Gates, inputs: Inputs) -> tuple[Phase, Cell]:
     """The phase beneath, and the one that shows, after these inputs and with these gates."""
     beneath = state.beneath
     for name, guard in inputs:
         beneath = phase.step(beneath, name, guard)
-    return beneath, _shown(state, event, beneath, gates)
+    return beneath, shown(state, event, gates, beneath)
 
 
-def fed_over_gates(state: State, event: Event, gates: Gates, *inputs: Input) -> tuple[Phase, Cell]:
+def fed_over_gates(state: State, event: Event, gates: Gates, inputs: Inputs) -> tuple[Phase, Cell]:
     """The same for inputs that close every gate at once: as in 000 they meet the phase that shows, not the one beneath."""
     beneath = state.beneath
     if inputs and state.gates.open:
         beneath = Phase(state.phase.value, beneath.created, beneath.requested, beneath.ask)
     for name, guard in inputs:
         beneath = phase.step(beneath, name, guard)
-    return beneath, _shown(state, event, beneath, gates)
+    return beneath, shown(state, event, gates, beneath)
 
 
-def _shown(state: State, event: Event, beneath: Phase, gates: Gates) -> Cell:
+def shown(state: State, event: Event, gates: Gates, beneath: Phase) -> Cell:
+    """The phase that shows with these gates over this one beneath."""
     value = phase.shown(beneath, gate.waiting_phase(gates)) if gates.open else beneath.value
     if value == state.phase.value:
         return state.phase
@@ -133,10 +134,11 @@ def turn_gates_closed(state: State, event: Event, status: str, *, dialogs: bool 
     gates = state.gates
     if not gates.open:
         return gates
-    outliving = "subagent" in [task.kind for task in state.background]
-    return gate.closed_where(
-        gates, lambda one: (dialogs or one.kind != "dialog") and not (one.path and outliving), status, event.at
-    )
+    outliving = bool(state.background) and "subagent" in [task.kind for task in state.background]
+    for one in gates.open:
+        if (dialogs or one.kind != "dialog") and not (one.path and outliving):
+            gates = gate.closed(gates, one, status, event.at)
+    return gates
 
 
 def call_gate_closed(gates: Gates, call_id: str, event: Event) -> Gates:
@@ -152,8 +154,7 @@ def gates_settled(state: State, event: Event, chosen: Callable[[Gate], bool], st
     gates = gate.closed_where(state.gates, chosen, status, event.at)
     if gates is state.gates:
         return state
-    beneath, shown = fed(state, event, gates)
-    return replace(state, gates=gates, beneath=beneath, phase=shown)
+    return replace(state, gates=gates, phase=shown(state, event, gates, state.beneath))
 
 
 def approvals_open(gates: Gates) -> bool:
@@ -189,6 +190,8 @@ def resume_guard(open_turn: Turn, gates: Gates) -> str | None:
     """The guard that holds when a call of the open turn runs again, or nothing of it waits for an approval any more."""
     if not open_turn.id:
         return None
+    if not gates.open:
+        return "resumes_call" if open_turn.calls else "resumes"
     if any_runs(open_turn, gates):
         return "resumes_call"
     return None if approvals_open(gates) else "resumes"

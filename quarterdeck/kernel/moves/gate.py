@@ -14,13 +14,13 @@ from quarterdeck.kernel.moves.base import (
     MOVES,
     SUB_MOVES,
     any_runs,
-    fed,
     gates_settled,
     held_guard,
     in_turn,
     moved,
     on,
     resume_guard,
+    shown,
 )
 from quarterdeck.kernel.state import Cell, State
 
@@ -31,8 +31,8 @@ def _with_gates(state: State, event: Event, gates: Gates, run_now: Cell) -> Stat
     """With other gates, and with the phase that then shows."""
     if gates is state.gates:
         return state
-    beneath, shown = fed(state, event, gates)
-    return replace(state, gates=gates, last_active_at=event.at, beneath=beneath, phase=shown, run=run_now)
+    phase_now = shown(state, event, gates, state.beneath)
+    return replace(state, gates=gates, last_active_at=event.at, phase=phase_now, run=run_now)
 
 
 def _opened(state: State, event: Event) -> Gates:

@@ -11,7 +11,7 @@ from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.moves.base import (
     AT_REST,
     MOVES,
-    Input,
+    Inputs,
     all_gates_closed,
     all_gone,
     cell,
@@ -47,7 +47,7 @@ def session_opened(state: State, event: Event, body: ev.SessionOpened) -> State:
         created_at=event.at,
         continues=body.continues,
     )
-    beneath, shown = fed(state, event, state.gates, *inputs)
+    beneath, shown = fed(state, event, state.gates, inputs)
     return replace(
         state,
         lifecycle=cell(event, lifecycle.MACHINE.initial),
@@ -64,7 +64,7 @@ def session_resumed(state: State, event: Event, _body: ev.SessionResumed) -> Sta
     if after is state.lifecycle:
         return state
     profile = replace(state.profile, end_reason=None, exit_code=None, exit_signal=None)
-    beneath, shown = fed(state, event, state.gates, ("resume_session", None))
+    beneath, shown = fed(state, event, state.gates, (("resume_session", None),))
     return replace(
         state,
         lifecycle=after,
@@ -77,10 +77,10 @@ def session_resumed(state: State, event: Event, _body: ev.SessionResumed) -> Sta
 
 
 def _at_rest(
-    state: State, event: Event, gates: Gates, profile: Profile, error: Failure | None, *inputs: Input
+    state: State, event: Event, gates: Gates, profile: Profile, error: Failure | None, inputs: Inputs
 ) -> State:
     """The session leaves `active`: no process, no turn, no run, nothing in the background."""
-    beneath, shown = fed_over_gates(state, event, gates, *inputs)
+    beneath, shown = fed_over_gates(state, event, gates, inputs)
     no_process, no_run, no_activity = all_gone(state, event)
     return replace(
         state,
@@ -106,21 +106,21 @@ def session_suspended(state: State, event: Event, _body: ev.SessionSuspended) ->
     is_active = state.phase.value in phase.FLAGS["isActive"]
     inputs = ((how, None),) if is_active else ()
     gates = all_gates_closed(state, event, "stale")
-    return _at_rest(state, event, gates, state.profile, state.error, *inputs)
+    return _at_rest(state, event, gates, state.profile, state.error, inputs)
 
 
 @on(ev.SessionArchived)
 def session_archived(state: State, event: Event, body: ev.SessionArchived) -> State:
     gates = all_gates_closed(state, event, "withdrawn")
     profile = replace(state.profile, end_reason=body.end_reason)
-    return _at_rest(state, event, gates, profile, state.error, ("cancel_session", None))
+    return _at_rest(state, event, gates, profile, state.error, (("cancel_session", None),))
 
 
 @on(ev.SessionFailed)
 def session_failed(state: State, event: Event, body: ev.SessionFailed) -> State:
     inputs = (("process_error", None),) if state.phase.value in phase.FLAGS["isActive"] else ()
     gates = all_gates_closed(state, event, "withdrawn")
-    return _at_rest(state, event, gates, state.profile, Failure(body.kind, body.message), *inputs)
+    return _at_rest(state, event, gates, state.profile, Failure(body.kind, body.message), inputs)
 
 
 @on(ev.SessionRenamed, to=(MOVES, AT_REST))
@@ -177,7 +177,7 @@ def agent_ready(state: State, event: Event, body: ev.AgentReady) -> State:
     )
     # a session that this deck did not start with a prompt is not being created, whoever says so
     inputs = (("session_created", None),) if state.beneath.value == "creating" else ()
-    beneath, shown = fed(state, event, state.gates, *inputs)
+    beneath, shown = fed(state, event, state.gates, inputs)
     return replace(
         state,
         process=moved(process.MACHINE, state.process, event),
@@ -188,10 +188,10 @@ def agent_ready(state: State, event: Event, body: ev.AgentReady) -> State:
     )
 
 
-def _process_gone(state: State, event: Event, profile: Profile, error: Failure | None, *inputs: Input) -> State:
+def _process_gone(state: State, event: Event, profile: Profile, error: Failure | None, inputs: Inputs) -> State:
     """Nobody is left who could go on. With an error there is something that a person should see."""
     gates = all_gates_closed(state, event, "withdrawn")
-    beneath, shown = fed_over_gates(state, event, gates, *inputs)
+    beneath, shown = fed_over_gates(state, event, gates, inputs)
     no_process, no_run, no_activity = all_gone(state, event)
     return replace(
         state,
@@ -211,7 +211,7 @@ def _process_gone(state: State, event: Event, profile: Profile, error: Failure |
 
 @on(ev.ProcessError)
 def process_error(state: State, event: Event, body: ev.ProcessError) -> State:
-    return _process_gone(state, event, state.profile, Failure("process", body.message), ("process_error", None))
+    return _process_gone(state, event, state.profile, Failure("process", body.message), (("process_error", None),))
 
 
 @on(ev.ProcessExited)
@@ -219,13 +219,13 @@ def process_exited(state: State, event: Event, body: ev.ProcessExited) -> State:
     inputs = _exit_inputs(state, body)
     profile = replace(state.profile, exit_code=body.code, exit_signal=body.signal)
     if inputs != (("process_exit", "error"),):
-        return _process_gone(state, event, profile, None, *inputs)
+        return _process_gone(state, event, profile, None, inputs)
     how = f"code {body.code}" if body.code is not None else body.signal or "unknown"
     failure = Failure("process", f"The agent process ended with {how}")
-    return _process_gone(state, event, profile, failure, *inputs)
+    return _process_gone(state, event, profile, failure, inputs)
 
 
-def _exit_inputs(state: State, body: ev.ProcessExited) -> tuple[Input, ...]:
+def _exit_inputs(state: State, body: ev.ProcessExited) -> Inputs:
     """An exit that we asked for is no exit of 000's table, but it ends what was under way."""
     if body.asked:
         # a turn that was promised and not begun is under way too: no spinner may turn for it now

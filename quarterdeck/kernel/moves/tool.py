@@ -12,12 +12,12 @@ from quarterdeck.kernel import run, turn
 from quarterdeck.kernel.moves.base import (
     SUB_MOVES,
     call_gate_closed,
-    fed,
     held_guard,
     in_turn,
     moved,
     on,
     resume_guard,
+    shown,
 )
 from quarterdeck.kernel.state import State
 
@@ -41,8 +41,8 @@ def tool_execution_start(state: State, event: Event, body: ev.ToolExecutionStart
         open_turn = state.turn
     if gates is state.gates:
         return replace(state, run=run_now, turn=open_turn)
-    beneath, shown = fed(state, event, gates)
-    return replace(state, run=run_now, turn=open_turn, gates=gates, beneath=beneath, phase=shown)
+    phase_now = shown(state, event, gates, state.beneath)
+    return replace(state, run=run_now, turn=open_turn, gates=gates, phase=phase_now)
 
 
 @on(ev.ToolExecutionEnd, ev.ToolBlocked, ev.ToolKilled, ev.ToolSkippedForSteering, ev.ToolCallUnknown)
@@ -53,8 +53,8 @@ def tool_ended(state: State, event: Event, body: _Ended) -> State:
         return state if open_turn is state.turn else replace(state, turn=open_turn)
     guard = held_guard(open_turn, gates) or (None if gates is state.gates else resume_guard(open_turn, gates))
     run_now = moved(run.MACHINE, state.run, event, guard)
-    beneath, shown = fed(state, event, gates)
-    return replace(state, run=run_now, turn=open_turn, gates=gates, beneath=beneath, phase=shown)
+    phase_now = shown(state, event, gates, state.beneath)
+    return replace(state, run=run_now, turn=open_turn, gates=gates, phase=phase_now)
 
 
 @on(
@@ -70,5 +70,4 @@ def sub_agent_call_moved(state: State, event: Event, body: ev.ToolExecutionStart
     gates = call_gate_closed(state.gates, body.call_id, event)
     if gates is state.gates:
         return state
-    beneath, shown = fed(state, event, gates)
-    return replace(state, gates=gates, beneath=beneath, phase=shown)
+    return replace(state, gates=gates, phase=shown(state, event, gates, state.beneath))

@@ -11,7 +11,7 @@ from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.moves.base import (
     AT_REST,
     MOVES,
-    Input,
+    Inputs,
     fed,
     in_turn,
     moved,
@@ -37,7 +37,7 @@ _FAILURE_ASKS = {
 
 @on(ev.PromptReceived)
 def prompt_received(state: State, event: Event, body: ev.PromptReceived) -> State:
-    beneath, shown = fed(state, event, state.gates, (_prompt_input(state, body), None))
+    beneath, shown = fed(state, event, state.gates, ((_prompt_input(state, body), None),))
     # what an agent tells itself is never a person's text, though the words may be the same
     takes = state.queue and body.source == "user"
     after = replace(
@@ -105,7 +105,7 @@ def steering_applied(state: State, _event: Event, body: ev.SteeringApplied) -> S
 def agent_start(state: State, event: Event, body: ev.AgentStart) -> State:
     """A turn that starts is a request to come, so the phase shows it at once."""
     gates = gate.closed_where(gate.without_stale(state.gates), of_main, "answered_elsewhere", event.at)
-    beneath, shown = fed(state, event, gates, ("api_req_started", None))
+    beneath, shown = fed(state, event, gates, (("api_req_started", None),))
     return replace(
         state,
         run=moved(run.MACHINE, state.run, event),
@@ -119,8 +119,8 @@ def agent_start(state: State, event: Event, body: ev.AgentStart) -> State:
     )
 
 
-def _turn_closed(state: State, event: Event, gates: Gates, settled_index: int, *inputs: Input) -> State:
-    beneath, shown = fed(state, event, gates, *inputs)
+def _turn_closed(state: State, event: Event, gates: Gates, settled_index: int, inputs: Inputs) -> State:
+    beneath, shown = fed(state, event, gates, inputs)
     return replace(
         state,
         run=moved(run.MACHINE, state.run, event),
@@ -137,17 +137,17 @@ def _turn_closed(state: State, event: Event, gates: Gates, settled_index: int, *
 def agent_end(state: State, event: Event, body: ev.AgentEnd) -> State:
     gates = turn_gates_closed(state, event, "answered_elsewhere")
     if body.outcome == "completed":
-        inputs = (("say:completion_result", "complete"), ("ask:completion_result", None))
+        inputs: Inputs = (("say:completion_result", "complete"), ("ask:completion_result", None))
     else:
         # turn_failed said which failure it was; without it the spinner must still end
         inputs = (("ask:api_req_failed", None),)
-    return _turn_closed(state, event, gates, event.index, *inputs)
+    return _turn_closed(state, event, gates, event.index, inputs)
 
 
 @on(ev.AgentAbort)
 def agent_abort(state: State, event: Event, _body: ev.AgentAbort) -> State:
     gates = turn_gates_closed(state, event, "withdrawn")
-    return _turn_closed(state, event, gates, state.settled_index, ("cancel_session", None))
+    return _turn_closed(state, event, gates, state.settled_index, (("cancel_session", None),))
 
 
 @on(ev.AgentResumed)
@@ -158,20 +158,20 @@ def agent_resumed(state: State, event: Event, _body: ev.AgentResumed) -> State:
 
 @on(ev.TurnContinued)
 def turn_continued(state: State, event: Event, _body: ev.TurnContinued) -> State:
-    beneath, shown = fed(state, event, state.gates, ("resume_session", None))
+    beneath, shown = fed(state, event, state.gates, (("resume_session", None),))
     return replace(state, last_active_at=event.at, beneath=beneath, phase=shown)
 
 
 @on(ev.TurnRetried)
 def turn_retried(state: State, event: Event, _body: ev.TurnRetried) -> State:
-    beneath, shown = fed(state, event, state.gates, ("retry", None))
+    beneath, shown = fed(state, event, state.gates, (("retry", None),))
     return replace(state, error=None, last_active_at=event.at, beneath=beneath, phase=shown)
 
 
 @on(ev.TurnRestored)
 def turn_restored(state: State, event: Event, body: ev.TurnRestored) -> State:
     ask = "ask:resume_completed_task" if body.finished else "ask:resume_task"
-    beneath, shown = fed(state, event, state.gates, (ask, None))
+    beneath, shown = fed(state, event, state.gates, ((ask, None),))
     return replace(state, beneath=beneath, phase=shown)
 
 
@@ -181,7 +181,7 @@ def turn_failed(state: State, event: Event, body: ev.TurnFailed) -> State:
     # before the first request there is nothing that 000 could call a failed request
     creating = state.beneath.value == "creating"
     ask = _FAILURE_ASKS.get(body.kind, "ask:api_req_failed")
-    beneath, shown = fed(state, event, gates, ("process_error" if creating else ask, None))
+    beneath, shown = fed(state, event, gates, (("process_error" if creating else ask, None),))
     if creating:
         # an ask all the same: nobody has answered it when the process then ends with 0
         beneath = replace(beneath, ask=ask)
@@ -200,7 +200,7 @@ def turn_failed(state: State, event: Event, body: ev.TurnFailed) -> State:
 def request_start(state: State, event: Event, body: ev.RequestStart) -> State:
     """The agent moved on: what it asked in this turn is answered, whoever answered it."""
     gates = gate.closed_where(state.gates, of_main, "answered_elsewhere", event.at)
-    beneath, shown = fed(state, event, gates, ("api_req_started", None))
+    beneath, shown = fed(state, event, gates, (("api_req_started", None),))
     after = replace(
         state,
         run=moved(run.MACHINE, state.run, event, in_turn(state.turn)),

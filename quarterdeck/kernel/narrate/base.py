@@ -46,8 +46,10 @@ def entry_of(
 
 def said(timeline: Timeline, event: Event, text: str, kind: Kind = "system", passing: bool = False) -> Timeline:
     """With one plain line."""
-    body = event.body
-    path, turn_id = body.agent_path, body.turn_id
-    return appended(
-        timeline, Entry(f"e{event.index}", kind, text, None, None, (), None, turn_id, path, event.at, passing)
-    )
+    return appended(timeline, line_of(event, text, kind, passing))
+
+
+def line_of(event: Event, text: str, kind: Kind = "system", passing: bool = False) -> Entry:
+    """A plain line, named after the event's index."""
+    body, name = event.body, f"e{event.index}"
+    return Entry(name, kind, text, None, None, (), None, body.turn_id, body.agent_path, event.at, passing)

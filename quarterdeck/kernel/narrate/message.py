@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from quarterdeck import events as ev
 from quarterdeck.events import Block, Event
 from quarterdeck.kernel import timeline as tl
@@ -50,31 +48,37 @@ def _late_piece(timeline: Timeline, event: Event, kind: Kind, body: ev.MessageDe
 
 @tells(ev.ResponseComplete)
 def response_complete(timeline: Timeline, event: Event, body: ev.ResponseComplete, _: State) -> Timeline:
-    timeline = tl.settled(timeline, tl.blocks_of(timeline, body.message_id))
-    for block in body.blocks:
-        timeline = _restated(timeline, event, body.message_id, block)
-    return timeline
+    return _restated(timeline, event, body.message_id, body.blocks)
 
 
 @tells(ev.MessageAborted)
 def message_aborted(timeline: Timeline, event: Event, body: ev.MessageAborted, _: State) -> Timeline:
+    if body.keep:
+        return _restated(timeline, event, body.message_id, body.blocks)
     timeline = tl.settled(timeline, tl.blocks_of(timeline, body.message_id))
-    if not body.keep:
-        return tl.withdrawn(timeline, body.message_id)
-    for block in body.blocks:
-        timeline = _restated(timeline, event, body.message_id, block)
+    return tl.withdrawn(timeline, body.message_id)
+
+
+def _restated(timeline: Timeline, event: Event, message_id: str, blocks: tuple[Block, ...]) -> Timeline:
+    """The message is over, and these of its blocks are told whole."""
+    growing = tl.blocks_of(timeline, message_id)
+    if growing:
+        texts = [block.block for block in blocks if block.kind != "tool_call"]
+        timeline = tl.settled(timeline, growing, texts)
+    for block in blocks:
+        if block.kind == "tool_call":
+            timeline = announced(timeline, event, block.call_id, block.name, block.args)
+        else:
+            timeline = _text_restated(timeline, event, message_id, block)
     return timeline
 
 
-def _restated(timeline: Timeline, event: Event, message_id: str, block: Block) -> Timeline:
-    if block.kind == "tool_call":
-        return announced(timeline, event, block.call_id, block.name, block.args)
+def _text_restated(timeline: Timeline, event: Event, message_id: str, block: Block) -> Timeline:
     name = tl.entry_id(message_id, block.block)
-    known = tl.find(timeline, name)
     blank = not block.text.strip()
-    if known is not None:
-        return tl.changed(timeline, replace(known, text=block.text, gone=blank))
+    if name in timeline.places:
+        return tl.reworded(timeline, name, block.text, blank)
     if blank:
         return timeline
     kind: Kind = "thinking" if block.kind == "thinking" else "assistant"
-    return tl.appended(timeline, entry_of(event, kind, block.text, name))
+    return tl.with_block(timeline, entry_of(event, kind, block.text, name), message_id, block.block)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Event
 from quarterdeck.kernel import timeline as tl
-from quarterdeck.kernel.narrate.base import TELLERS, said, tells
+from quarterdeck.kernel.narrate.base import TELLERS, line_of, said, tells
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Timeline
 
@@ -17,22 +17,20 @@ _B = TypeVar("_B", bound=Body)
 
 @tells(ev.ProcessExited)
 def process_exited(timeline: Timeline, event: Event, body: ev.ProcessExited, _: State) -> Timeline:
-    timeline = tl.cut_off(timeline)
     if body.asked or body.code == 0 or (body.code is None and body.signal is None):
-        return timeline
+        return tl.cut_off(timeline)
     how = f"code {body.code}" if body.code is not None else str(body.signal)
-    return said(timeline, event, f"The agent process ended with {how}", "error")
+    return tl.cut_off(timeline, (), line_of(event, f"The agent process ended with {how}", "error"))
 
 
 @tells(ev.ProcessError)
 def process_error(timeline: Timeline, event: Event, body: ev.ProcessError, _: State) -> Timeline:
-    timeline = tl.cut_off(timeline)
-    return said(timeline, event, body.message or "The agent process failed", "error")
+    return tl.cut_off(timeline, (), line_of(event, body.message or "The agent process failed", "error"))
 
 
 @tells(ev.SessionFailed)
 def session_failed(timeline: Timeline, event: Event, body: ev.SessionFailed, _: State) -> Timeline:
-    return said(tl.cut_off(timeline), event, body.message or "The session failed", "error")
+    return tl.cut_off(timeline, (), line_of(event, body.message or "The session failed", "error"))
 
 
 @tells(ev.Notice)

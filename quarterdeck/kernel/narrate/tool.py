@@ -30,7 +30,7 @@ def announced(
     if step is None or args is None or step.phase in ("done", "error"):
         return timeline
     told = ToolStep(name or step.tool_name, tl.args_preview(args), step.phase, step.result)
-    return tl.changed(timeline, replace(known, text=told.tool_name, tool_step=told))
+    return timeline if told == step else tl.changed(timeline, replace(known, text=told.tool_name, tool_step=told))
 
 
 @tells(ev.ToolCall)
@@ -91,17 +91,18 @@ def tool_execution_end(timeline: Timeline, event: Event, body: ev.ToolExecutionE
     if call_id not in timeline.places:
         call_id = body.call_id or f"e{event.index}"
         timeline = announced(timeline, event, call_id, body.name, None, "running")
-    return step_ended(timeline, call_id, body.ok, body.result)
+    return _step_ended(timeline, call_id, body.ok, body.result)
 
 
 @tells(ev.ToolBlocked, ev.ToolKilled, ev.ToolSkippedForSteering, ev.ToolCallUnknown)
 def tool_kept_from_running(timeline: Timeline, event: Event, body: _KeptFromRunning, _: State) -> Timeline:
     reason = "no such tool" if isinstance(body, ev.ToolCallUnknown) else body.reason
-    timeline = announced(timeline, event, body.call_id, body.name, None)
-    return step_ended(timeline, body.call_id, False, reason or event.type.replace("_", " "))
+    if body.call_id not in timeline.places:
+        timeline = announced(timeline, event, body.call_id, body.name, None)
+    return _step_ended(timeline, body.call_id, False, reason or event.type.replace("_", " "))
 
 
-def step_ended(timeline: Timeline, call_id: str, ok: bool, result: Json) -> Timeline:
+def _step_ended(timeline: Timeline, call_id: str, ok: bool, result: Json) -> Timeline:
     """A step ends once; a second end is not told."""
     known = tl.find(timeline, call_id)
     step = None if known is None else known.tool_step

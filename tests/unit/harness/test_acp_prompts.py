@@ -409,6 +409,13 @@ class TestAnEarlierConversation:
         talk.answer(key, {})
         assert (talk.phase, talk.texts()) == ("completed", ["hi", "Hello"])
 
+    def test_a_load_that_fails_in_the_middle_of_a_turn_does_not_end_it(self) -> None:
+        talk = AcpTalk("opencode").prompted()
+        key = talk.request("session/load", {"sessionId": "s1"})
+        talk.says("Hello")
+        talk.answer(key, error={"code": -32603, "message": "busy"})
+        assert (talk.phase, talk.texts("assistant", "error")) == ("streaming", ["Hello", "busy"])
+
     def test_closing_our_session_ends_the_agent_and_not_the_process(self) -> None:
         talk = AcpTalk("opencode").prompted()
         talk.answer(talk.request("session/close", {"sessionId": "s1"}), {})

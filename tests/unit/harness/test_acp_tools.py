@@ -121,6 +121,16 @@ class TestCalls:
         talk.calls("c1", "in_progress")
         assert (talk.tools(), talk.activity) == ([("bash", "done")], "active/thinking")
 
+    def test_arguments_of_any_depth_and_size_are_carried(self) -> None:
+        deep: Any = []
+        for _ in range(5000):
+            deep = [deep]
+        talk = AcpTalk().prompted()
+        talk.calls(rawInput={"a": deep})
+        talk.call_is("in_progress", rawInput={"a": [deep]})
+        talk.call_is("completed", rawOutput={"b": "x" * 10_000_000})
+        assert talk.tools() == [("bash", "done")]
+
     def test_outside_of_a_turn_no_call_begins(self) -> None:
         talk = AcpTalk().prompted()
         talk.calls("c1", "in_progress")
@@ -129,6 +139,16 @@ class TestCalls:
         talk.call_is("completed")
         talk.calls("c2", "in_progress")
         assert (talk.phase, talk.activity, talk.tools()) == ("stopped", "idle", [("bash", "error")])
+
+    def test_the_last_word_on_a_call_of_the_turn_before_is_not_a_call_of_this_one(self) -> None:
+        talk = AcpTalk("cline").prompted()
+        talk.calls("c1", "in_progress")
+        talk.cancel()
+        talk.ends("end_turn")
+        talk.prompt("again")
+        assert talk.call_is("failed", rawOutput={"reason": "cancelled"}) == []
+        talk.calls("c2", "in_progress")
+        assert talk.tools() == [("execute_command", "error"), ("execute_command", "running")]
 
     def test_clines_calls_end_when_it_goes_on(self) -> None:
         talk = AcpTalk("cline").prompted()
@@ -278,6 +298,17 @@ class TestPermission:
         assert (talk.phase, talk.state.gates.open) == ("stopped", ())
         assert talk.reply(0, {"outcome": {"outcome": "cancelled"}}) == []
         assert talk.call_is("failed", rawOutput={"reason": "cancelled"}) == []
+
+    def test_opencode_fails_the_call_of_a_cancelled_question_itself(self) -> None:
+        talk = AcpTalk("opencode").prompted()
+        talk.calls()
+        talk.asks()
+        talk.cancel()
+        talk.call_is("failed", rawOutput={"error": "Tool execution aborted"})
+        assert [one.status for one in talk.state.gates.decided] == ["withdrawn"]
+        talk.ends("cancelled")
+        assert talk.reply(0, {"outcome": {"outcome": "cancelled"}}) == []
+        assert (talk.phase, talk.tools()) == ("stopped", [("bash", "error")])
 
     def test_in_progress_around_the_question_does_not_answer_it(self) -> None:
         talk = AcpTalk("opencode").prompted()

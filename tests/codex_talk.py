@@ -1,0 +1,162 @@
+"""A Codex for tests: its own streams, its hooks and its telemetry, in so many words.
+
+talk = CodexTalk()
+talk.record("user_prompt", prompt="hi")         # telemetry
+talk.hook("PreModelRequest", turn_id="t1")      # a hook
+talk.opened(); talk.notes("turn/started", turn={"id": "u1"})   # codex app-server
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from quarterdeck.events import Body, type_of
+from quarterdeck.harness.base import Signal, origin_of
+from tests.talk import Talk
+
+THREAD = "thread-1"
+_TOKENS = {"input_token_count": "100", "output_token_count": "30", "cached_token_count": 20}
+
+
+class CodexTalk(Talk):
+    """One session of Codex."""
+
+    def __init__(self) -> None:
+        super().__init__("codex")
+        self._ids = 0
+
+    def feed(self, src: str, data: Any, after: float = 0.01) -> list[Body]:
+        """One signal; the events that it brought."""
+        self.wait(after)
+        before = len(self.bodies)
+        self._told(self.translator.feed(Signal(src, data), self.now), origin_of(src))
+        return self.bodies[before:]
+
+    def passing(self, seconds: float) -> list[Body]:
+        """Time passes; the events that it brought."""
+        before = len(self.bodies)
+        self.wait(seconds)
+        return self.bodies[before:]
+
+    # --- what shows
+
+    @property
+    def signal(self) -> str:
+        return self.state.signal.value
+
+    @property
+    def run(self) -> str:
+        return self.state.run.value
+
+    @property
+    def gates(self) -> list[str]:
+        return [gate.id for gate in self.state.gates.open]
+
+    @property
+    def background(self) -> list[str]:
+        return [task.id for task in self.state.background]
+
+    def said(self, *kinds: str) -> list[str]:
+        """The texts of the main agent's entries of these kinds."""
+        return [entry.text for entry in self.entries if entry.kind in kinds and not entry.path]
+
+    def last(self, kind: type[Body]) -> Any:
+        """The newest event of this type."""
+        return self.told(kind)[-1]
+
+    # --- telemetry
+
+    def record(self, name: str, conversation: str = THREAD, after: float = 0.01, **attributes: Any) -> list[Body]:
+        found = {"event.name": f"codex.{name}", "conversation.id": conversation, **attributes}
+        return self.feed("otlp.log", {"attributes": found}, after)
+
+    def sse(self, kind: str, after: float = 0.01, **attributes: Any) -> list[Body]:
+        return self.record("sse_event", after=after, **{"event.kind": kind, **attributes})
+
+    def completed(self, after: float = 0.01, **attributes: Any) -> list[Body]:
+        """A response that carries tokens."""
+        return self.sse("response.completed", after, **{**_TOKENS, **attributes})
+
+    def decided(self, decision: str, call_id: str = "call_a", **attributes: Any) -> list[Body]:
+        return self.record("tool_decision", decision=decision, call_id=call_id, tool_name="exec_command", **attributes)
+
+    def result(self, call_id: str = "call_a", success: str = "true", **attributes: Any) -> list[Body]:
+        return self.record("tool_result", call_id=call_id, tool_name="exec_command", success=success, **attributes)
+
+    # --- hooks
+
+    def hook(self, name: str, session: str = THREAD, after: float = 0.01, **fields: Any) -> list[Body]:
+        return self.feed("hook", {"hook_event_name": name, "session_id": session, **fields}, after)
+
+    def notify(self, thread: str = THREAD, turn: str = "u1", text: str = "", after: float = 0.01) -> list[Body]:
+        found = {"type": "agent-turn-complete", "thread-id": thread, "turn-id": turn, "last-assistant-message": text}
+        return self.feed("notify", found, after)
+
+    # --- the app-server
+
+    def request(self, method: str, **params: Any) -> int:
+        self._ids += 1
+        self.feed("stdin", {"id": self._ids, "method": method, "params": params})
+        return self._ids
+
+    def answers(self, request_id: int, result: Any) -> list[Body]:
+        return self.feed("stdout", {"id": request_id, "result": result})
+
+    def refuses(self, request_id: int, message: str) -> list[Body]:
+        return self.feed("stdout", {"id": request_id, "error": {"code": -32600, "message": message}})
+
+    def notes(self, method: str, thread: str = THREAD, **params: Any) -> list[Body]:
+        return self.feed("stdout", {"method": method, "params": {"threadId": thread, **params}})
+
+    def asks(self, method: str, request_id: Any = 0, thread: str = THREAD, **params: Any) -> list[Body]:
+        return self.feed("stdout", {"method": method, "id": request_id, "params": {"threadId": thread, **params}})
+
+    def replies(self, result: Any, request_id: Any = 0) -> list[Body]:
+        return self.feed("stdin", {"id": request_id, "result": result})
+
+    def opened(self, method: str = "thread/start", thread: str = THREAD, **found: Any) -> Self:
+        """Our request for a thread, and its answer."""
+        asked = self.request(method, **({} if method == "thread/start" else {"threadId": thread}))
+        status = found.pop("status", {"type": "idle"})
+        settings = {"model": "gpt-5.5", "approvalPolicy": "on-request", "sandbox": {"type": "workspaceWrite"}}
+        self.answers(asked, {"thread": {"id": thread, "status": status, **found}, **settings})
+        return self
+
+    def turn(self, turn_id: str = "u1", text: str = "hi", thread: str = THREAD) -> Self:
+        """A turn begins, and its prompt is read."""
+        self.notes("thread/status/changed", thread, status={"type": "active", "activeFlags": []})
+        self.notes("turn/started", thread, turn={"id": turn_id})
+        return self.item("userMessage", f"m-{turn_id}", thread, content=[{"type": "text", "text": text}])
+
+    def item(self, item_type: str, name: str, thread: str = THREAD, done: bool = False, **fields: Any) -> Self:
+        """An item begins, or is completed."""
+        method = "item/completed" if done else "item/started"
+        self.notes(method, thread, item={"type": item_type, "id": name, **fields})
+        return self
+
+    def says(self, text: str, name: str = "msg_1", thread: str = THREAD) -> Self:
+        self.item("agentMessage", name, thread, text="")
+        self.notes("item/agentMessage/delta", thread, itemId=name, delta=text)
+        return self.item("agentMessage", name, thread, done=True, text=text)
+
+    def ends(self, status: str = "completed", thread: str = THREAD, **turn: Any) -> Self:
+        self.notes("thread/status/changed", thread, status={"type": "systemError" if status == "failed" else "idle"})
+        self.notes("turn/completed", thread, turn={"id": "u1", "status": status, **turn})
+        return self
+
+    def asking(self, call_id: str = "call_a", request_id: Any = 0, **params: Any) -> Self:
+        """A command asks for approval, in the order in which the server tells it."""
+        self.notes("thread/status/changed", status={"type": "active", "activeFlags": ["waitingOnApproval"]})
+        self.item("commandExecution", call_id, command="/bin/bash -lc 'make test'", status="inProgress", source="agent")
+        self.asks("item/commandExecution/requestApproval", request_id, itemId=call_id, command="make test", **params)
+        return self
+
+    def resolved(self, request_id: Any = 0) -> Self:
+        self.notes("serverRequest/resolved", requestId=request_id)
+        self.notes("thread/status/changed", status={"type": "active", "activeFlags": []})
+        return self
+
+
+def kinds(bodies: list[Body]) -> list[str]:
+    """The names of these events."""
+    return [type_of(body) for body in bodies]
