@@ -201,13 +201,17 @@ def list_of(found: Object, name: str) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
+#: A number beyond this cannot be stored; no agent means it.
+_MOST = 1 << 63
+
+
 def int_of(found: Object, *names: str) -> int:
     """The first of these fields that is a whole number, also one written as text; else 0."""
     for name in names:
         value = found.get(name)
         if isinstance(value, bool):
             continue
-        if isinstance(value, int):
+        if isinstance(value, int) and -_MOST < value < _MOST:
             return value
         if isinstance(value, float) and value == value and abs(value) < 1e15:
             return int(value)

@@ -272,9 +272,10 @@ def cut_off(
     """
     entries, places = _with_texts(timeline.entries, timeline.open), timeline.places
     left = timeline.unfinished
-    if left:
-        go_on = outliving if shells_too else (*outliving, *shells(timeline))
-        left = tuple([name for name in left if name in go_on]) if go_on else ()
+    if left and not shells_too:
+        left = tuple([name for name in left if name in outliving or entries[places[name]].kind == "bash"])
+    elif left:
+        left = tuple([name for name in left if name in outliving]) if outliving else ()
     if line is not None and line.id not in places:
         entries, places, _ = _added(entries, places, line)
     return Timeline(entries, places, (), False, left, timeline.cards)

@@ -40,7 +40,7 @@ NO_TURN = Turn()
 def with_call(turn: Turn, call_id: str, name: str, args: object, at: int) -> Turn:
     """With one more running call; the same id again is the same call."""
     call = Call(call_id, name, target_of(args), at)
-    return Turn(turn.id, turn.since, (*_others(turn.calls, call_id), call))
+    return Turn(turn.id, turn.since, (*_others(turn.calls, call_id), call) if turn.calls else (call,))
 
 
 def without_call(turn: Turn, call_id: str) -> Turn:

@@ -8,6 +8,7 @@ that is what makes a state rebuildable after a restart and explainable at any ti
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -56,12 +57,24 @@ _SESSION_EVENTS = (
 _SUB_TELLERS = {kind: tell for kind, tell in _QUIET_TELLERS.items() if kind not in _SESSION_EVENTS}
 #: A child's word neither resumes nor renames a session at rest.
 _SUB_AT_REST: dict[type[Body], Move] = {kind: move for kind, move in AT_REST.items() if kind in SUB_MOVES}
-_MOVES_BY_LIFECYCLE: Mapping[str, dict[type[Body], Move]] = {
-    "none": MOVES,
-    "active": MOVES,
-    "suspended": AT_REST,
-    "archived": AT_REST,
-    "error": AT_REST,
+
+#: event type → what it moves, and how it is told.
+_Plan: TypeAlias = dict[type[Body], tuple[Move | None, Teller | None]]
+
+
+def _plan(moves: dict[type[Body], Move], tellers: dict[type[Body], Teller]) -> _Plan:
+    return {kind: (moves.get(kind), tellers.get(kind)) for kind in (*moves, *tellers)}
+
+
+_IN_USE = _plan(MOVES, TELLERS), _plan(SUB_MOVES, _SUB_TELLERS)
+_RESTING = _plan(AT_REST, _QUIET_TELLERS), _plan(_SUB_AT_REST, _SUB_TELLERS)
+#: By lifecycle: the plan for the main agent, and the one for its sub-agents.
+_PLANS: Mapping[str, tuple[_Plan, _Plan]] = {
+    "none": _IN_USE,
+    "active": _IN_USE,
+    "suspended": _RESTING,
+    "archived": _RESTING,
+    "error": _RESTING,
 }
 
 
@@ -69,17 +82,15 @@ def fold(view: View, event: Event) -> View:
     """The view after one more event. An event that the view has seen already changes nothing."""
     if event.index <= view.index:
         return view
-    body = event.body
-    kind = type(body)
-    state = view.state
-    moves = _MOVES_BY_LIFECYCLE[state.lifecycle.value]
-    tellers = TELLERS if moves is MOVES else _QUIET_TELLERS
-    if body.agent_path:
-        moves, tellers = SUB_MOVES if moves is MOVES else _SUB_AT_REST, _SUB_TELLERS
-    move = moves.get(kind)
+    body, state, timeline = event.body, view.state, view.timeline
+    main, sub_agent = _PLANS[state.lifecycle.value]
+    planned = (sub_agent if body.agent_path else main).get(type(body))
+    if planned is None:
+        return View(event.index, event.at, state, timeline)
+    move, tell = planned
     after = state if move is None else move(state, event, body)
-    tell = tellers.get(kind)
-    timeline = view.timeline if tell is None else tell(view.timeline, event, body, state)
+    if tell is not None:
+        timeline = tell(timeline, event, body, state)
     if after.gates is not state.gates and state.gates.open:
         timeline = settle_cards(timeline, state.gates, after.gates)
     return View(event.index, event.at, after, timeline)

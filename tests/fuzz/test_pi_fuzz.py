@@ -18,15 +18,28 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
+FIELDS = [
+    *("id", "command", "success", "data", "error", "message", "assistantMessageEvent", "usage", "willRetry", "aborted"),
+    *(
+        "toolCallId",
+        "toolName",
+        "args",
+        "partialResult",
+        "result",
+        "isError",
+        "steering",
+        "followUp",
+        "reason",
+        "delta",
+    ),
+    *("method", "title", "options", "timeout", "level", "name"),
+]
 #: Lines of every kind with anything in their fields.
 LINES = st.builds(
     lambda kind, fields: {**fields, "type": kind},
     st.sampled_from(HANDLED),
     st.dictionaries(
-        st.sampled_from(
-            "id command success data error message assistantMessageEvent usage willRetry aborted toolCallId toolName args "
-            "partialResult result isError steering followUp reason delta method title options timeout level name".split()
-        ),
+        st.sampled_from(FIELDS),
         VALUES | st.sampled_from(["a", "prompt", "get_state", "bash", "select", "overflow", 5, True]),
         max_size=6,
     ),

@@ -75,10 +75,7 @@ def _begins(truth: Truth) -> Iterator[Move]:
 
 
 def _asks_the_model(truth: Truth, new: str, bounds: Bounds) -> Iterator[Move]:
-    writing = replace(truth, step="writing")
-    thinks = (ev.ThinkingStart(message_id=new), ev.ThinkingDelta(message_id=new, delta="hm"))
-    yield Move("it thinks", "agent", thinks, writing)
-    yield Move("it writes", "agent", _text(new), writing)
+    yield from _speaks(truth, new)
     yield Move("the stream breaks, it tries again", "agent", (ev.StreamError(), ev.Retry(attempt=1)), truth)
     overflow = (ev.ContextOverflow(), ev.BeforeCompact(), ev.CompactStart(trigger="auto"))
     yield Move("it compacts", "agent", overflow, replace(truth, step="compacting"))
@@ -105,6 +102,13 @@ def _goes_on(truth: Truth, new: str, bounds: Bounds, whole: tuple[Body, ...]) ->
         yield _fails(truth, kinds[int(new) % len(kinds)])
 
 
+def _speaks(truth: Truth, new: str) -> Iterator[Move]:
+    writing = replace(truth, step="writing", lingers=False)
+    thinks = (ev.ThinkingStart(message_id=new), ev.ThinkingDelta(message_id=new, delta="hm"))
+    yield Move("it thinks", "agent", thinks, writing)
+    yield Move("it writes", "agent", _text(new), writing)
+
+
 def _text(name: str) -> tuple[Body, ...]:
     return (ev.MessageStart(message_id=name), ev.MessageDelta(message_id=name, delta="I"))
 
@@ -122,12 +126,14 @@ def _compacts(truth: Truth, _new: str, _bounds: Bounds) -> Iterator[Move]:
 def _opens_calls(truth: Truth, new: str, bounds: Bounds, whole: tuple[Body, ...] = ()) -> Iterator[Move]:
     """A call, one more beside those that are open, or a question."""
     tools = replace(truth, step="tools", lingers=False)
-    counted = () if truth.step == "tools" else (ev.ToolCalls(count=1),)
     if len(truth.calls) < bounds.calls:
         announced = ev.ToolCall(name="shell", call_id=new)
+        # the engine says how many calls there will be, and holds a call before it starts; others do neither
         ways: tuple[tuple[str, Status, tuple[Body, ...]], ...] = (
-            ("a call runs", "runs", (*counted, announced, _start(new))),
-            ("a call asks", "asks", (*counted, announced, _approval(new))),
+            ("the engine's call runs", "runs", (ev.ToolCalls(count=1), announced, _start(new))),
+            ("the engine's call asks", "asks", (ev.ToolCalls(count=1), announced, _approval(new))),
+            ("a call runs", "runs", (_start(new),)),
+            ("a call asks", "asks", (announced, _approval(new))),
             ("a call runs and asks then", "asks_late", (_start(new), _approval(new))),
         )
         for label, status, bodies in ways:
@@ -269,7 +275,7 @@ def _leaves_tools(truth: Truth, new: str, bounds: Bounds) -> Iterator[Move]:
         yield _ends(truth, ())
         yield _fails(truth, "turn_limit")
         if not truth.calls and truth.question is None:
-            yield Move("it writes", "agent", _text(new), replace(bare, step="writing"))
+            yield from _speaks(truth, new)
     elif bounds.shells and not truth.shell and [(call.status, call.sub) for call in truth.calls] == [("runs", "")]:
         call = truth.calls[0].id
         yield _ends(replace(truth, shell=call), (ev.BackgroundStarted(kind="shell", id=call),))

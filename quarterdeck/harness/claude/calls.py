@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json, Plan, Todo
-from quarterdeck.harness.base import object_of, text_of
+from quarterdeck.harness.base import Object, object_of, text_of
 from quarterdeck.harness.book import Path
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.agents import Agents
@@ -47,6 +47,13 @@ class Calls(Agents):
             plan = Plan(text=text_of(object_of(args), "plan"))
             self.book.write(ev.PlanGenerated(plan=plan, turn_id=self.book.turn or None, agent_path=path))
         self.book.start_call(call_id, name, args, path)
+
+    def changes_args(self, call_id: str, args: Object) -> None:
+        """Whoever allowed a call may have changed what it is called with."""
+        call = self.book.calls.get(call_id)
+        if args and call is not None and call.name != tables.QUESTION_TOOL and args != self.args.get(call_id):
+            self.args[call_id] = args
+            self.book.announce(call_id, call.name, args, path=call.path)
 
     def is_running(self, call_id: str) -> bool:
         call = self.book.calls.get(call_id)

@@ -125,7 +125,7 @@ class Control(Replies):
         if event == "PermissionRequest" and text_of(request, "tool_use_id"):
             payload = {**payload, "tool_use_id": request["tool_use_id"]}
         before = len(self.pending)
-        self.hook(payload, "callback")
+        self.hook(payload)
         about = self.pending.pop().ref if len(self.pending) > before else ""
         self.callbacks[request_id] = (event, about)
 

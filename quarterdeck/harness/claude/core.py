@@ -24,8 +24,10 @@ HELD_S = 1.0
 SILENCE_S = 60.0
 _READ_KEPT = 16
 
-CAPABILITIES = ("steer", "interrupt", "switch_model", "mode", "approve", "answer", "compact", "context")
-OBSERVED = ("approve", "answer")
+#: What can be done in a session in the user's terminal, by answering its hooks.
+OBSERVED = ("approvals", "questions", "dialogs", "resume")
+#: What can be done besides over stdin.
+CAPABILITIES = (*OBSERVED, "steer", "interrupt", "images", "switch_model", "modes", "compact")
 
 
 class Sent(Struct):

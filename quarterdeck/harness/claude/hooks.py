@@ -19,6 +19,8 @@ from quarterdeck.harness.claude.failing import kind_of, resets_in
 
 Handler: TypeAlias = Callable[[Object, Path], None]
 _SUBMITS_KEPT = 64
+#: Hooks of one event run side by side, so the same prompt may be told several times, but not long after each other.
+_TWICE_S = 2.0
 #: What a sub-agent's hooks may tell.
 _AGENT_HOOKS = (
     "SubagentStart",
@@ -72,12 +74,13 @@ class Hooks(Asks):
     def new_process(self) -> None:
         super().new_process()
         self.shown = ""
-        self.submits: dict[tuple[str, str], dict[str, int]] = {}
+        self.submits: dict[tuple[str, str], float] = {}
+        self.display_index = -1
 
     def read_hook(self, data: Json) -> bool:
-        return self.hook(object_of(data), "hook")
+        return self.hook(object_of(data))
 
-    def hook(self, found: Object, via: str) -> bool:
+    def hook(self, found: Object) -> bool:
         """One hook, whichever way it came."""
         name = text_of(found, "hook_event_name")
         handler = self.hooks.get(name)
@@ -91,24 +94,24 @@ class Hooks(Asks):
         agent_id = text_of(found, "agent_id")
         if not agent_id:
             self.told_mode(text_of(found, "permission_mode"))
-            if name != "UserPromptSubmit" or self.is_first(found, via):
-                self.settle_text(name, found)
-                handler(found, ())
+            self.settle_text(name, found)
+            handler(found, ())
         elif name in _AGENT_HOOKS and text_of(found, "agent_type"):
             # an agent without a type is Claude Code's own (compaction) and nobody's sub-agent
             handler(found, self.path_of(agent_id))
         self.watch_silence()
         return True
 
-    def is_first(self, found: Object, via: str) -> bool:
-        """Whether a prompt was not told over another way yet: the SDK's callbacks and other hooks tell the same ones."""
-        key = (text_of(found, "prompt_id"), text_of(found, "prompt"))
-        ways = self.submits.setdefault(key, {})
-        told = max(ways.values(), default=0)
-        ways[via] = ways.get(via, 0) + 1
+    def is_told(self, prompt_id: str, text: str) -> bool:
+        """Whether this very prompt was told a moment ago, by another hook or by a callback of the SDK."""
+        before = self.submits.get((prompt_id, text))
+        self.submits[(prompt_id, text)] = self.now
         if len(self.submits) > _SUBMITS_KEPT:
             del self.submits[next(iter(self.submits))]
-        return ways[via] > told
+        if not prompt_id or before is None or self.now - before >= _TWICE_S:
+            return False
+        # it waits for all hooks of a prompt before it goes on, so nothing has happened since
+        return not (self.book.runs_calls() or self.book.gates or self.book.compacting)
 
     def wakes(self) -> None:
         """A sign of life that says nothing of a turn, unless we know of nothing at all."""
@@ -125,6 +128,8 @@ class Hooks(Asks):
 
     def on_hook_session_end(self, found: Object, _: Path) -> None:
         reason = text_of(found, "reason")
+        if self.book.exited:
+            return
         if self.deferred:
             self.pause()
         elif reason == "clear" and self.stream:
@@ -133,9 +138,10 @@ class Hooks(Asks):
         self.book.ended(reason)
 
     def on_hook_user_prompt_submit(self, found: Object, _: Path) -> None:
-        text = text_of(found, "prompt")
+        text, prompt_id = text_of(found, "prompt"), text_of(found, "prompt_id")
+        if self.is_told(prompt_id, text):
+            return
         self.notified(text)
-        prompt_id = text_of(found, "prompt_id")
         if not self.is_other_turn(prompt_id):
             self.book.compact_end(ok=False)
             self.moved_on(())
@@ -169,7 +175,7 @@ class Hooks(Asks):
             self.book.text(self.named("message"), 0, text)
 
     def on_hook_stop_failure(self, found: Object, _: Path) -> None:
-        if self.stream:
+        if self.stream or not (self.book.turn or self.held):
             return
         text = text_of(found, "last_assistant_message", "error_details", "error")
         kind = kind_of(text, 0, text_of(found, "error"))
@@ -193,7 +199,7 @@ class Hooks(Asks):
 
     def on_hook_message_display(self, found: Object, _: Path) -> None:
         message_id, delta = text_of(found, "message_id"), text_of(found, "delta")
-        if self.stream or self.held is not None or not message_id:
+        if self.stream or self.held is not None or not message_id or self.is_shown(message_id, found.get("index")):
             return
         if self.book.turn or text_of(found, "prompt_id") != self.prompt_id:
             self.working()
@@ -204,6 +210,14 @@ class Hooks(Asks):
         self.displayed = message_id
         if found.get("final") is True:
             self.shown = message_id
+
+    def is_shown(self, message_id: str, index: Json) -> bool:
+        """Whether this part of a text was displayed to us already."""
+        if not isinstance(index, int):
+            return False
+        before = self.display_index if message_id == self.displayed else -1
+        self.display_index = max(index, before)
+        return index <= before
 
     def settle_text(self, name: str, found: Object) -> None:
         """A text is whole once something follows it. The text of a failure is told as that, not as an answer."""

@@ -58,6 +58,7 @@ class Replies(Hooks):
             self.decides(call_id, "allow", "user", answers=object_of(found, "updatedInput").get("answers"))
             if is_open:
                 self.allowed_always(tool, list_of(found, "updatedPermissions"))
+                self.changes_args(call_id, object_of(found, "updatedInput"))
         elif behaviour == "deny":
             self.decides(call_id, "deny", "user", text_of(found, "message"))
 
@@ -71,10 +72,11 @@ class Replies(Hooks):
         elif decision == "deny":
             reason = text_of(told, "permissionDecisionReason") or text_of(answer, "reason")
             self.kept_from_running(call_id, reason)
-        elif decision == "allow" and call_id in self.book.gates:
-            answers = object_of(told, "updatedInput").get("answers")
-            if answers:
-                self.decides(call_id, "allow", "user", answers=answers)
+        elif decision == "allow":
+            changed = object_of(told, "updatedInput")
+            if changed.get("answers"):
+                self.decides(call_id, "allow", "user", answers=changed["answers"])
+            self.changes_args(call_id, changed)
 
     def kept_from_running(self, call_id: str, reason: str) -> None:
         """A hook refused the call before anybody was asked."""

@@ -11,7 +11,7 @@ import msgspec
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json, TokenUsage
-from quarterdeck.harness.base import Object, object_of, text_of
+from quarterdeck.harness.base import Object, ignored, object_of, text_of
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.spending import tokens_of
 from quarterdeck.harness.claude.stream import Stream
@@ -34,6 +34,7 @@ class Claude(Stream):
         self.readers["file"] = self.read_file
         self.readers["notify"] = self.read_notify
         self.readers["otlp.log"] = self.read_otlp
+        self.readers |= dict.fromkeys(("otlp.metric", "otlp.span"), ignored)
         self.readers["stderr"] = self.read_stderr
 
     def new_process(self) -> None:
@@ -129,7 +130,7 @@ class Claude(Stream):
     def read_notify(self, data: Json) -> bool:
         """A notification may be forwarded as the hook that it is."""
         found = object_of(data)
-        return self.hook(found, "notify") if "hook_event_name" in found else bool(found)
+        return self.hook(found) if "hook_event_name" in found else bool(found)
 
     # --- the process
 
@@ -143,8 +144,8 @@ class Claude(Stream):
             self.pause()
         if code in tables.EXIT_SIGNALS:
             code, signal = None, tables.EXIT_SIGNALS[code]
-        # whoever closes its input asks it to leave; the code then only repeats how the last turn ended
-        self.book.stop_asked |= self.closing and bool(code)
+        # whoever closes its input asks it to leave: the code then only repeats how the last turn ended
+        self.book.stop_asked |= self.closing
         if code and not self.book.stop_asked:
             self.book.notice(self.last_words, "error", "stderr")
         self.gone = True

@@ -273,6 +273,7 @@ class Hooks:
 
     def pre_tool_use(self, found: Object, path: Path) -> None:
         self._begin(found, path)
+        self._replied(path)
         call_id, args = text_of(found, "tool_use_id"), found.get("tool_input")
         tool = names.hook_tool(text_of(found, "tool_name"))
         self.desk.start_call(call_id, tool, args, path)
@@ -292,6 +293,11 @@ class Hooks:
         else:
             self.add_call(found, path)
 
+    def _replied(self, path: Path) -> None:
+        """A call: the model's reply is there, so the next sign of a request is of another one."""
+        if not path:
+            self.desk.in_request = False
+
     def add_call(self, found: Object, path: Path) -> None:
         """A call that was not seen to run."""
         tool, call_id = names.hook_tool(text_of(found, "tool_name")), text_of(found, "tool_use_id")
@@ -303,6 +309,7 @@ class Hooks:
     def permission_request(self, found: Object, path: Path) -> None:
         """Codex is about to ask. The hook does not say which call it is about; the last one of that tool is."""
         self._begin(found, path)
+        self._replied(path)
         tool, args = names.hook_tool(text_of(found, "tool_name")), object_of(found, "tool_input")
         self._approvals += 1
         call_id = self._waiting_call(tool, path)

@@ -36,21 +36,27 @@ never move the state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import TypeAlias
-
-import msgspec
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json
-from quarterdeck.events.turn import FailureKind
 from quarterdeck.harness.base import Object, int_of, object_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.desk import NOTHING, Counts, Desk, counts_in, remember
 from quarterdeck.harness.codex.hooks import GIVE_UP_S, Hooks
 from quarterdeck.harness.codex.ignored import RECORDS
+from quarterdeck.harness.codex.records import (
+    Failure,
+    arguments_in,
+    error_in,
+    exit_code_in,
+    has_tokens,
+    made_at_of,
+    plain_error,
+    resets_at,
+    tool_in,
+)
 from quarterdeck.harness.failures import failure_kind
-from quarterdeck.harness.lines import object_in
 from quarterdeck.kernel.activity import WAITING
 
 _Reader: TypeAlias = Callable[[Object], None]
@@ -63,23 +69,7 @@ CREDIT_S = 2.0
 
 #: Kinds of stream events that mean: the response holds one more call.
 _CALL_KINDS = frozenset({"response.function_call_arguments.done", "response.custom_tool_call_input.done"})
-#: Errors that are not tried again, by kind; and by their words.
-_FINAL_KINDS = frozenset({"auth", "usage_limit", "payment", "invalid_model"})
-_FINAL_WORDS = ("context window", "context_length_exceeded")
-_ERRORS = ("error.message", "error", "message")
 _REDACTED = "[REDACTED]"
-
-
-class Failure(msgspec.Struct, frozen=True, gc=False):
-    """A request that failed."""
-
-    kind: FailureKind
-    message: str
-    resets_at: int | None = None
-
-    @property
-    def is_final(self) -> bool:
-        return self.kind in _FINAL_KINDS or any(word in self.message.lower() for word in _FINAL_WORDS)
 
 
 class Telemetry:
@@ -171,7 +161,7 @@ class Telemetry:
     def _is_old(self, found: Object) -> bool:
         """Whether the record was made before hooks or notify told what came after it. The clock of the records is only
         known through them: a record is never made after it came."""
-        made_at = _made_at(found)
+        made_at = made_at_of(found)
         if made_at is None:
             return False
         self._offset = max(self._offset, made_at - self.desk.now)
@@ -190,12 +180,12 @@ class Telemetry:
             self._result(found)
         elif name == "codex.user_prompt" and self.book.turn:
             self._prompt(found)
-        elif _has_tokens(found):
+        elif has_tokens(found):
             self._count(found, self.desk.own)
 
     def _others(self, found: Object, conversation: str) -> None:
         """A sub-agent's tokens are counted; a stranger's are not ours."""
-        if conversation in self.desk.children and _has_tokens(found):
+        if conversation in self.desk.children and has_tokens(found):
             self._count(found, conversation)
 
     def add(self, found: Object) -> None:
@@ -311,9 +301,9 @@ class Telemetry:
             self._calls += 1
 
     def response_completed(self, found: Object) -> None:
-        if _has_tokens(found):
+        if has_tokens(found):
             self._completed(found)
-        elif text_of(found, *_ERRORS):
+        elif error_in(found):
             self.response_broken(found)
         elif "input_token_count" in found and self.failure is not None and self.book.turn:
             self.desk.set_timer("give_up", GIVE_UP_S)  # no tokens were used: what failed before still fails
@@ -340,14 +330,14 @@ class Telemetry:
     def response_broken(self, found: Object) -> None:
         """The stream ended with an error."""
         if self.book.turn:
-            self._failed(found, text_of(found, *_ERRORS) or "the response was not completed", 0)
+            self._failed(found, error_in(found) or "the response was not completed", 0)
 
     # --- failures
 
     def _failed(self, found: Object, message: str, status: int) -> None:
         self.desk.in_request = False
-        told = _plain_error(message)
-        failure = Failure(failure_kind(message, status), told, _resets_at(message, _made_at(found)))
+        told = plain_error(message)
+        failure = Failure(failure_kind(message, status), told, resets_at(message, made_at_of(found)))
         self.failure = failure
         self._cancel()
         if failure.is_final:
@@ -372,7 +362,7 @@ class Telemetry:
     def tool_decision(self, found: Object) -> None:
         """How a call was decided. `ask_user` is 003's; Codex tells a decision only when it was made."""
         decision = text_of(found, "decision")
-        call_id, tool = text_of(found, "call_id"), _tool(found)
+        call_id, tool = text_of(found, "call_id"), tool_in(found)
         if self._suppressed():
             return
         self._cancel()
@@ -409,14 +399,14 @@ class Telemetry:
             self.desk.set_timer("watchdog", WATCHDOG_S)
 
     def _result(self, found: Object) -> None:
-        call_id, tool, output = text_of(found, "call_id"), _tool(found), text_of(found, "output")
-        ok = text_of(found, "success") != "false" and _exit_code(output) == 0
+        call_id, tool, output = text_of(found, "call_id"), tool_in(found), text_of(found, "output")
+        ok = text_of(found, "success") != "false" and exit_code_in(output) == 0
         if self.desk.lead:
-            self.desk.add_call(call_id, tool, _arguments(found), ok, output)
+            self.desk.add_call(call_id, tool, arguments_in(found), ok, output)
         elif call_id in self.book.calls:
             self.desk.end_call(call_id, tool, ok, output)
         else:
-            self.desk.add_call(call_id, tool, _arguments(found), ok, output)
+            self.desk.add_call(call_id, tool, arguments_in(found), ok, output)
 
     # --- sub-agents
 
@@ -504,66 +494,3 @@ class Telemetry:
             before = NOTHING
         grown = (now[0] - before[0], max(now[1] - before[1], 0), max(now[2] - before[2], 0), now[3])
         self.desk.count(grown, self.desk.children.get(conversation, ()))
-
-
-def _has_tokens(found: Object) -> bool:
-    """Whether the record is a completion: it carries tokens, and not only zeros."""
-    return int_of(found, "input_token_count") > 0 or int_of(found, "output_token_count") > 0
-
-
-def _made_at(found: Object) -> float | None:
-    stamp = found.get("event.timestamp")
-    if not isinstance(stamp, str):
-        return None
-    try:
-        return datetime.fromisoformat(stamp).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def _tool(found: Object) -> str:
-    server, tool = text_of(found, "mcp_server"), text_of(found, "tool_name")
-    if server and not tool.startswith("mcp__"):
-        return names.mcp_name(server, tool)
-    return tool or "tool"
-
-
-def _arguments(found: Object) -> Json:
-    text = text_of(found, "arguments")
-    return (object_in(text) if text[:1] == "{" else None) or text
-
-
-_EXITS = ("Process exited with code ", "Exit code: ")
-
-
-def _exit_code(output: str) -> int:
-    """A command that failed is a success to telemetry; its code stands at the head of what the model is shown."""
-    head = output[:300]
-    for words in _EXITS:
-        _, found, rest = head.partition(words)
-        if found:
-            return int_of({"code": rest.split("\n", 1)[0].strip()}, "code")
-    return 0
-
-
-def _error_in(message: str) -> Object:
-    """The error of the API that a text carries as JSON."""
-    start = message.find("{")
-    found = object_in(message[start:]) if start >= 0 else None
-    if found is None:
-        return {}
-    return object_of(found, "response", "error") or object_of(found, "error") or found
-
-
-def _plain_error(message: str) -> str:
-    """An error of the API is passed on as JSON; a person reads its message."""
-    return text_of(_error_in(message), "message") or message
-
-
-def _resets_at(message: str, made_at: float | None) -> int | None:
-    """When a limit begins anew, in ms, if the error says so."""
-    error = _error_in(message)
-    at, wait = int_of(error, "resets_at"), int_of(error, "resets_in_seconds")
-    if at > 0:
-        return at * 1000
-    return int((made_at + wait) * 1000) if wait > 0 and made_at is not None else None

@@ -23,6 +23,8 @@ ALONE_S = 0.5
 APPROVAL = "waitingOnApproval"
 QUESTION = "waitingOnUserInput"
 _FLAGS = (APPROVAL, QUESTION)
+#: Threads that Codex starts beside the user's.
+_ASIDE = frozenset({"thread_title"})
 
 
 class Thread(Struct):
@@ -70,6 +72,8 @@ class Threads:
         self.by_id: dict[str, Thread] = {}
         #: threads that nobody told us about, and whether they work
         self._strangers: dict[str, bool] = {}
+        #: threads that are surely not ours: one that makes up a title, somebody's sub-agent
+        self._others: dict[str, None] = {}
         #: requests of ours that will open a thread: until they are answered no other one is taken for ours
         self.opening = 0
         self.billing: Literal["plan", "unknown"] = "unknown"
@@ -82,6 +86,7 @@ class Threads:
         """Another process, another registry."""
         self.by_id.clear()
         self._strangers.clear()
+        self._others.clear()
         self.steers.clear()
         self.opening = 0
 
@@ -114,7 +119,7 @@ class Threads:
         if thread is not None or self.desk.own or self.opening:
             return thread
         thread_id = text_of(params, "threadId", "conversationId")
-        if not thread_id or thread_id in self._strangers:
+        if not thread_id or thread_id in self._others:
             return None
         return self.open_own({"id": thread_id}, fresh=False)
 
@@ -132,6 +137,8 @@ class Threads:
         if thread is None:
             thread = self.by_id[thread_id] = Thread(thread_id, (), total=NOTHING if fresh else None)
         self.named(text_of(found, "name"))
+        if self._strangers.pop(thread_id, False):
+            self.begins(thread)
         return thread
 
     def started(self, found: Object) -> None:
@@ -141,11 +148,11 @@ class Threads:
         if known is not None:
             self.child(thread_id, known, text_of(found, "agentNickname", "name", "preview"))
         elif thread_id and thread_id not in self.by_id:
-            mine = not (self.desk.own or self.opening or parent or found.get("ephemeral") or found.get("threadSource"))
-            if mine:
+            aside = parent or found.get("ephemeral") is True or text_of(found, "threadSource") in _ASIDE
+            if aside:
+                remember(self._others, thread_id, None)
+            elif not self.desk.own and not self.opening:
                 self.open_own(found)
-            else:
-                remember(self._strangers, thread_id, False)
 
     def child(self, thread_id: str, parent: Thread, title: str) -> None:
         """This thread is a sub-agent of that one."""
@@ -171,7 +178,8 @@ class Threads:
 
     def begins(self, thread: Thread, turn_id: str = "") -> None:
         """A turn of this thread runs; begun twice it is begun once."""
-        self.desk.clear_timer("settled")
+        if not thread.path:
+            self._clear("settled", "interrupted")
         thread.turn = turn_id or thread.turn
         if thread.works:
             return
@@ -190,14 +198,17 @@ class Threads:
         if not any(not gate.path for gate in self.book.gates.values()):
             self.book.request(self.desk.model)
 
+    def _clear(self, *names_of_timers: str) -> None:
+        for name in names_of_timers:
+            self.desk.clear_timer(name)
+
     def ends(self, thread: Thread, turn: Object) -> None:
         """The turn is over, and says how."""
         status = text_of(turn, "status")
         if thread.path:
             self.child_ends(thread, status == "completed")
             return
-        self.desk.clear_timer("settled")
-        self.desk.clear_timer("flagged")
+        self._clear("settled", "flagged", "interrupted")
         error = object_of(turn, "error") or thread.error
         if status == "failed":
             self._fail(error)

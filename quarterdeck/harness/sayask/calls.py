@@ -67,15 +67,16 @@ class Calls(Rows):
 
     def _call(self, message: Message, row: Row, data: Object) -> None:
         """Announces the call of this row, in pieces or whole."""
-        self._todos(data)
-        if row.call or self.halted:
-            if row.call and row.partial and not message.partial:
-                self._announce(message, row, data)
+        if self.halted:
             return
-        self.moved_on(message)
-        row.call = self.draft or f"call-{message.ts or len(self.rows)}"
-        if row.call not in self.pending:
-            self.pending.append(row.call)
+        self._todos(data)
+        if not row.call:
+            self.moved_on(message)
+            row.call = self.draft or f"call-{message.ts or self.new_name()}"
+            if row.call not in self.pending:
+                self.pending.append(row.call)
+        elif message.partial or not row.partial:
+            return
         self._announce(message, row, data)
 
     def _announce(self, message: Message, row: Row, data: Object) -> None:
@@ -233,7 +234,7 @@ class Calls(Rows):
         row.told = True
         self.book.gates.pop(message.ts, None)
         text = text_of(data, "question", "response") or message.text
-        self.book.question(message.ts or f"question-{len(self.rows)}", text, options_of(data))
+        self.book.question(message.ts or self.new_name(), text, options_of(data))
 
     def moved_on(self, message: Message) -> None:
         """The agent says something new: what it asked before is answered, whoever answered it."""

@@ -46,7 +46,7 @@ def _history_message(message: Message, requested: bool) -> HistoryMessage | None
         return HistoryMessage(message_id=message.ts, role="user", blocks=(Block(text=message.text),))
     if message.kind == "say" and message.what in _SPOKEN:
         block = Block(kind="thinking" if message.what == "reasoning" else "text", text=message.text)
-        return HistoryMessage(message_id=message.ts, role="assistant", blocks=(block,))
+        return HistoryMessage(message_id=message.name, role="assistant", blocks=(block,))
     if message.what in _CALLS:
         data = message.data()
         name, call_id = call_name(message, data), f"call-{message.ts}"

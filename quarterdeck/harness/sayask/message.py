@@ -22,16 +22,17 @@ from quarterdeck.events import Json
 from quarterdeck.harness.base import Object, int_of, object_of, text_of
 from quarterdeck.harness.lines import object_in
 
-#: What makes two messages the same one: time, say or ask, and what.
-Key: TypeAlias = tuple[str, str, str]
+#: What makes two messages the same one: time, and say or ask with what.
+Key: TypeAlias = tuple[str, str]
 
 
 class Message(Struct, gc=False):
-    """`kind` is say or ask, `what` its subtype. `ts` is empty when the agent gave no time."""
+    """`kind` is say or ask, `what` its subtype, `label` both (`say:text`). `ts` is empty when the agent gave no time."""
 
     ts: str
     kind: str
     what: str
+    label: str
     text: str
     partial: bool
     answered: bool
@@ -39,12 +40,17 @@ class Message(Struct, gc=False):
 
     @property
     def key(self) -> Key:
-        return self.ts, self.kind, self.what
+        return self.ts, self.label
 
     @property
     def age(self) -> int:
         """The time as a number: later messages have greater ones."""
-        return int(self.ts) if self.ts.isdecimal() and len(self.ts) < 20 else 0
+        return int(self.ts) if len(self.ts) < 20 and self.ts.isdecimal() else 0
+
+    @property
+    def name(self) -> str:
+        """What its text is called in the timeline: two messages of one time may say two things."""
+        return self.ts if self.what == "text" or not self.ts else f"{self.ts}-{self.what}"
 
     def data(self) -> Object:
         """What the text says, if it is a JSON object."""
@@ -78,17 +84,18 @@ def _message(raw: Object, kind: str, what: str) -> Message:
     text = raw.get("text")
     if not isinstance(text, str):
         text = text_of(raw, "content")
-    return Message(_time(raw), kind, what, text, raw.get("partial") is True, raw.get("isAnswered") is True, raw)
+    partial, answered = raw.get("partial") is True, raw.get("isAnswered") is True
+    return Message(_time(raw), kind, what, f"{kind}:{what}", text, partial, answered, raw)
 
 
 def _time(raw: Object) -> str:
-    for name in ("ts", "timestamp"):
-        value = raw.get(name)
-        if isinstance(value, str) and value:
-            return value
-        if isinstance(value, int | float) and not isinstance(value, bool) and (number := int_of(raw, name)):
-            return str(number)
-    return ""
+    value = raw.get("ts")
+    if value is None:
+        value = raw.get("timestamp")
+    if isinstance(value, str):
+        return value
+    # a flag is a number in Python, and no time
+    return str(int_of({"": value}, "") or "") if type(value) is not int else str(value)
 
 
 # --- what calls are about

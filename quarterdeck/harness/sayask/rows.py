@@ -8,7 +8,7 @@ place of a shorter one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -37,16 +37,18 @@ class Row(Struct, gc=False):
         return self.size < 0
 
 
-Handler: TypeAlias = Callable[[Message, Row], None]
+Handler: TypeAlias = Callable[[Any, Message, Row], None]
 
 
 class Rows(BookTranslator):
     """Rows, and the texts in them."""
 
+    #: message → method, filled by the class that has them all; and what means nothing to the state.
+    handlers: ClassVar[dict[str, Handler]] = {}
+    ignored: ClassVar[frozenset[str]] = frozenset()
+
     def __init__(self) -> None:
         super().__init__()
-        self.handlers: dict[str, Handler] = {}
-        self.ignored: frozenset[str] = frozenset()
         self.rows: dict[Key, Row] = {}
         #: Messages up to this time were told before this translator began.
         self.floor = 0
@@ -54,33 +56,39 @@ class Rows(BookTranslator):
         self.halted = False
         self.model = ""
         self.mode = ""
+        self._nameless = 0
 
     def take(self, message: Message) -> bool:
         """Merges a message and tells what is new in it; whether its kind is known."""
-        name = f"{message.kind}:{message.what}"
-        handler = self.handlers.get(name)
+        handler = self.handlers.get(message.label)
         if handler is None:
-            return name in self.ignored
-        row = self.rows.get(message.key) if message.ts else None
-        if row is None:
-            row = Row()
-            if message.ts:
-                self.rows[message.key] = row
-            if 0 < message.age <= self.floor:
-                row.partial = False
-        size, digest = len(message.text), hash(message.text)
-        if not row.partial and self._is_old(message, row, size, digest):
+            return message.label in self.ignored
+        row = self.rows.get(message.key) or self._new_row(message)
+        text = message.text
+        size, digest = len(text), hash(text)
+        if self._is_old(message, row, size, digest):
             row.size = max(row.size, size)
             return True
-        if row.fresh:
+        if row.size < 0:
             self._settings(message)
-        handler(message, row)
+        handler(self, message, row)
         row.size, row.digest = size, digest
         row.partial = row.partial and message.partial
         return True
 
+    def _new_row(self, message: Message) -> Row:
+        """A message without a time is never seen again."""
+        row = Row()
+        if message.ts:
+            self.rows[message.key] = row
+            if self.floor and message.age <= self.floor:
+                row.partial = False
+        return row
+
     def _is_old(self, message: Message, row: Row, size: int, digest: int) -> bool:
-        """Whether a row that is whole already says all of this."""
+        """Whether the row says all of this already."""
+        if row.partial:
+            return message.partial and digest == row.digest and size > 0 and row.size == size
         if row.fresh:
             return True
         if message.partial:
@@ -103,6 +111,11 @@ class Rows(BookTranslator):
                 self.book.write(ev.SettingChanged(mode=mode))
             self.mode = mode
 
+    def new_name(self) -> str:
+        """A name for what came without a time."""
+        self._nameless += 1
+        return f"nameless-{self._nameless}"
+
     # --- what is said
 
     def say_text(self, message: Message, row: Row) -> None:
@@ -115,7 +128,7 @@ class Rows(BookTranslator):
         """A text that grows, then is whole. Without words there is nothing to show."""
         if row.fresh and self.halted:
             return
-        name = row.said = row.said or message.ts or f"text-{len(self.rows)}"
+        name = row.said = row.said or message.name or self.new_name()
         if message.partial:
             if message.text:
                 (self.book.text_so_far if kind == "text" else self.book.thinking_so_far)(name, 0, message.text)

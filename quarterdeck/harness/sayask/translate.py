@@ -6,6 +6,7 @@ what stands in neither is unknown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal, cast
 
@@ -105,6 +106,8 @@ _OWN_LINES: dict[str, Literal["info", "error"] | None] = {
     "empty": None,
     "requestCheckpointRestoreApproval": None,
 }
+#: The time that an entry's name begins with.
+_TIME = re.compile(r"(?:call-)?(\d{1,19})(?:\D|$)")
 _SHUTTING_DOWN = " received, shutting down"
 
 
@@ -113,8 +116,6 @@ class SayAsk(Turns):
 
     def __init__(self) -> None:
         super().__init__()
-        self.handlers = {name: getattr(self, method) for name, method in HANDLERS.items()}
-        self.ignored = IGNORED
         self.readers |= {
             "stdout": self.read_stdout,
             "stdout.state": self.read_stdout,
@@ -122,26 +123,6 @@ class SayAsk(Turns):
             "stdout.view": ignored,
             "stdin": self.read_stdin,
             "stdin.rpc": ignored,
-        }
-        self._objects: dict[str, Callable[[Object], None]] = {
-            "session_created": self.session_created,
-            "session_title_generated": self.session_title_generated,
-            "mode_changed": self.mode_changed,
-            "task_started": self.session_created,
-            "welcome": self.welcome,
-            "error": self.error,
-        }
-        self._commands: dict[str, Callable[[Object], None]] = {
-            "askResponse": self.ask_response,
-            "respondToApproval": self.respond_to_approval,
-            "cancelTask": self.cancel_task,
-            "newTask": self.user_input,
-            "user_input": self.user_input,
-            "response": self.user_input,
-            "approval": self.approval,
-            "rejection": self.rejection,
-            "abort": self.cancel_task,
-            "showTaskWithId": self.show_task,
         }
         self._lines = LineBuffer()
         #: The first messages of a task, until it is known whether they are the past.
@@ -152,10 +133,10 @@ class SayAsk(Turns):
     def restore(self, view: View) -> None:
         """What the timeline holds was told; only what is newer is news."""
         super().restore(view)
-        times = [name.partition(":")[0].removeprefix("call-") for name in view.timeline.places]
-        self.floor = max((int(time) for time in times if time.isdecimal() and len(time) < 20), default=0)
+        self.floor = max((int(found[1]) for name in view.timeline.places if (found := _TIME.match(name))), default=0)
         self.model = view.state.profile.model
         self.requested = bool(self.floor)
+        self._nameless = view.index
         self._loading = not self.requested
         self.pending = [call for call, one in self.book.calls.items() if not one.path]
         self.command = self.pending[-1] if self.pending else ""
@@ -210,9 +191,9 @@ class SayAsk(Turns):
 
     def _read_object(self, found: Object) -> bool:
         name = text_of(found, "event", "type")
-        reader = self._objects.get(name)
+        reader = _OBJECTS.get(name)
         if reader is not None and (name != "error" or found.get("source") != "cli"):
-            reader(found)
+            reader(self, found)
             return True
         if name in _OWN_LINES:
             level = _OWN_LINES[name]
@@ -224,8 +205,8 @@ class SayAsk(Turns):
     def _read_message(self, message: Message) -> bool:
         if not self._loading or message.key in self.rows or 0 < message.age <= self.floor:
             return self.take(message)
-        if f"{message.kind}:{message.what}" not in self.handlers:
-            return f"{message.kind}:{message.what}" in self.ignored
+        if message.label not in self.handlers:
+            return message.label in self.ignored
         if message.what in RESUMES:
             self._past_loaded(message)
         elif message.partial or self._is_new_request(message):
@@ -340,9 +321,9 @@ class SayAsk(Turns):
             return isinstance(data, str)
         found = cast(Object, data)
         name = text_of(found, "type") or text_of(found, "call").rpartition(".")[2]
-        reader = self._commands.get(name)
+        reader = _COMMANDS.get(name)
         if reader is not None:
-            reader(found)
+            reader(self, found)
         return reader is not None
 
     def ask_response(self, found: Object) -> None:
@@ -385,6 +366,32 @@ class SayAsk(Turns):
         """Another task is opened: its past follows."""
         del found
         self._new_task()
+
+
+#: Lines that are no messages, by their event or type.
+_OBJECTS: dict[str, Callable[[SayAsk, Object], None]] = {
+    "session_created": SayAsk.session_created,
+    "session_title_generated": SayAsk.session_title_generated,
+    "mode_changed": SayAsk.mode_changed,
+    "task_started": SayAsk.session_created,
+    "welcome": SayAsk.welcome,
+    "error": SayAsk.error,
+}
+#: What we send, by its type or by the name of the call.
+_COMMANDS: dict[str, Callable[[SayAsk, Object], None]] = {
+    "askResponse": SayAsk.ask_response,
+    "respondToApproval": SayAsk.respond_to_approval,
+    "cancelTask": SayAsk.cancel_task,
+    "newTask": SayAsk.user_input,
+    "user_input": SayAsk.user_input,
+    "response": SayAsk.user_input,
+    "approval": SayAsk.approval,
+    "rejection": SayAsk.rejection,
+    "abort": SayAsk.cancel_task,
+    "showTaskWithId": SayAsk.show_task,
+}
+SayAsk.handlers = {name: getattr(SayAsk, method) for name, method in HANDLERS.items()}
+SayAsk.ignored = IGNORED
 
 
 def _given(name: str, values: list[Any]) -> dict[str, list[Any]]:

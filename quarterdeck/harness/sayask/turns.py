@@ -184,7 +184,7 @@ class Turns(Calls):
         self.moved_on(message)
         if not row.said and self.finishing:
             row.said = self.finishing
-        self.finishing = row.said or message.ts
+        self.finishing = row.said or message.name
         self.speak(message, row, "text")
         if not message.partial:
             self.finish()

@@ -259,6 +259,38 @@ def test_calls_without_ids_are_told_apart_by_tool_and_arguments() -> None:
     assert agent.hook("PostToolUse", tool_name="Other").activity == THINKING
 
 
+def test_whoever_allows_a_call_may_change_its_arguments() -> None:
+    agent = working().calls("c1", "Bash", command="rm -r /")
+    agent.reply("PreToolUse", hookSpecificOutput={"permissionDecision": "allow", "updatedInput": {"command": "ls"}})
+    assert [entry.tool_step.tool_args for entry in agent.entries if entry.tool_step] == ['{"command":"ls"}']
+    agent.asks("Bash", command="ls").decides("allow", updatedInput={"command": "ls -l"})
+    assert [entry.tool_step.tool_args for entry in agent.entries if entry.tool_step] == ['{"command":"ls -l"}']
+
+
+def test_hooks_that_are_installed_twice_tell_everything_once() -> None:
+    agent = Session().opens()
+    hooks: list[tuple[str, dict[str, Any]]] = [
+        ("UserPromptSubmit", {"prompt": "go", "prompt_id": "p1"}),
+        ("MessageDisplay", {"message_id": "m1", "index": 0, "delta": "one ", "final": False}),
+        ("MessageDisplay", {"message_id": "m1", "index": 1, "delta": "two", "final": True}),
+        ("PreToolUse", {"tool_name": "Write", "tool_use_id": "c1", "tool_input": WRITE}),
+        ("PermissionRequest", {"tool_name": "Write", "tool_input": WRITE}),
+        ("PostToolUse", {"tool_name": "Write", "tool_use_id": "c1"}),
+        ("StopFailure", {"error": "server_error", "last_assistant_message": "API Error: 500"}),
+        ("SessionEnd", {"reason": "other"}),
+    ]
+    for name, fields in hooks:
+        agent.hook(name, **fields).hook(name, **fields)
+    assert agent.texts("user", "assistant") == ["go", "one two"]
+    assert (agent.tools(), len(agent.all_of(ev.ApprovalRequired))) == ([("Write", "done")], 1)
+    assert len(agent.all_of(ev.TurnFailed)) == len(agent.all_of(ev.AgentEnded)) == 1
+
+
+def test_the_same_words_again_later_are_another_prompt() -> None:
+    agent = working().passes(5).prompts()
+    assert agent.texts("user") == ["go", "go"]
+
+
 def test_a_plan_is_told() -> None:
     agent = working().calls("e1", "ExitPlanMode", plan="1. look").calls("e1", "ExitPlanMode", plan="1. look")
     assert [body.plan.text for body in agent.all_of(ev.PlanGenerated)] == ["1. look"]

@@ -169,9 +169,14 @@ def test_threads_of_others_move_nothing() -> None:
 def test_without_our_requests_the_first_thread_that_works_is_ours() -> None:
     talk = CodexTalk()
     talk.notes("thread/status/changed", "other", status={"type": "idle"})
+    talk.notes("thread/status/changed", status={"type": "active", "activeFlags": []})
+    assert talk.phase == "idle"
     talk.notes("turn/started", turn={"id": "u1"})
     assert talk.state.profile.native_session_id == THREAD
     assert talk.phase == "streaming"
+    other = CodexTalk()
+    other.feed("stdout", {"method": "thread/started", "params": {"thread": {"id": THREAD, "model": "m"}}})
+    assert (other.state.profile.native_session_id, other.state.profile.model) == (THREAD, "m")
 
 
 def test_until_our_own_thread_is_open_no_other_one_is_taken_for_it() -> None:
@@ -880,6 +885,14 @@ def test_the_app_server_decides_and_the_others_only_add_what_it_lacks() -> None:
     talk.hook("PostToolUse", turn_id="u1", tool_name="Bash", tool_use_id="call_hidden", tool_response="")
     assert talk.tools() == [("exec_command", "running"), ("exec_command", "error")]
     assert talk.activity == TOOL_USE
+
+
+def test_an_interrupt_that_the_server_tells_is_not_told_again_to_the_next_turn() -> None:
+    talk = started()
+    talk.hook("Interrupt", turn_id="u1")
+    talk.ends("interrupted").turn("u2", "go on")
+    talk.wait(5)
+    assert talk.phase == "streaming"
 
 
 def test_a_server_that_is_shut_down_says_so_by_its_hooks_only() -> None:

@@ -23,7 +23,7 @@ def pieces(*chunks: bytes) -> list[Any]:
         ([b'{"a":1}{"b":2} {"c":3}\n'], [{"a": 1}, {"b": 2}, {"c": 3}]),
         ([b'{"a":1} and more\n'], [{"a": 1}, "and more"]),
         ([b'[{"a":1},{"b":2}]\n'], [{"a": 1}, {"b": 2}]),
-        ([b"[1,2]\n42\n\"x\"\nnull\n"], ["[1,2]", "42", '"x"', "null"]),
+        ([b'[1,2]\n42\n"x"\nnull\n'], ["[1,2]", "42", '"x"', "null"]),
         ([b"\n  \n\r\n"], []),
         ([b"\x1b]0;title\x07plain \x1b[1mtext\x1b[0m\n"], ["plain text"]),
         (['{"a":"\u2028"}\n'.encode()], [{"a": "\u2028"}]),

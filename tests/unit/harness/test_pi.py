@@ -345,27 +345,28 @@ class TestDialogs:
         assert talk.unknown == 0
 
 
-class TestSessions:
-    STATE: dict[str, Any] = {
-        "sessionId": "one",
-        "sessionFile": "/s/one.jsonl",
-        "model": {"provider": "p", "id": "m", "contextWindow": 1000},
-        "thinkingLevel": "high",
-        "isStreaming": False,
-    }
+STATE: dict[str, Any] = {
+    "sessionId": "one",
+    "sessionFile": "/s/one.jsonl",
+    "model": {"provider": "p", "id": "m", "contextWindow": 1000},
+    "thinkingLevel": "high",
+    "isStreaming": False,
+}
 
+
+class TestSessions:
     def test_ready_tells_session_model_and_what_pi_can(self) -> None:
-        talk = StreamTalk("pi").out(response("get_state", data=self.STATE))
+        talk = StreamTalk("pi").out(response("get_state", data=STATE))
         profile = talk.state.profile
         assert (profile.native_session_id, profile.model, profile.thinking) == ("one", "p/m", "high")
         assert profile.capabilities == ("steer",)
         assert profile.resumable
         assert len(talk.told(ev.AgentReady)) == 1
-        talk.out(response("get_state", data=self.STATE))
+        talk.out(response("get_state", data=STATE))
         assert len(talk.told(ev.AgentReady)) == 1
 
     def test_another_session_is_bound(self) -> None:
-        talk = running().out(response("get_state", data=self.STATE))
+        talk = running().out(response("get_state", data=STATE))
         talk.send({"id": "w", "type": "switch_session", "sessionPath": "/s/2026_two.jsonl"})
         talk.out(response("switch_session", "w", {"cancelled": False}))
         assert (talk.state.profile.native_session_id, talk.phase) == ("two", "stopped")
@@ -426,7 +427,7 @@ class TestSessions:
         assert not talk.told(ev.TurnRestored)
 
     def test_model_thinking_name_and_context(self) -> None:
-        talk = StreamTalk("pi").out(response("get_state", data=self.STATE))
+        talk = StreamTalk("pi").out(response("get_state", data=STATE))
         talk.out(response("set_model", data={"provider": "q", "id": "n", "contextWindow": 500}))
         talk.out(response("cycle_model", data={"model": {"provider": "p", "id": "m"}, "thinkingLevel": "low"}))
         talk.out(
@@ -443,7 +444,7 @@ class TestSessions:
 
     def test_tokens_are_counted_once_for_each_reply(self) -> None:
         usage = {"input": 10, "output": 2, "cacheRead": 30, "cacheWrite": 4, "cost": {"total": 0.5}}
-        talk = StreamTalk("pi").out(response("get_state", data=self.STATE), START, TURN, begins(), reply("a", usage=usage))
+        talk = StreamTalk("pi").out(response("get_state", data=STATE), START, TURN, begins(), reply("a", usage=usage))
         talk.out(reply("a", usage=usage), END, settled())
         total = talk.state.usage.total
         assert (total.input, total.output, total.cache_read, total.cache_write, total.cost_usd) == (10, 2, 30, 4, 0.5)
