@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
-
-from msgspec import Struct
+from typing import NamedTuple
 
 #: Every process of a launch inherits it. It is evidence of descent, never by itself of identity.
 NONCE = "QUARTERDECK_NONCE"
 
-_PROC = Path("/proc")
+_PROC = "/proc"
 #: Field 22 of /proc/PID/stat, counted after the command's closing parenthesis.
 _START_FIELD = 19
 
 
-class Identity(Struct, frozen=True):
-    """One process, for ever."""
+class Identity(NamedTuple):
+    """One process, for ever. A plain tuple, and this module imports next to nothing, because the keeper lives on it."""
 
     pid: int
     started_at: int
@@ -31,7 +29,8 @@ class Identity(Struct, frozen=True):
 def start_time(pid: int) -> int | None:
     """When the kernel started this process, in clock ticks since boot; None when it is gone."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_bytes()
+        with open(f"{_PROC}/{pid}/stat", "rb") as file:
+            stat = file.read()
     except OSError:
         return None
     fields = stat.rpartition(b")")[2].split()
@@ -58,6 +57,7 @@ def _pids() -> Iterator[int]:
 
 def _environment(pid: int) -> list[bytes]:
     try:
-        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        with open(f"{_PROC}/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
     except OSError:
         return []

@@ -162,7 +162,7 @@ CODEX_OTLP = Source(
     seen=f"{_CODEX}, OTLP logs",
     knows={
         "activity": _partly(
-            "no record when it waits for a person, is interrupted or fails: shown as stale, never as idle"
+            "no record when it waits for a person or is interrupted: what is shown then is marked stale"
         ),
         "approvals": _no("only the decision is told, after it was made"),
         "questions": _no("nothing is told"),
@@ -183,7 +183,7 @@ CODEX_HOOKS = Source(
     knows={
         "activity": _partly("a failed turn has no Stop; asynchronous hooks arrive out of order"),
         "approvals": _yes("PermissionRequest can allow and deny; it names no call"),
-        "questions": _no("no hook for them"),
+        "questions": _partly("no hook for them; guessed when nothing follows request_user_input for a second"),
         "texts": _partly("the last message"),
         "tools": _partly("no end for a refused call"),
         "usage": _partly("of each model request"),

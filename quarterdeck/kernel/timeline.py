@@ -92,7 +92,8 @@ class Growing(Struct, frozen=True, gc=False):
     rope: Rope = ()
 
 
-#: id → where its entry stands. A message that does not begin with block 0 is here too, as `message_id:`.
+#: id → where its entry stands, for entries that may be told more about: not for plain lines. A message that does not
+#: begin with block 0 is here too, as `message_id:`.
 Places: TypeAlias = Map[str, int]
 
 
@@ -144,8 +145,28 @@ def _added(entries: PVector[Entry], places: Places, entry: Entry) -> tuple[PVect
     place = len(entries)
     if place and entries[place - 1].passing:
         place -= 1
-        return entries.set(place, entry), places.delete(entries[place].id).set(entry.id, place), place
+        return entries.set(place, entry), _without(places, entries[place].id).set(entry.id, place), place
     return entries.append(entry), places.set(entry.id, place), place
+
+
+def _without(places: Places, name: str) -> Places:
+    return places.delete(name) if name in places else places
+
+
+def with_line(timeline: Timeline, line: Entry) -> Timeline:
+    """With one more entry that nothing will ever refer to. It needs no name among the places, and that is dear."""
+    entries, places = _with_line(timeline.entries, timeline.places, line)
+    return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.cards)
+
+
+def _with_line(entries: PVector[Entry], places: Places, line: Entry) -> tuple[PVector[Entry], Places]:
+    if line.id in places:
+        # an agent gave this name to something of its own
+        return entries, places
+    last = len(entries) - 1
+    if last >= 0 and entries[last].passing:
+        return entries.set(last, line), _without(places, entries[last].id)
+    return entries.append(line), places
 
 
 def changed(timeline: Timeline, entry: Entry) -> Timeline:
@@ -276,8 +297,8 @@ def cut_off(
         left = tuple([name for name in left if name in outliving or entries[places[name]].kind == "bash"])
     elif left:
         left = tuple([name for name in left if name in outliving]) if outliving else ()
-    if line is not None and line.id not in places:
-        entries, places, _ = _added(entries, places, line)
+    if line is not None:
+        entries, places = _with_line(entries, places, line)
     return Timeline(entries, places, (), False, left, timeline.cards)
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.kernel.moves import MOVES
-from quarterdeck.kernel.state import State
+from quarterdeck.kernel.view import View, fold
 from tests.conformance.marks import case
+from tests.model import search
 from tests.model.reach import LIVENESS, Edge, Liveness, Node, stuck
 from tests.model.search import explore
 from tests.model.table import ROWS, fits
@@ -52,10 +52,11 @@ class TestTheSearchItself:
     """A search that finds nothing proves little unless it is known to find what is there."""
 
     def test_it_finds_a_turn_that_never_ends_and_the_shortest_way_to_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def deaf(state: State, _event: ev.Event, _body: ev.Body) -> State:
-            return state
+        def deaf(view: View, event: ev.Event) -> View:
+            heard = not isinstance(event.body, ev.AgentEnd)
+            return fold(view, event) if heard else View(event.index, event.at, view.state, view.timeline)
 
-        monkeypatch.setitem(MOVES, ev.AgentEnd, deaf)
+        monkeypatch.setattr(search, "fold", deaf)
         found = explore(Bounds(depth=4)).violations[0]
         assert len(found.way) == 3
         assert str(found).splitlines()[-1] == "   3. the turn ends [agent_end]"

@@ -22,9 +22,9 @@ from quarterdeck.harness.acp.history import History
 from quarterdeck.harness.acp.outcome import error_kind, error_text
 from quarterdeck.harness.acp.profile import Profile, recognised
 from quarterdeck.harness.acp.tools import Tools
-from quarterdeck.harness.base import Object, Signal, Translator, object_of, text_of
+from quarterdeck.harness.base import Object, Translator, object_of, text_of
 from quarterdeck.harness.book import Path
-from quarterdeck.harness.detect import Detecting, is_rpc
+from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.kernel.view import View
 
 #: Requests that make a session ours. All but the first bring its history back.
@@ -296,9 +296,4 @@ def kilo() -> Translator:
     """Kilo 7 speaks ACP; before that it printed say/ask messages as JSON lines."""
     from quarterdeck.harness.sayask.translate import sayask
 
-    return Detecting({"acp": Acp(profiles.KILO), "sayask": sayask()}, _kilo_protocol)
-
-
-def _kilo_protocol(signal: Signal) -> str | None:
-    rpc = is_rpc(signal)
-    return None if rpc is None else "acp" if rpc else "sayask"
+    return Detecting({"acp": Acp(profiles.KILO), "sayask": sayask()}, acp_or_sayask)

@@ -99,6 +99,7 @@ class Desk(BookTranslator):
                 self.children[task.id] = (task.id,)
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
+        self.is_server = self.lead == "app"
         super().on_exit(code, signal)
         self.told_at = self.now
         self.suppressed_until = self.now + LATE_S

@@ -50,14 +50,16 @@ class Codex(Desk):
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         """Of several connections to one server the plain one is read, or the first: the others hear the same."""
-        src, _, suffix = signal.src.partition(".")
-        if src in ("stdout", "stdin"):
-            if self._connection is None or not suffix:
-                self._connection = suffix
-            if suffix != self._connection:
-                return []
-            signal = Signal(src, signal.data)
+        if signal.src not in self.readers:
+            src, _, suffix = signal.src.partition(".")
+            if src in ("stdout", "stdin"):
+                return self._from_connection(Signal(src, signal.data), suffix, now)
         return super().feed(signal, now)
+
+    def _from_connection(self, signal: Signal, name: str, now: float) -> list[Body]:
+        if self._connection is None and not self.lead:
+            self._connection = name
+        return super().feed(signal, now) if name == self._connection else []
 
     def restore(self, view: View) -> None:
         super().restore(view)
@@ -113,7 +115,10 @@ class Codex(Desk):
     def read_proc(self, data: Json) -> bool:
         known = super().read_proc(data)
         found = object_of(data)
-        if text_of(found, "event") == "signal" and int_of(found, "signal") == _SIGINT and not self.lead:
+        event = text_of(found, "event")
+        if event == "stdin_closed" and self.lead == "app":
+            self.book.stop_asked = True  # the app-server leaves when its input ends, whatever it does
+        elif event == "signal" and int_of(found, "signal") == _SIGINT and not self.lead:
             self.book.abort("interrupted")
             self.turn_over(SUPPRESSION_S)
         return known

@@ -129,14 +129,14 @@ class Rows(BookTranslator):
         if row.fresh and self.halted:
             return
         name = row.said = row.said or message.name or self.new_name()
-        if message.partial:
-            if message.text:
-                (self.book.text_so_far if kind == "text" else self.book.thinking_so_far)(name, 0, message.text)
-            return
-        if self.book.turn and message.text.strip() and row.partial:
+        words = message.text if message.text.strip() else ""
+        if message.partial and message.text:
             (self.book.text_so_far if kind == "text" else self.book.thinking_so_far)(name, 0, message.text)
-        blocks = (Block(kind=kind, text=message.text),) if message.text.strip() else None
-        self.book.message_done(name, blocks)
+        elif not message.partial:
+            if self.book.turn and words and row.fresh:
+                # it begins, so that the run is seen to speak; its pieces would only say twice what the whole says
+                (self.book.text if kind == "text" else self.book.thinking)(name, 0, "")
+            self.book.message_done(name, (Block(kind=kind, text=words),) if words else None)
 
 
 def _changes(message: Message) -> bool:

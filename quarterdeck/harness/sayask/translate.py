@@ -17,11 +17,13 @@ from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.lines import LineBuffer, object_in, plain
 from quarterdeck.harness.sayask.history import HOLD_PAST_S, HOLD_S, history_of, is_past
-from quarterdeck.harness.sayask.message import Message, message_of, partial_message_of
+from quarterdeck.harness.sayask.message import Message, call_name, message_of, partial_message_of
 from quarterdeck.harness.sayask.rows import Row
 from quarterdeck.harness.sayask.turns import FAILED_ASKS, Turns
 from quarterdeck.kernel.view import View
 
+#: Calls whose ask Cline 1 shows in its state only after the answer.
+EDITS = frozenset({"newFileCreated", "editedExistingFile"})
 RESUMES = frozenset({"resume_task", "resume_completed_task"})
 
 #: message → method.
@@ -47,7 +49,7 @@ HANDLERS: dict[str, str] = {
     "say:mcp_server_request_started": "say_runs",
     "say:mcp_server_response": "say_done",
     "say:browser_action_result": "say_done",
-    "say:error": "say_call_error",
+    "say:error": "say_error",
     "say:diff_error": "say_call_error",
     "say:command_permission_denied": "say_call_error",
     "say:clineignore_error": "say_warning",
@@ -108,6 +110,8 @@ _OWN_LINES: dict[str, Literal["info", "error"] | None] = {
 }
 #: The time that an entry's name begins with.
 _TIME = re.compile(r"(?:call-)?(\d{1,19})(?:\D|$)")
+#: How Cline words the end of a task that runs without a person.
+GAVE_UP = "Task failed"
 _SHUTTING_DOWN = " received, shutting down"
 
 
@@ -118,7 +122,7 @@ class SayAsk(Turns):
         super().__init__()
         self.readers |= {
             "stdout": self.read_stdout,
-            "stdout.state": self.read_stdout,
+            "stdout.state": self.read_state,
             "stdout.partial": self.read_partial,
             "stdout.view": ignored,
             "stdin": self.read_stdin,
@@ -129,6 +133,8 @@ class SayAsk(Turns):
         self._held: list[Message] = []
         self._loading = True
         self._shutting_down = False
+        #: File edits of Cline 1 that were asked on its partial stream.
+        self._asked_early: set[str] = set()
 
     def restore(self, view: View) -> None:
         """What the timeline holds was told; only what is newer is news."""
@@ -164,7 +170,21 @@ class SayAsk(Turns):
         if not isinstance(data, dict):
             return False
         self._hello()
-        return self._read_message(partial_message_of(cast(Object, data)))
+        message = partial_message_of(cast(Object, data))
+        if message.label == "ask:tool" and not message.partial:
+            self._asked_early.add(message.ts)
+        return self._read_message(message)
+
+    def read_state(self, data: Json) -> bool:
+        """Cline 1's state. A file edit that was asked on the other stream comes here only once it was answered."""
+        known = self.read_stdout(data)
+        if self._asked_early and isinstance(data, dict):
+            message = message_of(cast(Object, data))
+            if message is not None and message.ts in self._asked_early and not message.partial:
+                self._asked_early.discard(message.ts)
+                if call_name(message, message.data()) in EDITS:
+                    self.book.close_gate(message.ts, "answered_elsewhere")
+        return known
 
     def _read_list(self, found: list[Any]) -> bool:
         """Kilo prints several messages as one list."""
@@ -298,6 +318,13 @@ class SayAsk(Turns):
         data = object_in(told) or {}
         words = text_of(data, "message") or told
         self.fail(failure_kind(words, int_of(data, "status")), words)
+
+    def say_error(self, message: Message, row: Row) -> None:
+        """Without a person nobody can be asked, so the agent gives up in so many words; any other error is a call's."""
+        if GAVE_UP in message.text and row.partial and not message.partial and not self.halted:
+            self.fail("turn_limit" if "mistake" in message.text else failure_kind(message.text), message.text)
+        else:
+            self.say_call_error(message, row)
 
     def say_info(self, message: Message, row: Row) -> None:
         if row.partial and not message.partial:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from quarterdeck.events import Body, Event, Image
 from quarterdeck.kernel.state import State
-from quarterdeck.kernel.timeline import BashResult, Entry, Kind, Timeline, ToolStep, appended
+from quarterdeck.kernel.timeline import BashResult, Entry, Kind, Timeline, ToolStep, with_line
 
 #: The third argument is the event's body, of the type that the teller is registered for.
 Teller: TypeAlias = Callable[[Timeline, Event, Any, State], Timeline]
@@ -46,7 +46,7 @@ def entry_of(
 
 def said(timeline: Timeline, event: Event, text: str, kind: Kind = "system", passing: bool = False) -> Timeline:
     """With one plain line."""
-    return appended(timeline, line_of(event, text, kind, passing))
+    return with_line(timeline, line_of(event, text, kind, passing))
 
 
 def line_of(event: Event, text: str, kind: Kind = "system", passing: bool = False) -> Entry:

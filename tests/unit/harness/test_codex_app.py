@@ -788,6 +788,16 @@ def test_a_server_that_dies_takes_the_turn_with_it_and_late_lines_bring_nothing_
     assert (talk.phase, talk.activity, talk.said("assistant")) == ("error", "exited", [])
 
 
+def test_closing_its_input_asks_the_server_to_leave() -> None:
+    talk = CodexTalk()
+    talk.feed("proc", {"event": "start"})
+    talk.opened().turn()
+    talk.item("commandExecution", "c1", command="sleep 9", processId="1")
+    talk.feed("proc", {"event": "stdin_closed"})
+    talk.feed("proc", {"event": "exit", "code": 0})
+    assert (talk.phase, talk.activity, talk.tools()) == ("stopped", "exited", [("exec_command", "error")])
+
+
 def test_a_turn_that_starts_after_an_exit_shows_that_the_agent_lives() -> None:
     """A terminal's exit is not the daemon's."""
     talk = CodexTalk()

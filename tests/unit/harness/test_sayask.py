@@ -57,7 +57,7 @@ class TestShapes:
             message_of({"timestamp": 7, "source": "extension", "type": "ask", "ask": "tool", "content": "x"}),
         ]
         assert [(one.key, one.text, one.partial) for one in shapes if one is not None] == [
-            (("7", "ask", "tool"), "x", False)
+            (("7", "ask:tool"), "x", False)
         ] * 3
 
     @pytest.mark.parametrize(
@@ -192,6 +192,15 @@ class TestAsks:
         talk.out({"ts": "30", "ask": "TOOL", "say": "TEXT", "text": tool()}, src="stdout.partial")
         assert len(talk.told(ev.ApprovalRequired)) == 1
 
+    @pytest.mark.parametrize(("name", "phase"), [("newFileCreated", "streaming"), ("readFile", "waiting_approval")])
+    def test_cline_1_shows_an_edit_in_its_state_once_it_was_answered(self, name: str, phase: str) -> None:
+        talk = working().out({"ts": "30", "ask": "TOOL", "say": "TEXT", "text": tool(name)}, src="stdout.partial")
+        assert talk.phase == "waiting_approval"
+        talk.out(message("ask:tool", 30, tool(name), False), src="stdout.state")
+        assert talk.phase == phase
+        talk.out(request(40, told_model("The content was saved.")))
+        assert (talk.phase, talk.tools()) == ("streaming", [(name, "done")])
+
     def test_one_that_was_answered_is_not_asked(self) -> None:
         talk = working().out(message("ask:tool", 30, tool(), isAnswered=True))
         assert (talk.phase, talk.tools()) == ("streaming", [("editedExistingFile", "running")])
@@ -316,6 +325,10 @@ class TestEnds:
         assert [(one.kind, one.message) for one in talk.told(ev.TurnFailed)] == [(kind, words)]
         talk.out(message("say:api_req_retried", 40))
         assert talk.phase == "streaming"
+
+    def test_without_a_person_too_many_mistakes_are_an_error_message(self) -> None:
+        talk = working().out(message("say:error", 30, "[YOLO MODE] Task failed: Too many consecutive mistakes (3)."))
+        assert (talk.phase, [one.kind for one in talk.told(ev.TurnFailed)]) == ("error", ["turn_limit"])
 
     def test_the_same_failure_is_told_once(self) -> None:
         talk = working().out(
