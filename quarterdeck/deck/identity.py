@@ -7,7 +7,7 @@ launch left behind, also what moved to another session or was adopted by somebod
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 #: Every process of a launch inherits it. It is evidence of descent, never by itself of identity.
@@ -47,6 +47,21 @@ def descendants_of_launch(nonce: str) -> list[int]:
     """Every process that carries the nonce of a launch, wherever it went."""
     mark = f"{NONCE}={nonce}".encode()
     return [pid for pid in _pids() if pid != os.getpid() and mark in _environment(pid)]
+
+
+def carriers(nonces: Collection[str]) -> list[Identity]:
+    """Who carries one of these nonces, in one pass over all processes, however many nonces there are."""
+    return [one for pid in _pids() if pid != os.getpid() and (one := _marked(pid)) and one.nonce in nonces]
+
+
+def _marked(pid: int) -> Identity | None:
+    """Both halves of the same process: a pid that changed its owner between the two readings is nobody."""
+    started_at = start_time(pid)
+    mark = f"{NONCE}=".encode()
+    nonce = next((line[len(mark) :] for line in _environment(pid) if line.startswith(mark)), b"")
+    if started_at is None or not nonce or start_time(pid) != started_at:
+        return None
+    return Identity(pid, started_at, nonce.decode(errors="replace"))
 
 
 def _pids() -> Iterator[int]:

@@ -218,3 +218,10 @@ def int_of(found: Object, *names: str) -> int:
         if isinstance(value, str) and value.isdecimal() and len(value) < 16:
             return int(value)
     return 0
+
+
+def price_of(value: object) -> float | None:
+    """A cost in dollars. Agents count with price lists, in which a model that nobody priced costs 0: that is unknown."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 < value < 1e15 else None

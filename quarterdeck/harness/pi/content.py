@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from quarterdeck.events import Block, HistoryMessage, Image, Json, TokenUsage
-from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, int_of, list_of, object_of, price_of, text_of
 
 
 def parts_of(content: Any) -> list[Object]:
@@ -67,9 +67,8 @@ def usage_of(usage: Object) -> TokenUsage | None:
         "cache_write": int_of(usage, "cacheWrite"),
     }
     counts = {name: max(0, value) for name, value in given.items()}
-    total = object_of(usage, "cost").get("total")
-    cost = float(total) if isinstance(total, int | float) and not isinstance(total, bool) and total == total else None
-    if not any(counts.values()) and not cost:
+    cost = price_of(object_of(usage, "cost").get("total"))
+    if not any(counts.values()) and cost is None:
         return None
     return TokenUsage(**counts, cost_usd=cost)
 

@@ -18,7 +18,7 @@ from quarterdeck.harness.base import BookTranslator, object_of, text_of
 from quarterdeck.harness.sayask.message import Key, Message
 
 #: How the modes of these agents are called on our scale. In act mode they ask, unless they were started otherwise.
-_MODES = {"plan": "plan", "act": "ask", "architect": "plan", "code": "ask"}
+MODES = {"plan": "plan", "act": "ask", "architect": "plan", "code": "ask"}
 
 
 class Row(Struct, gc=False):
@@ -100,7 +100,7 @@ class Rows(BookTranslator):
         info = object_of(message.raw, "modelInfo")
         if not info:
             return
-        model, mode = text_of(info, "modelId"), _MODES.get(text_of(info, "mode"), "")
+        model, mode = text_of(info, "modelId"), MODES.get(text_of(info, "mode"), "")
         if model and model != self.model:
             self.book.write(
                 ev.ModelSwitched(to=model, from_=self.model) if self.model else ev.SettingChanged(model=model)

@@ -16,10 +16,11 @@ from quarterdeck.harness.base import Object, Translator, ignored, int_of, list_o
 from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.lines import LineBuffer, object_in, plain
+from quarterdeck.harness.sayask.answers import Answers
 from quarterdeck.harness.sayask.history import HOLD_PAST_S, HOLD_S, history_of, is_past
 from quarterdeck.harness.sayask.message import Message, call_name, message_of, partial_message_of
-from quarterdeck.harness.sayask.rows import Row
-from quarterdeck.harness.sayask.turns import FAILED_ASKS, Turns
+from quarterdeck.harness.sayask.rows import MODES, Row
+from quarterdeck.harness.sayask.turns import FAILED_ASKS
 from quarterdeck.kernel.view import View
 
 #: Calls whose ask Cline 1 shows in its state only after the answer.
@@ -115,7 +116,7 @@ GAVE_UP = "Task failed"
 _SHUTTING_DOWN = " received, shutting down"
 
 
-class SayAsk(Turns):
+class SayAsk(Answers):
     """Reads the streams of one process."""
 
     def __init__(self) -> None:
@@ -132,6 +133,7 @@ class SayAsk(Turns):
         #: The first messages of a task, until it is known whether they are the past.
         self._held: list[Message] = []
         self._loading = True
+        self._past_seen = False
         self._shutting_down = False
         #: File edits of Cline 1 that were asked on its partial stream.
         self._asked_early: set[str] = set()
@@ -178,13 +180,16 @@ class SayAsk(Turns):
     def read_state(self, data: Json) -> bool:
         """Cline 1's state. A file edit that was asked on the other stream comes here only once it was answered."""
         known = self.read_stdout(data)
-        if self._asked_early and isinstance(data, dict):
-            message = message_of(cast(Object, data))
-            if message is not None and message.ts in self._asked_early and not message.partial:
-                self._asked_early.discard(message.ts)
-                if call_name(message, message.data()) in EDITS:
-                    self.book.close_gate(message.ts, "answered_elsewhere")
+        message = message_of(cast(Object, data)) if self._asked_early and isinstance(data, dict) else None
+        if message is not None and self._is_answered_edit(message):
+            self.book.close_gate(message.ts, "answered_elsewhere")
         return known
+
+    def _is_answered_edit(self, message: Message) -> bool:
+        if message.label != "ask:tool" or message.partial or message.ts not in self._asked_early:
+            return False
+        self._asked_early.discard(message.ts)
+        return call_name(message, message.data()) in EDITS
 
     def _read_list(self, found: list[Any]) -> bool:
         """Kilo prints several messages as one list."""
@@ -234,30 +239,34 @@ class SayAsk(Turns):
             return self.take(message)
         else:
             self._held.append(message)
-            self.set_timer("loading", HOLD_PAST_S if any(map(is_past, self._held)) else HOLD_S)
+            self.set_timer("loading", HOLD_PAST_S if self._past_seen else HOLD_S)
         return True
 
     def _is_new_request(self, message: Message) -> bool:
-        if message.what != "api_req_started" or is_past(message):
+        """Whether it begins new work. After a request with figures even one without is of the past: it was cut off."""
+        if message.what != "api_req_started" or self._past_seen:
             return False
-        return not any(one.what == "api_req_started" for one in self._held)
+        self._past_seen = is_past(message)
+        return not self._past_seen
 
     def on_loading(self) -> None:
         """Nothing more of a past came: this is new work."""
         self._go_live()
 
     def _go_live(self) -> None:
-        self._loading = False
+        for message in self._let_go():
+            self.take(message)
+
+    def _let_go(self) -> list[Message]:
+        """It is known what they are: nothing is held any more."""
+        self._loading = self._past_seen = False
         self.clear_timer("loading")
         held, self._held = self._held, []
-        for message in held:
-            self.take(message)
+        return held
 
     def _past_loaded(self, message: Message) -> None:
         """All that was held is the past, and nothing of it is new work."""
-        self._loading = False
-        self.clear_timer("loading")
-        held, self._held = self._held, []
+        held = self._let_go()
         for one in (*held, message):
             self.rows[one.key] = Row(partial=False, digest=hash(one.text), size=len(one.text))
             self._settings(one)
@@ -278,18 +287,18 @@ class SayAsk(Turns):
         self.timers.clear()
         self.calls_over()
         self.book.process_exited(code, signal, asked=asked)
-        self._new_task()
+        self.new_task()
 
-    def _new_task(self) -> None:
+    def new_task(self) -> None:
+        super().new_task()
         self._loading = True
-        self._shutting_down = self.requested = self.halted = self.cancelling = self.offered = False
-        self.failed = None
+        self._shutting_down = False
 
     # --- lines that are no messages
 
     def session_created(self, found: Object) -> None:
         if self.requested and text_of(found, "sessionId", "taskId"):
-            self._new_task()
+            self.new_task()
         self._hello(text_of(found, "sessionId", "taskId"), text_of(found, "model"))
 
     def session_title_generated(self, found: Object) -> None:
@@ -298,8 +307,9 @@ class SayAsk(Turns):
             self.book.write(ev.TitleGenerated(title=title))
 
     def mode_changed(self, found: Object) -> None:
-        mode = text_of(found, "mode")
-        if mode:
+        mode = MODES.get(text_of(found, "mode"))
+        if mode is not None and mode != self.mode:
+            self.mode = mode
             self.book.write(ev.SettingChanged(mode=mode))
 
     def welcome(self, found: Object) -> None:
@@ -341,59 +351,6 @@ class SayAsk(Turns):
             saved = text_of(message.raw, "lastCheckpointHash") or message.ts
             self.book.write(ev.CheckpointSaved(checkpoint_id=saved))
 
-    # --- what we sent
-
-    def read_stdin(self, data: Json) -> bool:
-        if not isinstance(data, dict):
-            return isinstance(data, str)
-        found = cast(Object, data)
-        name = text_of(found, "type") or text_of(found, "call").rpartition(".")[2]
-        reader = _COMMANDS.get(name)
-        if reader is not None:
-            reader(self, found)
-        return reader is not None
-
-    def ask_response(self, found: Object) -> None:
-        how = text_of(found, "askResponse", "responseType")
-        self._answered(how == "yesButtonClicked", how != "messageResponse", text_of(found, "text"), found)
-
-    def respond_to_approval(self, found: Object) -> None:
-        self._answered(found.get("approved") is True, True, text_of(found, "text"), found)
-
-    def approval(self, found: Object) -> None:
-        self._answered(True, True, text_of(found, "content"), found)
-
-    def rejection(self, found: Object) -> None:
-        self._answered(False, True, text_of(found, "content"), found)
-
-    def user_input(self, found: Object) -> None:
-        self._answered(False, False, text_of(found, "content", "text"), found)
-
-    def _answered(self, yes: bool, button: bool, text: str, found: Object) -> None:
-        """A button or a text of a person, for whatever is asked now."""
-        approval, question = self.open_gate("approval"), self.open_gate("question")
-        call = self.book.gates[approval].call_id if approval else ""
-        if approval and yes:
-            self.allow(call, "user")
-        elif approval:
-            self.refuse(call, "user", text)
-        elif question:
-            self.sent.append(text)
-            self.book.answer(question, text or ("yes" if yes else "no"), by="user")
-        elif text and not button:
-            self.prompted(text, text_of(found, "id", "message_id"))
-            self.sent.append(text)
-
-    def cancel_task(self, found: Object) -> None:
-        """Only what comes back shows that it was cancelled; until then the turn goes on."""
-        del found
-        self.cancelling = bool(self.book.turn)
-
-    def show_task(self, found: Object) -> None:
-        """Another task is opened: its past follows."""
-        del found
-        self._new_task()
-
 
 #: Lines that are no messages, by their event or type.
 _OBJECTS: dict[str, Callable[[SayAsk, Object], None]] = {
@@ -403,19 +360,6 @@ _OBJECTS: dict[str, Callable[[SayAsk, Object], None]] = {
     "task_started": SayAsk.session_created,
     "welcome": SayAsk.welcome,
     "error": SayAsk.error,
-}
-#: What we send, by its type or by the name of the call.
-_COMMANDS: dict[str, Callable[[SayAsk, Object], None]] = {
-    "askResponse": SayAsk.ask_response,
-    "respondToApproval": SayAsk.respond_to_approval,
-    "cancelTask": SayAsk.cancel_task,
-    "newTask": SayAsk.user_input,
-    "user_input": SayAsk.user_input,
-    "response": SayAsk.user_input,
-    "approval": SayAsk.approval,
-    "rejection": SayAsk.rejection,
-    "abort": SayAsk.cancel_task,
-    "showTaskWithId": SayAsk.show_task,
 }
 SayAsk.handlers = {name: getattr(SayAsk, method) for name, method in HANDLERS.items()}
 SayAsk.ignored = IGNORED

@@ -11,7 +11,7 @@ from __future__ import annotations
 from quarterdeck import events as ev
 from quarterdeck.events import TokenUsage
 from quarterdeck.events.turn import FailureKind
-from quarterdeck.harness.base import Object, int_of, text_of
+from quarterdeck.harness.base import Object, int_of, price_of, text_of
 from quarterdeck.harness.failures import failure_kind, told
 from quarterdeck.harness.lines import object_in
 from quarterdeck.harness.sayask.calls import Calls
@@ -130,20 +130,10 @@ class Turns(Calls):
 
     def _use(self, data: Object, request: str) -> None:
         taken, given, read, written = (max(0, int_of(data, name)) for name in _TOKENS)
-        cost = data.get("cost")
-        priced = isinstance(cost, int | float) and not isinstance(cost, bool) and cost == cost
-        if taken or given or read or written or (priced and cost):
-            self.book.usage(
-                TokenUsage(
-                    input=taken,
-                    output=given,
-                    cache_read=read,
-                    cache_write=written,
-                    cost_usd=float(cost) if priced and cost is not None else None,
-                ),
-                f"request-{request}",
-                self.model,
-            )
+        cost = price_of(data.get("cost"))
+        if taken or given or read or written or cost is not None:
+            tokens = TokenUsage(input=taken, output=given, cache_read=read, cache_write=written, cost_usd=cost)
+            self.book.usage(tokens, f"request-{request}", self.model)
 
     def say_error_retry(self, message: Message, row: Row) -> None:
         """The request failed and is tried again after a pause; the last of these says that it is not."""

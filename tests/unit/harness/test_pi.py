@@ -451,6 +451,11 @@ class TestSessions:
         assert talk.state.profile.context is not None
         assert (talk.state.profile.context.tokens, talk.state.profile.context.percent) == (46, 4.6)
 
+    @pytest.mark.parametrize("cost", [0, 0.0, None, "1", True, -1, 10**400, float("nan")])
+    def test_a_cost_that_nobody_can_know_is_unknown(self, cost: Any) -> None:
+        talk = running().out(begins(), reply("a", usage={"input": 1, "output": 1, "cost": {"total": cost}}))
+        assert (talk.state.usage.total.input, talk.state.usage.total.cost_usd) == (1, None)
+
 
 class TestCommands:
     def test_a_command_that_is_refused_says_so(self) -> None:

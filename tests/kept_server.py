@@ -1,0 +1,68 @@
+"""A stand-in for the server under a keeper: starts scripted agents, says who they are, and waits.
+
+python tests/kept_server.py NONCE SCRIPT...
+
+It says one line of JSON when every agent is in its last word. When the keeper dies, it leaves at once and cleans nothing:
+the worst server that there can be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from quarterdeck.deck.identity import NONCE
+from quarterdeck.deck.keeper import become_subreaper, lifeline
+
+
+def started(nonce: str, script: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """The agent when it is in the last word of the script, and the tool processes that it started on the way."""
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "quarterdeck.testing.agent"],
+        env={**os.environ, NONCE: nonce},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert agent.stdin is not None
+    assert agent.stdout is not None
+    words = script.split(";")
+    for last in (False, True):
+        text = words[-1] if last else ";".join([*words[:-1], "say so far"])
+        agent.stdin.write(json.dumps({"op": "prompt", "id": "p", "text": text}) + "\n")
+    agent.stdin.flush()
+    tools: list[int] = []
+    turns = 0
+    while turns < 2:
+        line: dict[str, Any] = json.loads(agent.stdout.readline())
+        turns += line["type"] == "turn_start"
+        if line["type"] == "call_end":
+            tools.append(int(line["result"]))
+    return agent, tools
+
+
+def main() -> None:
+    nonce, *scripts = sys.argv[1:]
+    become_subreaper()
+    ends = lifeline()
+    agents: list[tuple[subprocess.Popen[str], list[int]]] = []
+    # on a thread that ends: what a server's agents are bound to must not be the thread that started them
+    starter = threading.Thread(target=lambda: agents.extend(started(nonce, script) for script in scripts))
+    starter.start()
+    starter.join()
+    pids = [agent.pid for agent, _ in agents]
+    said = {"server": os.getpid(), "agents": pids, "tools": [pid for _, tools in agents for pid in tools]}
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+    assert ends is not None
+    os.read(ends, 1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""Real servers and agents, really killed: whatever dies, nothing is left, and nobody else is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.deck import keeper
+from quarterdeck.deck.identity import NONCE, Identity, descendants_of_launch, is_alive, start_time
+from quarterdeck.deck.keeper import descendants, end, end_left_over, left_over, lifeline
+
+SERVER = str(Path(__file__).parents[2] / "kept_server.py")
+KEEPER = [sys.executable, "-m", "quarterdeck.deck.keeper", "--"]
+#: Tool processes in the agent's group, in a session of their own, and an agent that hears neither signal nor input.
+SCRIPTS = ["child 300; orphan 300; hang", "child 300; orphan 300; deaf", "orphan 300; crash", "hang"]
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"]
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the keeper is a child subreaper")
+
+
+class Kept:
+    """A keeper, its server, and their agents."""
+
+    def __init__(self, nonce: str, scripts: list[str]) -> None:
+        self.nonce = nonce
+        self.keeper = subprocess.Popen(
+            [*KEEPER, sys.executable, SERVER, nonce, *scripts], stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert self.keeper.stdout is not None
+        said = json.loads(self.keeper.stdout.readline())
+        self.server = identity(said["server"])
+        self.agents: list[int] = said["agents"]
+        self.tools: list[int] = said["tools"]
+
+    def left(self) -> list[int]:
+        return descendants_of_launch(self.nonce)
+
+    def clean(self) -> None:
+        self.keeper.kill()
+        self.keeper.communicate()
+        eventually(lambda: not is_alive(self.server))
+        end_left_over([self.nonce], grace=0)
+
+
+def identity(pid: int) -> Identity:
+    return Identity(pid, start_time(pid) or 0, "")
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def nonce() -> Iterator[str]:
+    name = uuid.uuid4().hex
+    yield name
+    end_left_over([name], grace=0)
+
+
+@pytest.fixture
+def kept(nonce: str) -> Iterator[Kept]:
+    one = Kept(nonce, SCRIPTS)
+    yield one
+    one.clean()
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of somebody else, which has a nonce, too, but not ours."""
+    with sleeper({NONCE: "somebody else's"}) as child:
+        yield child
+        assert child.poll() is None
+        child.kill()
+
+
+def sleeper(extra: dict[str, str]) -> subprocess.Popen[bytes]:
+    child = subprocess.Popen(SLEEP, stdout=subprocess.PIPE, env={**os.environ, **extra})
+    assert child.stdout is not None
+    child.stdout.readline()
+    return child
+
+
+def run(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*KEEPER, *argv], capture_output=True, text=True, timeout=60, cwd=folder)
+
+
+# --- whatever dies
+
+
+def test_a_killed_server_leaves_nothing(kept: Kept, bystander: subprocess.Popen[bytes]) -> None:
+    assert len(kept.agents) == 4
+    assert len(kept.tools) == 5
+    assert set(kept.tools) < set(kept.left())
+    os.kill(kept.server.pid, signal.SIGKILL)
+    assert kept.keeper.wait(30) == 128 + signal.SIGKILL
+    assert kept.left() == []
+
+
+def test_a_server_that_leaves_early_leaves_nothing(kept: Kept) -> None:
+    kept.keeper.send_signal(signal.SIGTERM)
+    assert kept.keeper.wait(30) == 128 + signal.SIGTERM
+    assert kept.left() == []
+
+
+def test_a_server_whose_keeper_is_killed_leaves_and_the_next_start_cleans_up(
+    kept: Kept, bystander: subprocess.Popen[bytes]
+) -> None:
+    kept.keeper.kill()
+    kept.keeper.wait()
+    eventually(lambda: not is_alive(kept.server))
+    assert set(kept.tools) <= {one.pid for one in left_over([kept.nonce])}
+    assert end_left_over(["a launch long gone", kept.nonce], grace=0.2) == []
+    eventually(lambda: not kept.left())
+
+
+def test_when_both_are_killed_the_next_start_cleans_up(kept: Kept, bystander: subprocess.Popen[bytes]) -> None:
+    os.kill(kept.server.pid, signal.SIGKILL)
+    kept.keeper.kill()
+    kept.keeper.wait()
+    eventually(lambda: not is_alive(kept.server))
+    assert end_left_over([kept.nonce], grace=0.2) == []
+    eventually(lambda: not kept.left())
+
+
+def test_one_that_forks_as_fast_as_it_dies_is_ended(nonce: str, tmp_path: Path) -> None:
+    runaway = "import os\nprint('up', flush=True)\nwhile True:\n    if os.fork(): os._exit(0)\n"
+    started = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {runaway!r}], start_new_session=True)"
+    waits = f"{started}.wait()"
+    environment = {**os.environ, NONCE: nonce}
+    done = subprocess.run([*KEEPER, sys.executable, "-c", waits], env=environment, timeout=60, capture_output=True)
+    assert (done.returncode, done.stdout) == (0, b"up\n")
+    assert descendants_of_launch(nonce) == []
+
+
+# --- what is passed through
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)])
+def test_the_exit_code_is_the_servers(tmp_path: Path, script: str, code: int) -> None:
+    assert run(["sh", "-c", script], tmp_path).returncode == code
+
+
+def test_a_command_that_cannot_be_started_is_said(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program")
+    for name, code in (("./not-there", 127), ("./text", 126)):
+        done = run([name], tmp_path)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert done.stderr.startswith(f"quarterdeck: cannot start {name}: ")
+    assert run([], tmp_path).returncode == 2
+
+
+#: Counts what it hears, one line each, and leaves with 5 after as many as it was told.
+LISTENER = """
+import signal, sys, threading
+left = [int(sys.argv[1])]
+done = threading.Event()
+def heard(number, frame):
+    print(number, flush=True)
+    left[0] -= 1
+    if not left[0]: done.set()
+for one in (1, 2, 15):
+    signal.signal(one, heard)
+print("up", flush=True)
+while not done.wait(0.05): pass
+sys.exit(5)
+"""
+
+
+def listening(until: int, *, before: list[str] | None = None) -> subprocess.Popen[str]:
+    command = [*(before or []), *KEEPER, sys.executable, "-c", LISTENER, str(until)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    return child
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_reaches_the_server_and_its_answer_counts(number: signal.Signals) -> None:
+    child = listening(1)
+    child.send_signal(number)
+    assert child.communicate(timeout=30) == (f"{number.value}\n", None)
+    assert child.returncode == 5
+
+
+def test_a_ctrl_c_of_the_terminal_reaches_the_server_once() -> None:
+    child = listening(2)
+    os.killpg(child.pid, signal.SIGINT)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "2\n"
+    os.killpg(child.pid, signal.SIGTERM)
+    assert child.communicate(timeout=30) == ("15\n", None)
+
+
+def test_the_same_signal_is_passed_on_once() -> None:
+    child = listening(2)
+    assert child.stdout is not None
+    child.send_signal(signal.SIGTERM)
+    assert child.stdout.readline() == "15\n"
+    child.send_signal(signal.SIGTERM)
+    child.send_signal(signal.SIGHUP)
+    assert child.communicate(timeout=30) == ("1\n", None)
+
+
+def test_a_second_interrupt_hurries(nonce: str) -> None:
+    child = listening(99)
+
+    def pressed_again() -> bool:
+        child.send_signal(signal.SIGINT)
+        return child.poll() is not None
+
+    eventually(pressed_again)
+    assert child.communicate() == ("2\n", None)
+    assert child.returncode == 137
+
+
+def test_what_was_to_be_ignored_stays_ignored() -> None:
+    child = listening(1, before=["sh", "-c", 'trap "" HUP; exec "$@"', "sh"])
+    child.send_signal(signal.SIGHUP)
+    child.send_signal(signal.SIGTERM)
+    assert child.communicate(timeout=30) == ("15\n", None)
+
+
+# --- who is not touched
+
+
+def test_jobs_that_the_shell_had_before_are_not_ours(nonce: str) -> None:
+    job = f"{sys.executable} -c 'import time; time.sleep(300)' >&- 2>&- & echo $!; exec \"$@\""
+    orphan = "setsid sleep 300 & exit 4"
+    done = subprocess.run(
+        ["sh", "-c", job, "sh", *KEEPER, "sh", "-c", orphan],
+        env={**os.environ, NONCE: nonce},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 4
+    assert descendants_of_launch(nonce) == [int(done.stdout)]
+
+
+def test_a_pid_that_comes_again_is_left_alone(bystander: subprocess.Popen[bytes]) -> None:
+    started = start_time(bystander.pid)
+    assert started is not None
+    recycled = Identity(bystander.pid, started - 1, "somebody else's")
+    assert end([recycled], grace=5) == []
+    assert bystander.poll() is None
+
+
+def test_only_the_named_launches_are_left_over(nonce: str, bystander: subprocess.Popen[bytes]) -> None:
+    """Also what dropped the nonce from its environment, if it is below one that has it; never our own family."""
+    starts = (
+        "import subprocess, sys; p = subprocess.Popen(['sleep', '300'], env={}); print(p.pid, flush=True); p.wait()"
+    )
+    away = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True)"
+    told = subprocess.Popen(
+        [sys.executable, "-c", away, starts], env={**os.environ, NONCE: nonce}, stdout=subprocess.PIPE
+    )
+    assert told.stdout is not None
+    bare = identity(int(told.stdout.readline()))
+    told.communicate()
+    with sleeper({NONCE: nonce}) as own:
+        assert own.pid in descendants_of_launch(nonce)
+        found = left_over([nonce])
+        assert bare.pid in {one.pid for one in found}
+        assert {one.nonce for one in found} == {nonce}
+        assert own.pid not in {one.pid for one in found}
+        assert end_left_over([nonce]) == []
+        assert own.poll() is None
+        own.kill()
+    eventually(lambda: not is_alive(bare))
+    assert left_over([]) == []
+
+
+# --- the lifeline, and the ways without /proc
+
+
+@pytest.mark.parametrize("value", ["", "x", "99999:1", "0:1", "-1:"])
+def test_without_a_keeper_there_is_no_lifeline(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(keeper.LIFELINE, value)
+    assert lifeline() is None
+    assert keeper.LIFELINE not in os.environ
+
+
+def test_a_pipe_of_the_same_number_is_not_the_lifeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setenv(keeper.LIFELINE, f"{reader}:{os.fstat(reader).st_ino + 1}")
+    assert lifeline() is None
+    os.close(reader)
+    os.close(writer)
+
+
+def test_it_imports_nothing_heavy() -> None:
+    code = "import sys, quarterdeck.deck.keeper; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"asyncio", "msgspec", "subprocess", "pathlib", "click", "dataclasses"} & set(loaded)
+
+
+@pytest.mark.skipif(not shutil.which("ps"), reason="there is no ps here")
+def test_without_proc_the_table_of_ps_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "_HAS_PROC", False)
+    monkeypatch.setattr(keeper, "_HAS_CHILDREN_FILES", False)
+    monkeypatch.delattr(os, "pidfd_open")
+    with sleeper({}) as child:
+        (found,) = [one for one in descendants() if one.pid == child.pid]
+        assert end([Identity(found.pid, found.started_at - 60, "")], grace=0.2) == []
+        assert child.poll() is None
+        assert end([found], grace=5) == []
+        assert child.wait() == -signal.SIGTERM
+    assert left_over(["any"]) == []
