@@ -29,7 +29,8 @@ def folded(view: View, *bodies: Body) -> View:
 
 
 def grown(entries: int, opened: bool = True) -> View:
-    """A session between two turns whose timeline has this many entries: prompts, texts and calls as they come."""
+    """A session between two turns whose timeline has this many entries: prompts, texts and calls as they come, and an
+    approval in every tenth turn."""
     view = (
         folded(View(), ev.SessionOpened(agent="claude", cwd="/home/ada/project"), ev.AgentReady()) if opened else View()
     )
@@ -55,6 +56,9 @@ def _turn(number: int) -> Iterator[Body]:
         yield ev.MessageDelta(message_id=message, delta=ANSWER)
         yield ev.ResponseComplete(message_id=message, blocks=(ev.Block(text=ANSWER),))
         yield ev.ToolCall(name="Edit", call_id=call, args=ARGS)
+        if number % 10 == step == 0:
+            yield ev.ApprovalRequired(gate=ev.GateRequest(gate_id=f"g{number}", tool="Edit", call_id=call, args=ARGS))
+            yield ev.ApprovalResolved(status="approved", gate_id=f"g{number}", by="ada")
         yield ev.ToolExecutionStart(name="Edit", call_id=call, args=ARGS)
         yield ev.ToolExecutionEnd(name="Edit", call_id=call, result=OUTPUT)
     yield ev.Usage(tokens=ev.TokenUsage(input=1200, output=300), message_id=f"msg_{number}_2", model="m-large")

@@ -34,7 +34,9 @@ from quarterdeck.kernel.timeline import (
     shells,
     turns,
     window,
+    with_block,
     with_card,
+    with_line,
     with_piece,
     with_unfinished,
     withdrawn,
@@ -117,6 +119,23 @@ class TestEntries:
         assert shown(older) == [("a", "1")]
 
 
+class TestLines:
+    def test_a_line_is_shown_and_has_no_place_of_its_own(self) -> None:
+        timeline = with_line(holding(said("a")), said("e2", "Compacted"))
+        assert shown(timeline) == [("a", ""), ("e2", "Compacted")]
+        assert dict(timeline.places) == {"a": 0}
+
+    def test_a_passing_line_gives_its_place_to_a_line_and_to_an_entry(self) -> None:
+        timeline = with_line(with_line(EMPTY, said("e1", "1", passing=True)), said("e2", "2", passing=True))
+        assert shown(timeline) == [("e2", "2")]
+        assert shown(appended(timeline, said("a"))) == [("a", "")]
+        assert shown(with_line(holding(said("a", passing=True)), said("e2"))) == [("e2", "")]
+
+    def test_a_name_that_an_agent_took_before_is_not_there_twice(self) -> None:
+        timeline = holding(said("e7", "the agent's"))
+        assert with_line(timeline, said("e7", "ours")) == timeline
+
+
 class TestBlocksThatGrow:
     def test_pieces_show_before_the_block_is_whole(self) -> None:
         timeline = piece(piece(growing(("m", 0)), "m", 0, "He"), "m", 0, "llo")
@@ -172,6 +191,12 @@ class TestBlocksThatGrow:
         assert len(timeline.entries) == 2
         kept = withdrawn(holding(said("m:0", "a"), tool("n:0"), Entry("n:1", "user", "b")), "n")
         assert [entry.id for entry in window(kept)] == ["m:0", "n:0", "n:1"]
+
+    def test_all_of_a_message_is_withdrawn_whichever_of_its_blocks_came_first(self) -> None:
+        timeline = growing(("n", 0), ("m", 2), ("m", 0), ("m", 7))
+        timeline = withdrawn(with_block(timeline, said("m:9", "x"), "m", 9), "m")
+        assert [entry.id for entry in window(timeline)] == ["n:0"]
+        assert withdrawn(timeline, "never told") is timeline
 
     def test_output_grows_in_a_step_and_in_a_command(self) -> None:
         timeline = with_unfinished(with_unfinished(EMPTY, tool("c")), shell("b"))

@@ -158,8 +158,6 @@ SCOPES: dict[str, Literal["session", "repo", "user"]] = {
     "projectSettings": "repo",
     "userSettings": "user",
 }
-#: Process codes that are signals in disguise: it catches them, cleans up and leaves with 128 + the signal's number.
-EXIT_SIGNALS = {129: "SIGHUP", 130: "SIGINT", 137: "SIGKILL", 143: "SIGTERM"}
 
 #: Telemetry records that are known; only the first is read.
 OTLP_USAGE = "api_request"

@@ -142,8 +142,6 @@ class Claude(Stream):
     def on_exit(self, code: int | None, signal: str | None) -> None:
         if self.deferred:
             self.pause()
-        if code in tables.EXIT_SIGNALS:
-            code, signal = None, tables.EXIT_SIGNALS[code]
         # whoever closes its input asks it to leave: the code then only repeats how the last turn ended
         self.book.stop_asked |= self.closing
         if code and not self.book.stop_asked:

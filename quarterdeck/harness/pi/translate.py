@@ -46,6 +46,8 @@ IGNORED = frozenset({"turn_end", "entry_appended", "summarization_retry_attempt_
 class Pi(Commands):
     """Reads the streams of one process."""
 
+    is_server = True
+
     def __init__(self) -> None:
         super().__init__()
         self._handlers: dict[str, Callable[[Object], None]] = {name: getattr(self, name) for name in HANDLED}
@@ -90,15 +92,12 @@ class Pi(Commands):
             self.book.write(ev.TitleGenerated(title=name))
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
-        """pi leaves with code zero only when its input is closed, and that is ours to do: so such an exit was asked for. It
-        stops a turn that is under way, and changes nothing about one that is over."""
         if "settle" in self.timers:
             self.settle()
         self.end_bashes()
-        self.timers.clear()
         self.dialogs.clear()
         self.running = self.aborting = self.settles = False
-        self.book.process_exited(code, signal, asked=self.book.stop_asked or code == 0)
+        super().on_exit(code, signal)
         self.fresh = True
 
 

@@ -167,8 +167,6 @@ def approvals_open(gates: Gates) -> bool:
 
 def any_runs(open_turn: Turn, gates: Gates) -> bool:
     """Whether a call is running that does not itself wait for an approval. A tool that asks a question runs, told or not."""
-    if not gates.open:
-        return bool(open_turn.calls)
     asking: list[str] = []
     for one in gates.open:
         if one.kind == "approval":

@@ -26,6 +26,8 @@ from quarterdeck.kernel.state import NOT_OPENED, State
 from quarterdeck.kernel.turn import NO_TURN
 
 TITLE_LENGTH = 60
+#: Phases in which something is under way that an end must end.
+_ACTIVE = frozenset(phase.FLAGS["isActive"])
 
 
 @on(ev.SessionOpened)
@@ -103,7 +105,7 @@ def _at_rest(
 def session_suspended(state: State, event: Event, _body: ev.SessionSuspended) -> State:
     """Streaming becomes paused; creating and waiting become stopped. Judged by what shows before the gates close."""
     how = "ask:resume_task" if state.phase.value == "streaming" else "cancel_session"
-    is_active = state.phase.value in phase.FLAGS["isActive"]
+    is_active = state.phase.value in _ACTIVE
     inputs = ((how, None),) if is_active else ()
     gates = all_gates_closed(state, event, "stale")
     return _at_rest(state, event, gates, state.profile, state.error, inputs)
@@ -118,7 +120,7 @@ def session_archived(state: State, event: Event, body: ev.SessionArchived) -> St
 
 @on(ev.SessionFailed)
 def session_failed(state: State, event: Event, body: ev.SessionFailed) -> State:
-    inputs = (("process_error", None),) if state.phase.value in phase.FLAGS["isActive"] else ()
+    inputs = (("process_error", None),) if state.phase.value in _ACTIVE else ()
     gates = all_gates_closed(state, event, "withdrawn")
     return _at_rest(state, event, gates, state.profile, Failure(body.kind, body.message), inputs)
 
