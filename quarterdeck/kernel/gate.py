@@ -19,6 +19,7 @@ from quarterdeck.events import (
     AskUser,
     DialogRequired,
     Event,
+    GateRequest,
     Json,
     Option,
     Question,
@@ -76,7 +77,7 @@ class Gates(Struct, frozen=True, gc=False):
 
 
 def asked(event: Event) -> Gate:
-    """The gate that this event opens. Without any id the event's own index names it."""
+    """The gate that this event opens."""
     body = event.body
     if isinstance(body, ApprovalRequired):
         return _approval(event, body)
@@ -84,6 +85,16 @@ def asked(event: Event) -> Gate:
         return _question(event, body)
     assert isinstance(body, DialogRequired)
     return _dialog(event, body)
+
+
+def id_of(event: Event, gate_id: str, ref: str) -> str:
+    """The deck's name of a gate, else the agent's; without any the event's own index names it."""
+    return gate_id or ref or f"e{event.index}"
+
+
+def title_of(request: GateRequest) -> str:
+    """What is asked, in one line."""
+    return request.title or request.tool
 
 
 def opened(gates: Gates, gate: Gate) -> Gates:
@@ -160,9 +171,9 @@ def waiting_phase(gates: Gates) -> str | None:
 def _approval(event: Event, body: ApprovalRequired) -> Gate:
     request = body.gate
     return Gate(
-        request.gate_id or request.ref or f"e{event.index}",
+        id_of(event, request.gate_id, request.ref),
         "approval",
-        request.title or request.tool,
+        title_of(request),
         {"tool": request.tool, "args": request.args, "hint": request.hint},
         request.options,
         event.at if request.requested_at is None else request.requested_at,
@@ -176,7 +187,7 @@ def _approval(event: Event, body: ApprovalRequired) -> Gate:
 
 def _question(event: Event, body: AskUser) -> Gate:
     return Gate(
-        body.gate_id or body.ref or f"e{event.index}",
+        id_of(event, body.gate_id, body.ref),
         "question",
         body.question,
         {},
@@ -193,7 +204,7 @@ def _question(event: Event, body: AskUser) -> Gate:
 
 def _dialog(event: Event, body: DialogRequired) -> Gate:
     return Gate(
-        body.gate_id or body.ref or f"e{event.index}",
+        id_of(event, body.gate_id, body.ref),
         "dialog",
         body.title,
         {"method": body.method, "message": body.message, "prefill": body.prefill},

@@ -101,8 +101,8 @@ class Timeline(Struct, frozen=True, gc=False):
     """The whole conversation.
 
     `unfinished` names the entries of calls and shell commands that have no end yet, and it has the last word: whatever
-    cuts them off empties it and touches no entry. `cards` holds the gates by the entry that they stand on: beside the
-    entries, because a decision is rarely the only thing that an event changes.
+    cuts them off empties it and touches no entry. In the same way `decided` has the last word on cards: by gate id, how
+    a gate was decided whose card in its entry still says that it is open.
     """
 
     entries: PVector[Entry] = pvector()
@@ -110,7 +110,7 @@ class Timeline(Struct, frozen=True, gc=False):
     open: tuple[Growing, ...] = ()
     streaming: bool = False
     unfinished: tuple[str, ...] = ()
-    cards: Map[str, Card] = Map()
+    decided: Map[str, Card] = Map()
 
 
 EMPTY = Timeline()
@@ -137,7 +137,7 @@ def appended(timeline: Timeline, entry: Entry) -> Timeline:
     if entry.id in timeline.places:
         return timeline
     entries, places, _ = _added(timeline.entries, timeline.places, entry)
-    return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.cards)
+    return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
 def _added(entries: PVector[Entry], places: Places, entry: Entry) -> tuple[PVector[Entry], Places, int]:
@@ -156,7 +156,7 @@ def _without(places: Places, name: str) -> Places:
 def with_line(timeline: Timeline, line: Entry) -> Timeline:
     """With one more entry that nothing will ever refer to. It needs no name among the places, and that is dear."""
     entries, places = _with_line(timeline.entries, timeline.places, line)
-    return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.cards)
+    return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
 def _with_line(entries: PVector[Entry], places: Places, line: Entry) -> tuple[PVector[Entry], Places]:
@@ -175,14 +175,14 @@ def changed(timeline: Timeline, entry: Entry) -> Timeline:
     if place is None:
         return appended(timeline, entry)
     entries = timeline.entries.set(place, entry)
-    return Timeline(entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, timeline.cards)
+    return Timeline(entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
 def reworded(timeline: Timeline, name: str, text: str, gone: bool) -> Timeline:
     """With another text in the entry of this name; `gone` when nothing is left to show."""
     place = timeline.places[name]
     entries = timeline.entries.set(place, replace(timeline.entries[place], text=text, gone=gone))
-    return Timeline(entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, timeline.cards)
+    return Timeline(entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
 def with_unfinished(timeline: Timeline, entry: Entry) -> Timeline:
@@ -191,7 +191,7 @@ def with_unfinished(timeline: Timeline, entry: Entry) -> Timeline:
     if entry.id not in places:
         entries, places, _ = _added(entries, places, entry)
     unfinished = (*timeline.unfinished, entry.id)
-    return Timeline(entries, places, timeline.open, timeline.streaming, unfinished, timeline.cards)
+    return Timeline(entries, places, timeline.open, timeline.streaming, unfinished, timeline.decided)
 
 
 def finished(timeline: Timeline, entry: Entry) -> Timeline:
@@ -205,7 +205,7 @@ def finished(timeline: Timeline, entry: Entry) -> Timeline:
     left = timeline.unfinished
     if name in left:
         left = () if len(left) == 1 else tuple([one for one in left if one != name])
-    return Timeline(entries, places, _others(timeline.open, name), timeline.streaming, left, timeline.cards)
+    return Timeline(entries, places, _others(timeline.open, name), timeline.streaming, left, timeline.decided)
 
 
 def _others(blocks: tuple[Growing, ...], message_id: str) -> tuple[Growing, ...]:
@@ -228,7 +228,7 @@ def begun(timeline: Timeline, entry: Entry, message_id: str, block: int) -> Time
         if block:
             places = _with_first(places, message_id, place)
     blocks = (*timeline.open, Growing(message_id, block, place))
-    return Timeline(entries, places, blocks, timeline.streaming, timeline.unfinished, timeline.cards)
+    return Timeline(entries, places, blocks, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
 def with_block(timeline: Timeline, entry: Entry, message_id: str, block: int) -> Timeline:
@@ -236,7 +236,7 @@ def with_block(timeline: Timeline, entry: Entry, message_id: str, block: int) ->
     entries, places, place = _added(timeline.entries, timeline.places, entry)
     if block:
         places = _with_first(places, message_id, place)
-    return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.cards)
+    return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
 def _with_first(places: Places, message_id: str, place: int) -> Places:
@@ -261,7 +261,7 @@ def with_piece(timeline: Timeline, message_id: str, block: int, piece: str) -> T
                 (more,) if len(blocks) == 1 else (*blocks[:at], more, *blocks[at + 1 :]),
                 timeline.streaming,
                 timeline.unfinished,
-                timeline.cards,
+                timeline.decided,
             )
     return None
 
@@ -275,13 +275,13 @@ def settled(timeline: Timeline, blocks: tuple[Growing, ...], restated: Collectio
         return timeline
     left = () if len(blocks) == len(timeline.open) else tuple([one for one in timeline.open if one not in blocks])
     entries = _with_texts(timeline.entries, [one for one in blocks if one.block not in restated])
-    return Timeline(entries, timeline.places, left, timeline.streaming, timeline.unfinished, timeline.cards)
+    return Timeline(entries, timeline.places, left, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
 def settled_all(timeline: Timeline, streaming: bool) -> Timeline:
     """Every open block is whole: a turn begins or ends."""
     entries = _with_texts(timeline.entries, timeline.open)
-    return Timeline(entries, timeline.places, (), streaming, timeline.unfinished, timeline.cards)
+    return Timeline(entries, timeline.places, (), streaming, timeline.unfinished, timeline.decided)
 
 
 def cut_off(
@@ -299,7 +299,7 @@ def cut_off(
         left = tuple([name for name in left if name in outliving]) if outliving else ()
     if line is not None:
         entries, places = _with_line(entries, places, line)
-    return Timeline(entries, places, (), False, left, timeline.cards)
+    return Timeline(entries, places, (), False, left, timeline.decided)
 
 
 def _ended(entry: Entry) -> Entry:
@@ -369,14 +369,27 @@ def _as_it_is(timeline: Timeline, entry: Entry, growing: Growing | None) -> Entr
         entry = _with_text(entry, text_of(growing.rope))
     if entry.kind in _RUNNABLE and entry.id not in timeline.unfinished:
         entry = _ended(entry)
-    card = timeline.cards.get(entry.id)
+    card = None if entry.card is None else timeline.decided.get(entry.card.gate_id)
     return entry if card is None else replace(entry, card=card)
 
 
 def with_card(timeline: Timeline, name: str, card: Card) -> Timeline:
     """With this card on the entry of this name."""
-    cards = timeline.cards.set(name, card)
-    return Timeline(timeline.entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, cards)
+    place = timeline.places[name]
+    return changed(timeline, replace(timeline.entries[place], card=card))
+
+
+def with_decision(timeline: Timeline, card: Card) -> Timeline:
+    """With this gate decided, wherever its card stands."""
+    decided = timeline.decided.set(card.gate_id, card)
+    return Timeline(timeline.entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, decided)
+
+
+def undecided(timeline: Timeline, gate_id: str) -> Timeline:
+    """A gate that is asked again is open again."""
+    if gate_id not in timeline.decided:
+        return timeline
+    return replace(timeline, decided=timeline.decided.delete(gate_id))
 
 
 def turns(entries: Iterable[Entry]) -> list[list[Entry]]:

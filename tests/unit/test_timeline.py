@@ -33,9 +33,11 @@ from quarterdeck.kernel.timeline import (
     settled_all,
     shells,
     turns,
+    undecided,
     window,
     with_block,
     with_card,
+    with_decision,
     with_line,
     with_piece,
     with_unfinished,
@@ -219,6 +221,16 @@ class TestWhatEnds:
     def test_an_end_without_a_beginning_is_told(self) -> None:
         assert window(finished(EMPTY, tool("c", "done"))) == [tool("c", "done")]
 
+    def test_an_end_leaves_what_grows_elsewhere_alone(self) -> None:
+        timeline = finished(with_unfinished(growing(("m", 0)), tool("c")), tool("c", "done"))
+        assert [one.message_id for one in timeline.open] == ["m"]
+        assert blocks_of(timeline, "c") == ()
+
+    def test_what_was_cut_off_and_is_told_again_runs_again(self) -> None:
+        timeline = cut_off(with_unfinished(EMPTY, tool("c")))
+        assert find(timeline, "c") != tool("c")
+        assert window(with_unfinished(timeline, tool("c"))) == [tool("c")]
+
     def test_what_is_cut_off_was_interrupted(self) -> None:
         timeline = with_unfinished(with_unfinished(growing(("m", 0)), tool("c")), shell("b"))
         timeline = piece(begun(timeline, shell("b"), "b", -1), "b", -1, "a.py\n")
@@ -271,7 +283,10 @@ class TestWindows:
     def test_a_card_stands_on_its_entry(self) -> None:
         timeline = with_card(self.LONG, "3", Card("g1", "approval"))
         assert [entry.card for entry in window(timeline)][2:5] == [None, Card("g1", "approval"), None]
-        assert find(timeline, "3") == said("3", "text 3")
+        timeline = with_decision(timeline, Card("g1", "approval", "approved"))
+        assert window(timeline)[3].card == Card("g1", "approval", "approved")
+        assert window(undecided(timeline, "g1"))[3].card == Card("g1", "approval")
+        assert undecided(timeline, "g2") is timeline
 
 
 def test_entries_before_the_first_user_entry_are_a_group_of_their_own() -> None:
@@ -296,8 +311,9 @@ class TestPreviews:
             ({"path": "a.py", "line": 3}, '{"path":"a.py","line":3}'),
             (["a", 1], '["a",1]'),
             ({"set": {1}, "bad": "\ud800"}, "{'set': {1}, 'bad': '\\ud800'}"),
+            ({"line": 3, "content": "x" * 10_000}, '{"line":3,"content":"' + "x" * 178 + "…"),
         ],
-        ids=["none", "text", "object", "list", "no json"],
+        ids=["none", "text", "object", "list", "no json", "a whole file"],
     )
     def test_arguments_in_one_line(self, args: object, shown: str) -> None:
         assert args_preview(args) == shown

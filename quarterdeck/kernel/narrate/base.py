@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from quarterdeck.events import Body, Event, Image
 from quarterdeck.kernel.state import State
-from quarterdeck.kernel.timeline import BashResult, Entry, Kind, Timeline, ToolStep, with_line
+from quarterdeck.kernel.timeline import BashResult, Card, Entry, Kind, Timeline, ToolStep, with_line
 
 #: The third argument is the event's body, of the type that the teller is registered for.
 Teller: TypeAlias = Callable[[Timeline, Event, Any, State], Timeline]
@@ -37,11 +37,12 @@ def entry_of(
     step: ToolStep | None = None,
     bash: BashResult | None = None,
     images: tuple[Image, ...] = (),
+    card: Card | None = None,
 ) -> Entry:
     """An entry for this event; without an id of its own it is named after the event's index."""
     body = event.body
     name = identifier or f"e{event.index}"
-    return Entry(name, kind, text, step, bash, images, None, body.turn_id, body.agent_path, event.at)
+    return Entry(name, kind, text, step, bash, images, card, body.turn_id, body.agent_path, event.at)
 
 
 def said(timeline: Timeline, event: Event, text: str, kind: Kind = "system", passing: bool = False) -> Timeline:

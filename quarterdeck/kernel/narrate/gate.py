@@ -5,22 +5,41 @@ from __future__ import annotations
 from quarterdeck import events as ev
 from quarterdeck.events import Event
 from quarterdeck.kernel import timeline as tl
-from quarterdeck.kernel.gate import Decision, Gate, Gates, asked
+from quarterdeck.kernel.gate import Decision, Gate, Gates, id_of, title_of
 from quarterdeck.kernel.narrate.base import entry_of, tells
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Card, Timeline
 
 
-@tells(ev.ApprovalRequired, ev.AskUser, ev.DialogRequired)
-def gate_opened(
-    timeline: Timeline, event: Event, _body: ev.ApprovalRequired | ev.AskUser | ev.DialogRequired, _: State
-) -> Timeline:
+@tells(ev.ApprovalRequired)
+def approval_required(timeline: Timeline, event: Event, body: ev.ApprovalRequired, _: State) -> Timeline:
+    """The card stands on the call, if that was told before it."""
+    request = body.gate
+    card = Card(id_of(event, request.gate_id, request.ref), "approval")
+    own = f"gate:{card.gate_id}"
+    name = request.call_id if own not in timeline.places and request.call_id in timeline.places else own
+    return _opened(timeline, event, name, title_of(request), card)
+
+
+@tells(ev.AskUser)
+def ask_user(timeline: Timeline, event: Event, body: ev.AskUser, _: State) -> Timeline:
+    card = Card(id_of(event, body.gate_id, body.ref), "question")
+    return _opened(timeline, event, f"gate:{card.gate_id}", body.question, card)
+
+
+@tells(ev.DialogRequired)
+def dialog_required(timeline: Timeline, event: Event, body: ev.DialogRequired, _: State) -> Timeline:
+    card = Card(id_of(event, body.gate_id, body.ref), "dialog")
+    return _opened(timeline, event, f"gate:{card.gate_id}", body.title, card)
+
+
+def _opened(timeline: Timeline, event: Event, name: str, title: str, card: Card) -> Timeline:
     """Asked again, the card is open again."""
-    gate = asked(event)
-    name = _entry_of_gate(timeline, gate)
-    if name not in timeline.places:
-        timeline = tl.appended(timeline, entry_of(event, "system", gate.title, name))
-    return tl.with_card(timeline, name, Card(gate.id, gate.kind))
+    if name in timeline.places:
+        timeline = tl.with_card(timeline, name, card)
+    else:
+        timeline = tl.appended(timeline, entry_of(event, "system", title, name, None, None, (), card))
+    return tl.undecided(timeline, card.gate_id)
 
 
 @tells(ev.UserResponded)
@@ -36,7 +55,7 @@ def settle_cards(timeline: Timeline, before: Gates, after: Gates) -> Timeline:
     still_open = [gate.id for gate in after.open] if after.open else ()
     for gate in before.open:
         if gate.id not in still_open:
-            timeline = tl.with_card(timeline, _entry_of_gate(timeline, gate), _decided_card(gate, after.decided))
+            timeline = tl.with_decision(timeline, _decided_card(gate, after.decided))
     return timeline
 
 
@@ -46,11 +65,3 @@ def _decided_card(gate: Gate, decided: tuple[Decision, ...]) -> Card:
     if last.gate_id != gate.id:
         last = next((one for one in reversed(decided) if one.gate_id == gate.id), last)
     return Card(gate.id, gate.kind, last.status, last.by, last.rule)
-
-
-def _entry_of_gate(timeline: Timeline, gate: Gate) -> str:
-    """The name of the entry that a gate stands on: the call that it is about, if that was told before it."""
-    own = f"gate:{gate.id}"
-    if own not in timeline.places and gate.kind == "approval" and gate.call_id in timeline.places:
-        return gate.call_id
-    return own

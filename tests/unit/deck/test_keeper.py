@@ -269,7 +269,8 @@ def test_only_the_named_launches_are_left_over(nonce: str, bystander: subprocess
     )
     assert told.stdout is not None
     bare = identity(int(told.stdout.readline()))
-    told.communicate()
+    told.stdout.close()
+    told.wait()
     with sleeper({NONCE: nonce}) as own:
         assert own.pid in descendants_of_launch(nonce)
         found = left_over([nonce])

@@ -1,0 +1,34 @@
+"""What pi's own web client checks, shown at the translator (conformance U.4)."""
+
+from __future__ import annotations
+
+from quarterdeck.harness.base import Signal
+from quarterdeck.harness.pi.translate import pi
+from tests.conformance.marks import case
+from tests.tape import Tape
+
+
+def entries_after(*requests: dict[str, object]) -> list[tuple[str, str]]:
+    """What the timeline tells after these requests of an extension."""
+    translator, tape = pi(), Tape().opened()
+    for at, request in enumerate(requests):
+        line = {"type": "extension_ui_request", "id": f"u{at}", **request}
+        tape.add(*translator.feed(Signal("stdout", line), float(at)))
+    assert translator.unknown == 0
+    return [(entry.kind, entry.text) for entry in tape.entries]
+
+
+@case("U-107")
+def test_a_notification_is_told_and_a_text_for_the_editor_is_noticed() -> None:
+    told = entries_after({"method": "notify", "message": "Index built", "notifyType": "info"})
+    assert told == [("system", "Index built")]
+    noticed = entries_after({"method": "set_editor_text", "text": "a secret draft"})
+    assert [kind for kind, _ in noticed] == ["system"]
+    # the same words whatever the text is: it is meant for the editor, not for the timeline
+    assert noticed == entries_after({"method": "set_editor_text", "text": "another"})
+
+
+@case("U-107")
+def test_what_only_decorates_is_not_told() -> None:
+    assert entries_after({"method": "setStatus", "statusKey": "k", "statusText": "busy"}) == []
+    assert entries_after({"method": "setWidget", "widgetKey": "k", "widgetLines": ["x"]}) == []
