@@ -22,7 +22,7 @@ help: ## list the targets
 up: $(VENV)/.installed ## install Quarterdeck and show what it can do
 	@$(BIN)/qd --help
 
-test: lint ## lint, then every test, the coverage gate, and a check that generated docs are current
+test: lint $(VENV)/.installed-bench ## lint, then every test, the coverage gate, and a check that generated docs are current
 	@echo "tests"
 	@$(BIN)/python -m pytest --quiet --numprocesses auto --cov --cov-report= $(ARGS)
 	@echo "coverage of the pure core"

@@ -113,20 +113,22 @@ def _spawned(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 def _caught_signals() -> Generator[int]:
     """A descriptor that yields the numbers of the signals as they come: none is lost between a look and a wait.
 
-    One that we were told to ignore, as `nohup` does, stays ignored.
+    One that we were told to ignore, as `nohup` does, stays ignored. Afterwards all are: nothing is left to be hurried,
+    and a last impatient Ctrl-C must not change the exit code.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     numbers = [one for one in _STOPS if signal.getsignal(one) != signal.SIG_IGN] + [signal.SIGCHLD]
-    before = {one: signal.signal(one, _noted) for one in numbers}
-    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in numbers:
+        signal.signal(number, _noted)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     try:
         yield reader
     finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
         os.close(reader)
         os.close(writer)
 

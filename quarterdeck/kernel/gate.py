@@ -126,7 +126,8 @@ def closed(gates: Gates, gate: Gate, status: str, at: int, by: str = "", rule: s
     left = () if len(gates.open) == 1 else tuple([one for one in gates.open if one is not gate])
     stale = (*gates.stale, gate) if status == "stale" else gates.stale
     decision = Decision(gate.id, gate.ref, status, by, rule, at)
-    return Gates(left, stale, (*gates.decided[_OLDEST_KEPT:], decision))
+    # unpacking would copy the decisions twice
+    return Gates(left, stale, gates.decided[_OLDEST_KEPT:] + (decision,))  # noqa: RUF005
 
 
 def closed_where(gates: Gates, chosen: Callable[[Gate], bool], status: str, at: int) -> Gates:

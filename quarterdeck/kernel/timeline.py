@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from pyrsistent import PVector, pvector
 
 from quarterdeck.events import Image, Json
+from quarterdeck.kernel.gate import Decision
 from quarterdeck.kernel.rope import Rope, grown, text_of
 
 Kind: TypeAlias = Literal["user", "assistant", "thinking", "tool", "error", "system", "bash"]
@@ -110,7 +111,7 @@ class Timeline(Struct, frozen=True, gc=False):
     open: tuple[Growing, ...] = ()
     streaming: bool = False
     unfinished: tuple[str, ...] = ()
-    decided: Map[str, Card] = Map()
+    decided: Map[str, Decision] = Map()
 
 
 EMPTY = Timeline()
@@ -369,8 +370,12 @@ def _as_it_is(timeline: Timeline, entry: Entry, growing: Growing | None) -> Entr
         entry = _with_text(entry, text_of(growing.rope))
     if entry.kind in _RUNNABLE and entry.id not in timeline.unfinished:
         entry = _ended(entry)
-    card = None if entry.card is None else timeline.decided.get(entry.card.gate_id)
-    return entry if card is None else replace(entry, card=card)
+    return entry if entry.card is None else replace(entry, card=_card_now(timeline, entry.card))
+
+
+def _card_now(timeline: Timeline, card: Card) -> Card:
+    how = timeline.decided.get(card.gate_id)
+    return card if how is None else Card(card.gate_id, card.kind, how.status, how.by, how.rule)
 
 
 def with_card(timeline: Timeline, name: str, card: Card) -> Timeline:
@@ -379,9 +384,9 @@ def with_card(timeline: Timeline, name: str, card: Card) -> Timeline:
     return changed(timeline, replace(timeline.entries[place], card=card))
 
 
-def with_decision(timeline: Timeline, card: Card) -> Timeline:
+def with_decision(timeline: Timeline, gate_id: str, decision: Decision) -> Timeline:
     """With this gate decided, wherever its card stands."""
-    decided = timeline.decided.set(card.gate_id, card)
+    decided = timeline.decided.set(gate_id, decision)
     return Timeline(timeline.entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, decided)
 
 

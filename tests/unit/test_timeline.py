@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarterdeck.kernel import timeline as tl
+from quarterdeck.kernel.gate import Decision
 from quarterdeck.kernel.timeline import (
     ARGS_PREVIEW,
     EMPTY,
@@ -283,7 +284,7 @@ class TestWindows:
     def test_a_card_stands_on_its_entry(self) -> None:
         timeline = with_card(self.LONG, "3", Card("g1", "approval"))
         assert [entry.card for entry in window(timeline)][2:5] == [None, Card("g1", "approval"), None]
-        timeline = with_decision(timeline, Card("g1", "approval", "approved"))
+        timeline = with_decision(timeline, "g1", Decision("g1", "", "approved", "", "", 9))
         assert window(timeline)[3].card == Card("g1", "approval", "approved")
         assert window(undecided(timeline, "g1"))[3].card == Card("g1", "approval")
         assert undecided(timeline, "g2") is timeline

@@ -20,7 +20,7 @@ from quarterdeck.deck.policy.decide import Verdict, always, decide, rule_for, se
 from quarterdeck.deck.policy.paths import Place
 from quarterdeck.deck.policy.request import Request, request_of
 from quarterdeck.deck.policy.rule import Effect, InvalidRule, Rule, Scope, parse
-from quarterdeck.deck.policy.store import NoSuchRule, RulesUnreadable, RuleStore
+from quarterdeck.deck.policy.store import NoSuchRule, RuleStore, RulesUnreadable
 
 __all__ = [
     "Effect",

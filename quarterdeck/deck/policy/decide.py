@@ -8,6 +8,7 @@ tool by its name. A rule that would not allow the very request that it was made 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
@@ -21,6 +22,7 @@ from quarterdeck.deck.policy.rule import SHELL, Effect, InvalidRule, Rule, Scope
 from quarterdeck.events import Event, ToolApprovedAlways
 from quarterdeck.kernel.gate import Gate
 
+_MOST_FOLDERS = 8
 #: Only we write rules; an agent that tells of its own "always" does not speak for us.
 _OURS = frozenset({"user", "supervisor", "engine"})
 
@@ -106,7 +108,7 @@ def _allowing(rules: Sequence[Rule], request: Request) -> tuple[Rule, ...]:
         return (whole[0],)
     if request.command is not None:
         parts = _to_allow(request, request.command)
-        return _one_each([[rule for rule in rules if _allows_part(rule, request, words)] for words in parts])
+        return _one_each([[rule for rule in rules if _allows_part(rule, request, *part)] for part in parts])
     return _one_each([[rule for rule in rules if _allows_path(rule, request, path)] for path in request.paths])
 
 
@@ -125,25 +127,39 @@ def _allows_whole(rule: Rule, request: Request) -> bool:
     return request.is_inside if request.command is not None else not request.paths
 
 
-def _to_allow(request: Request, command: shell.Command) -> list[shell.Words]:
-    """The commands that need a rule: `cd` into a folder of the session needs none, if something follows."""
-    return [words for words in command.parts if not _is_step_inside(request, words)]
+def _to_allow(request: Request, command: shell.Command) -> list[tuple[shell.Words, tuple[str, ...]]]:
+    """The commands that need a rule, each with all folders that it may run in.
+
+    A `cd` that stays inside needs none, but whether it is taken depends on `&&` and `||`: so both folders count.
+    """
+    found: list[tuple[shell.Words, tuple[str, ...]]] = []
+    folders = (request.workdir,)
+    for words in command.parts:
+        if len(folders) <= _MOST_FOLDERS and _is_step_inside(request.place, words, folders):
+            folders = (*folders, *(posixpath.join(folder, words[1]) for folder in folders))
+        else:
+            found.append((words, folders))
+    return found
 
 
-def _is_step_inside(request: Request, words: shell.Words) -> bool:
-    is_step = len(words) == 2 and words[0] == "cd" and not words[1].startswith("-")
-    return is_step and request.is_inside and paths.is_inside(request.place, words[1])
+def _is_step_inside(place: Place, words: shell.Words, folders: tuple[str, ...]) -> bool:
+    if len(words) != 2 or words[0] != "cd" or words[1].startswith(("-", "~")):
+        return False
+    return all(paths.is_inside(place, posixpath.join(folder, words[1])) for folder in folders)
 
 
-def _allows_part(rule: Rule, request: Request, words: shell.Words) -> bool:
+def _allows_part(rule: Rule, request: Request, words: shell.Words, folders: tuple[str, ...]) -> bool:
     if not rule.family or not shell.begins(words, rule.family) or shell.has_hatch(words):
         return False
-    return request.is_inside and all(_stays(request.place, path) for path in shell.paths_in(words[1:]))
+    named = list(shell.paths_in(words[1:]))
+    return request.is_inside and all(_stays(request.place, folder, path) for folder in folders for path in named)
 
 
-def _stays(place: Place, path: str) -> bool:
+def _stays(place: Place, folder: str, path: str) -> bool:
     """Whether a word that may be a path leads nowhere outside. An address is no path."""
-    return path == "/dev/null" or "://" in path or paths.is_inside(place, path)
+    if path == "/dev/null" or "://" in path:
+        return True
+    return paths.is_inside(place, path if path.startswith("~") else posixpath.join(folder, path))
 
 
 def _allows_path(rule: Rule, request: Request, path: str) -> bool:
@@ -176,7 +192,7 @@ def _narrowest(request: Request, scope: Scope, key: str, created_at: int) -> Rul
     if not text:
         raise InvalidRule("the command is not known", hint="Allow it once.")
     parts = _to_allow(request, request.command)
-    family = shell.family_of(parts[0]) if len(parts) == 1 else ()
+    family = shell.family_of(parts[0][0]) if len(parts) == 1 else ()
     by_family = replace(made, tool=SHELL, family=family)
     is_enough = bool(family) and decide(request, (by_family,)).effect == "allow"
     return by_family if is_enough else replace(made, tool=SHELL, exact=text)

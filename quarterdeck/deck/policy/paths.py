@@ -59,10 +59,15 @@ def below(path: str, folder: str) -> bool:
 
 def is_inside(place: Place, path: str) -> bool:
     """Whether a path stays in the session's folder, as written and as resolved."""
-    if not place.cwd or "\0" in path or (path.startswith("~") and not place.home):
+    if not place.cwd or "\0" in path or not _is_home_known(place, path):
         return False
     as_written = below(normal(written(place, path)), normal(place.cwd))
     return as_written and below(resolved(place, path), resolved(place, "."))
+
+
+def _is_home_known(place: Place, path: str) -> bool:
+    """`~ann/x` is somebody's home too, and we do not know where."""
+    return not path.startswith("~") or (bool(place.home) and path[1:2] in ("", "/"))
 
 
 def covers(pattern: str, place: Place, path: str) -> bool:
@@ -102,7 +107,7 @@ def _touches(pattern: str, path: str) -> bool:
 
 
 def _is_absolute(pattern: str) -> bool:
-    return pattern.startswith("/") or pattern == "~" or pattern.startswith("~/")
+    return pattern.startswith(("/", "~/")) or pattern == "~"
 
 
 def _expanded(pattern: str, place: Place) -> str | None:

@@ -20,7 +20,9 @@ from quarterdeck.deck.policy.paths import Place, is_inside
 from quarterdeck.events import Json
 from quarterdeck.kernel.gate import ASKS, Gate
 
-_SHELLS = frozenset("bash shell powershell exec_command run_shell_command execute_command local_shell terminal".split())
+_SHELLS = frozenset(
+    ("bash", "shell", "powershell", "exec_command", "run_shell_command", "execute_command", "local_shell", "terminal")
+)
 _COMMANDS = ("command", "cmd", "script")
 _WORKDIRS = ("cwd", "workdir", "working_directory", "directory", "dir_path")
 _PATH_NAME = re.compile(

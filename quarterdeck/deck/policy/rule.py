@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from hashlib import sha256
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -140,7 +140,7 @@ class _Reader:
         scope, key = self.scope()
         if self.tokens:
             raise InvalidRule(f"{self.tokens[0].word!r} is one too many", self.column())
-        rule = Rule(cast(Effect, effect.word), tool, family, exact, path, scope, key, created_at)
+        rule = Rule(effect.word, tool, family, exact, path, scope, key, created_at)
         _check_command(rule, place)
         _check_path(rule, path_place)
         _check_key(rule, scope_place)
@@ -175,7 +175,7 @@ class _Reader:
         if scope.word not in ("session", "repo"):
             raise InvalidRule(f"{scope.word!r} is no scope (session ID or repo ROOT)", scope.column)
         key = self.word("the session's id" if scope.word == "session" else "the repository's root").word
-        return cast(Scope, scope.word), key
+        return scope.word, key
 
 
 def checked(rule: Rule) -> Rule:

@@ -1,7 +1,7 @@
 """Command lines, read twice: strictly, for what allows, and loosely, for what denies.
 
 Strictly, a line is plain words joined by `;`, `&`, `&&`, `|` or `||`, and gives its commands as lists of words. Anything
-else (a redirection, a substitution, `$`, a parenthesis, a comment, a line break, an open quote) and the line is
+else (a redirection, a substitution, `$`, a wildcard, a bracket, a comment, a line break, an open quote) and the line is
 *opaque*: it has no commands that we would vouch for. This is far less than a shell understands, on purpose: where two
 readings are possible, ours must never be the harmless one.
 
@@ -30,68 +30,97 @@ LONGEST = 20_000
 _PIECE = re.compile(
     r"""(?P<blank>[ \t]+)
     | (?P<join>&&|\|\||[;&|])
-    | (?P<word>(?!\#)(?:[^\s'"\\;&|<>()`$]|'[^']*'|"(?:[^"`$\\]|\\[^`$])*"|\\.)+)""",
+    | (?P<word>(?!\#)(?:[^\s'"\\;&|<>()`${}*?\[]|'[^']*'|"(?:[^"`$\\]|\\[^`$])*"|\\.)+)""",
     re.VERBOSE,
 )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+#: Some agents show a long command cut short. `go test ./...` is whole.
+_CUT = re.compile(r"(?:…|(?<!/)\.\.\.)\s*$")
 _BREAKS = re.compile(r"[;&|()<>{}`$\x00-\x08\x0a-\x1f]+")
 _QUOTES = str.maketrans("", "", "'\"\\")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 
 #: Programs that run what their arguments say, and words of the shell that are followed by another command.
-_RUNS_OTHERS = frozenset(
+_RUNS_OTHERS = _words(
     """sudo doas su env xargs parallel find fd ssh exec eval command builtin source . nohup nice ionice time timeout
     watch setsid stdbuf strace ltrace gdb script expect flock chroot unshare nsenter chrt taskset systemd-run at batch
     sh bash zsh dash ksh fish csh tcsh busybox pwsh powershell cmd node nodejs deno bun ruby perl php lua Rscript osascript
     awk gawk mawk sed ed vi vim nvim emacs less more man tclsh npx bunx pnpx uvx pipx direnv entr tmux screen docker
     podman kubectl make trap alias coproc function if then else elif while until for do case select ! { [[
-    export set declare typeset local readonly unset hash enable bind cd pushd popd umask""".split()
+    export set declare typeset local readonly unset hash enable bind cd pushd popd umask"""
 )
 _VERSIONED = re.compile(r"(?:python|pypy|perl|ruby|node|php|lua)[\d.]*w?")
 
-#: Programs whose second word says what they do; a name behind the slash takes one more (`npm run build`).
-_SUBCOMMANDS: dict[str, str] = {
-    "git": "status diff log show branch add commit fetch pull push stash tag blame switch checkout restore rev-parse "
-    "ls-files ls-tree describe remote/ merge-base shortlog reflog grep cat-file stash/ worktree/ merge rebase",
-    "npm": "test run/ ls outdated view audit run-script/",
-    "pnpm": "test run/ ls outdated audit",
-    "yarn": "test run/ list outdated audit",
-    "cargo": "build check test clippy fmt doc tree metadata bench",
-    "go": "build test vet fmt list doc version",
-    "gh": "pr/ issue/ run/ release/ workflow/",
-    "docker": "ps images logs inspect compose/",
-    "kubectl": "get describe logs",
-    "make": "test lint check build all format docs",
-    "uv": "lock tree",
-    "pip": "list show freeze check",
-    "poetry": "check show lock",
-    "dotnet": "build test restore format",
-    "mvn": "test compile verify package",
-    "gradle": "test build check",
-    "terraform": "plan validate fmt show",
-    "bundle": "check list",
-    "mix": "test compile format credo",
+#: Programs whose next words say what they do, and of those the ones that "always" may mean. `run/*` takes any name.
+_SUBCOMMANDS: dict[str, frozenset[str]] = {
+    "git": _words(
+        """status diff log show blame add commit fetch rev-parse ls-files ls-tree describe merge-base shortlog reflog grep
+        cat-file stash/list stash/push stash/show stash/pop worktree/list"""
+    ),
+    "npm": _words("test run/* run-script/* ls outdated view audit"),
+    "pnpm": _words("test run/* ls outdated audit"),
+    "yarn": _words("test run/* list outdated audit"),
+    "cargo": _words("build check test clippy fmt doc tree metadata bench"),
+    "go": _words("build test vet fmt list doc version"),
+    "gh": _words("pr/view pr/list pr/status pr/diff pr/checks issue/view issue/list run/view run/list release/list"),
+    "docker": _words("ps images logs inspect compose/ps compose/logs"),
+    "kubectl": _words("get describe logs"),
+    "make": _words("test lint check build all format docs"),
+    "uv": _words("lock tree"),
+    "pip": _words("list show freeze check"),
+    "poetry": _words("check show lock"),
+    "dotnet": _words("build test restore format"),
+    "mvn": _words("test compile verify package"),
+    "gradle": _words("test build check"),
+    "terraform": _words("plan validate fmt show"),
+    "bundle": _words("check list"),
+    "mix": _words("test compile format credo"),
 }
 #: Programs that only show something, or check the code: their name alone is the family.
-_PLAIN = frozenset(
+_PLAIN = _words(
     """ls pwd cat head tail wc grep rg echo printf which date whoami id uname tree stat file du df diff cmp sort uniq cut
     tr basename dirname realpath readlink true false test sleep ps hostname jq nl column md5sum sha256sum
-    pytest ruff mypy pyright eslint prettier tsc jest vitest rspec phpunit black flake8 isort shellcheck""".split()
+    pytest ruff mypy pyright eslint prettier tsc jest vitest rspec phpunit black flake8 isort shellcheck"""
 )
-_MODULES = frozenset("pytest unittest ruff mypy pyright black isort flake8 coverage".split())
+_MODULES = _words("pytest unittest ruff mypy pyright black isort flake8 coverage")
 #: Options by which otherwise harmless programs run a program, or write a file, of somebody's choice.
-_HATCHES = (
+_HATCHES = _words(
     "--exec --exec-batch -exec -execdir -ok -okdir -toolexec -vettool --ext-diff --textconv --upload-pack "
     "--receive-pack --to-command --checkpoint-action --pre --open-files-in-pager --output --config --config-file "
     "--rsh --use-compress-program --compress-program --eval --command --script-shell --rcfile --init-file --plugin "
-    "--globalsetup --require --import --loader --preview-command --file"
-).split()
+    "--globalsetup --require --import --loader --preview-command --file --makefile --directory --node-options"
+)
 _SHORT_HATCHES = {
     "git": ("-O", "-x"),
     "sort": ("-o",),
     "make": ("-f", "-C", "-I"),
     "pytest": ("-p", "-c"),
     "go": ("-o",),
+}
+
+
+#: Subcommands that run what follows them.
+_RUNNERS: dict[str, tuple[str, ...]] = {
+    "git": ("config", "submodule", "bisect", "filter-branch", "difftool", "mergetool", "alias"),
+    "npm": ("exec", "x", "explore", "config", "set"),
+    "pnpm": ("exec", "dlx", "config"),
+    "yarn": ("exec", "dlx", "config"),
+    "cargo": ("run",),
+    "go": ("run", "generate", "tool"),
+    "gh": ("api", "alias", "extension", "codespace"),
+    "docker": ("run", "exec"),
+    "kubectl": ("exec", "run", "debug"),
+    "uv": ("run", "tool"),
+    "poetry": ("run",),
+    "dotnet": ("run", "exec"),
+    "bundle": ("exec",),
+    "mix": ("run",),
 }
 
 
@@ -109,7 +138,7 @@ def read(text: str) -> Command:
 
 
 def _strict(text: str) -> tuple[Words, ...]:
-    if len(text) > LONGEST or _CONTROL.search(text) or text.rstrip().endswith(("…", "...")):
+    if len(text) > LONGEST or _CONTROL.search(text) or _CUT.search(text):
         return ()
     parts: list[Words] = []
     for part in _split(text):
@@ -141,68 +170,52 @@ def _loose(text: str) -> tuple[Words, ...]:
     return tuple(chunk for chunk in chunks if chunk)
 
 
-def runs_others(word: str) -> bool:
-    """Whether this word, where a program stands, is followed by what is really run."""
-    name = posixpath.basename(word)
-    return name in _RUNS_OTHERS or _VERSIONED.fullmatch(name) is not None or _ASSIGNMENT.match(word) is not None
+def runs_others(words: Words) -> bool:
+    """Whether what is really run stands further on: behind `sudo`, in `sh -c`, after an assignment, in `uv run`."""
+    name = posixpath.basename(words[0])
+    if name in _RUNS_OTHERS or _VERSIONED.fullmatch(name) or _ASSIGNMENT.match(words[0]):
+        return True
+    return any(word in _RUNNERS.get(name, ()) for word in words[1:])
 
 
 def is_family(words: Words) -> bool:
-    """Whether these words may stand in a rule that allows."""
-    if words[0] in _SUBCOMMANDS:
-        return len(words) > 1 and not words[1].startswith("-") and words[1] not in _NOT_ALONE.get(words[0], ())
-    if _VERSIONED.fullmatch(words[0]) is not None:
-        return len(words) > 2 and words[1] == "-m"
-    return not runs_others(words[0])
-
-
-#: Subcommands that run what follows them.
-_NOT_ALONE: dict[str, tuple[str, ...]] = {
-    "git": ("config", "submodule", "bisect", "filter-branch", "difftool", "mergetool", "alias"),
-    "npm": ("exec", "x", "explore", "config", "set"),
-    "pnpm": ("exec", "dlx", "config"),
-    "yarn": ("exec", "dlx", "config"),
-    "cargo": ("run",),
-    "go": ("run", "generate", "tool"),
-    "gh": ("api", "alias", "extension", "codespace"),
-    "docker": ("run", "exec"),
-    "kubectl": ("exec", "run", "debug"),
-    "uv": ("run", "tool"),
-    "poetry": ("run",),
-    "dotnet": ("run", "exec"),
-    "bundle": ("exec",),
-    "mix": ("run",),
-}
+    """Whether these words may stand in a rule that allows: they must say what is run."""
+    program, second = words[0], words[1] if len(words) > 1 else ""
+    if program in _SUBCOMMANDS:
+        return bool(second) and not second.startswith("-") and second not in _RUNNERS.get(program, ())
+    if _VERSIONED.fullmatch(program):
+        return len(words) > 2 and second == "-m"
+    return not runs_others(words)
 
 
 def family_of(words: Words) -> Words:
     """The family that "always" means for this command; empty when only the exact command can be meant."""
-    program = words[0]
+    program, second, third = (*words, "", "")[:3]
+    known = _SUBCOMMANDS.get(program, frozenset())
     if has_hatch(words):
         return ()
     if program in _PLAIN:
         return words[:1]
-    if words[1:2] == ("-m",) and words[2:3] and words[2] in _MODULES and _VERSIONED.fullmatch(program):
+    if second == "-m" and third in _MODULES and _VERSIONED.fullmatch(program):
         return words[:3]
-    known = _SUBCOMMANDS.get(program, "").split()
-    if len(words) > 2 and f"{words[1]}/" in known and not words[2].startswith("-"):
+    if f"{second}/{third}" in known or (f"{second}/*" in known and third and not third.startswith("-")):
         return words[:3]
-    return words[:2] if words[1:2] and words[1] in known else ()
+    return words[:2] if second in known else ()
 
 
 def has_hatch(words: Words) -> bool:
-    """Whether an option makes the program run or write something else. Options may be shortened, as in `--upload-p`."""
+    """Whether an argument makes the program run or write something else. Options may be shortened, as in `--upload-p`."""
     short = _SHORT_HATCHES.get(words[0], ())
-    return any(word.startswith(short) or _is_hatch(word) for word in words[1:])
+    return any(word.startswith((*short, "ext::")) or _is_hatch(word, words[0]) for word in words[1:])
 
 
-def _is_hatch(word: str) -> bool:
+def _is_hatch(word: str, program: str) -> bool:
     name = word.partition("=")[0].lower()
-    return (
-        len(name) > 2
-        and name.startswith("-")
-        and any(hatch == name or (name.startswith("--") and hatch.startswith(name)) for hatch in _HATCHES)
-    )
+    if program == "make" and _ASSIGNMENT.match(word):
+        return True
+    if name in _HATCHES:
+        return True
+    return len(name) > 2 and name.startswith("--") and any(hatch.startswith(name) for hatch in _HATCHES)
 
 
 def begins(words: Words, family: Words) -> bool:
@@ -214,7 +227,7 @@ def contains(command: Command, family: Words) -> bool:
     """Loosely: some command of the line is of this family."""
     if any(_is_of(words, family) for words in (*command.parts, *command.loose)):
         return True
-    hidden = command.loose if not command.parts or any(runs_others(words[0]) for words in command.parts) else ()
+    hidden = command.loose if not command.parts or any(map(runs_others, command.parts)) else ()
     return any(_is_of(words[at:], family) for words in hidden for at in range(1, len(words)))
 
 
@@ -245,7 +258,8 @@ def paths_in(words: Words) -> Iterator[str]:
     """What in these words may be a path: each word, the value of an option, what is glued to a short one."""
     for word in words:
         yield word
-        if word.startswith("-") and len(word) > 2:
-            yield word[2:]
         if "=" in word:
             yield word.partition("=")[2]
+        if word.startswith("-") and not word.startswith("--"):
+            yield word[2:]
+            yield word[word.find("/") :] if "/" in word else ""

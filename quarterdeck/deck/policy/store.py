@@ -20,7 +20,7 @@ import re
 import stat
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -98,7 +98,7 @@ class RuleStore:
             if gone is None:
                 raise NoSuchRule(rule_id)
             kept = tuple(one for one in rules if one.id != rule_id)
-            self._write(_changed(_without(text, rules, rule_id), kept, self.path))
+            self._write(_changed(_without(text, rule_id), kept, self.path))
         return gone
 
     def _stamp(self) -> _Seen | None:
@@ -138,7 +138,7 @@ class RuleStore:
         _sync_folder(target.parent)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Generator[None]:
         """One writer at a time. The lock has a file of its own, because the rules' file is replaced."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -238,7 +238,7 @@ def _with(text: str, rule: Rule) -> str:
     return f"{(text.rstrip() or _ABOUT.rstrip())}\n\n{_block(rule)}"
 
 
-def _without(text: str, rules: tuple[Rule, ...], rule_id: str) -> str:
+def _without(text: str, rule_id: str) -> str:
     """Without the lines of this rule: from its header to before the next one, and what is written above that."""
     blocks: list[list[str]] = [[]]
     for line in text.splitlines(keepends=True):

@@ -197,4 +197,6 @@ def resume_guard(open_turn: Turn, gates: Gates) -> str | None:
 
 def held_guard(open_turn: Turn, gates: Gates) -> str | None:
     """The guard that holds when an approval is open and nothing runs beside it."""
-    return "held" if approvals_open(gates) and not any_runs(open_turn, gates) else None
+    if not gates.open or not approvals_open(gates):
+        return None
+    return None if any_runs(open_turn, gates) else "held"

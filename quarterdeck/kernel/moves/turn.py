@@ -220,5 +220,7 @@ def message_start(state: State, event: Event, _body: Body) -> State:
 @on(ev.ResponseComplete)
 def response_complete(state: State, _event: Event, body: ev.ResponseComplete) -> State:
     """What the session last said stands in the list."""
-    texts = [block.text for block in body.blocks if block.kind == "text" and block.text.strip()]
-    return replace(state, last_text=texts[-1][-LAST_TEXT_LENGTH:]) if texts else state
+    for block in reversed(body.blocks):
+        if block.kind == "text" and block.text.strip():
+            return replace(state, last_text=block.text[-LAST_TEXT_LENGTH:])
+    return state

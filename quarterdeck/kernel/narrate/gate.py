@@ -55,13 +55,13 @@ def settle_cards(timeline: Timeline, before: Gates, after: Gates) -> Timeline:
     still_open = [gate.id for gate in after.open] if after.open else ()
     for gate in before.open:
         if gate.id not in still_open:
-            timeline = tl.with_decision(timeline, _decided_card(gate, after.decided))
+            how = after.decided[-1]
+            if how.gate_id != gate.id:
+                how = _decision_on(gate, after.decided)
+            timeline = tl.with_decision(timeline, gate.id, how)
     return timeline
 
 
-def _decided_card(gate: Gate, decided: tuple[Decision, ...]) -> Card:
-    """By the last decision on it. Only so many are kept, but gates that one event closed were closed alike."""
-    last = decided[-1]
-    if last.gate_id != gate.id:
-        last = next((one for one in reversed(decided) if one.gate_id == gate.id), last)
-    return Card(gate.id, gate.kind, last.status, last.by, last.rule)
+def _decision_on(gate: Gate, decided: tuple[Decision, ...]) -> Decision:
+    """The last one. Only so many are kept, but gates that one event closed were closed alike."""
+    return next((one for one in reversed(decided) if one.gate_id == gate.id), decided[-1])

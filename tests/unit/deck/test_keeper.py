@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -83,14 +84,17 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
     with sleeper({NONCE: "somebody else's"}) as child:
         yield child
         assert child.poll() is None
-        child.kill()
 
 
-def sleeper(extra: dict[str, str]) -> subprocess.Popen[bytes]:
-    child = subprocess.Popen(SLEEP, stdout=subprocess.PIPE, env={**os.environ, **extra})
-    assert child.stdout is not None
-    child.stdout.readline()
-    return child
+@contextmanager
+def sleeper(extra: dict[str, str]) -> Generator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(SLEEP, stdout=subprocess.PIPE, env={**os.environ, **extra}) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def run(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -214,7 +218,7 @@ def test_the_same_signal_is_passed_on_once() -> None:
     assert child.communicate(timeout=30) == ("1\n", None)
 
 
-def test_a_second_interrupt_hurries(nonce: str) -> None:
+def test_a_second_interrupt_hurries() -> None:
     child = listening(99)
 
     def pressed_again() -> bool:
@@ -279,7 +283,6 @@ def test_only_the_named_launches_are_left_over(nonce: str, bystander: subprocess
         assert own.pid not in {one.pid for one in found}
         assert end_left_over([nonce]) == []
         assert own.poll() is None
-        own.kill()
     eventually(lambda: not is_alive(bare))
     assert left_over([]) == []
 
