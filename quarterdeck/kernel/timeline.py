@@ -286,7 +286,7 @@ def settled_all(timeline: Timeline, streaming: bool) -> Timeline:
 
 
 def cut_off(
-    timeline: Timeline, outliving: Collection[str] = (), line: Entry | None = None, *, shells_too: bool = True
+    timeline: Timeline, outliving: Collection[str] = (), line: Entry | None = None, shells_too: bool = True
 ) -> Timeline:
     """Nothing else goes on: open blocks are as whole as they will ever be, what is unfinished was interrupted.
 
