@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --require-hashes --requirement
 # pyright asks an index for newer releases of itself unless it is told not to.
-PYRIGHT := PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
+# The project is named, because a configuration in some folder above would otherwise be taken for ours.
+PYRIGHT := PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --project pyproject.toml --pythonpath $(BIN)/python
 PURE := quarterdeck/errors.py,quarterdeck/events/*,quarterdeck/kernel/*
 GENERATED_DOCS := tools/conformance.py tools/diagrams.py tools/agents.py
 
