@@ -7,6 +7,8 @@ error counts as gone; if it lives after all, the next sign of life brings it bac
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from quarterdeck.kernel.machine import ANY, Machine, Row
 
 STATES = ("none", "starting", "up")
@@ -29,6 +31,13 @@ MACHINE = Machine(
         Row(ANY, "session_failed", "none"),
     ],
 )
+
+
+class Exit(Struct, frozen=True, gc=False):
+    """How a process ended; it stands until the next one starts."""
+
+    code: int | None
+    signal: str | None
 
 
 def was_stopped(code: int | None, signal: str | None) -> bool:

@@ -56,8 +56,6 @@ class Profile(Struct, frozen=True, gc=False):
     capabilities: tuple[str, ...] = ()
     resumable: bool = False
     end_reason: str | None = None
-    exit_code: int | None = None
-    exit_signal: str | None = None
     pinned: bool = False
     snoozed_until: int | None = None
     read_index: int = 0

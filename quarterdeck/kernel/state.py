@@ -12,6 +12,7 @@ from quarterdeck.events import Plan, Todo
 from quarterdeck.kernel.background import Background
 from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.phase import Phase
+from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.profile import Failure, Profile
 from quarterdeck.kernel.queue import Queue
 from quarterdeck.kernel.turn import NO_TURN, Turn
@@ -55,6 +56,7 @@ class State(Struct, frozen=True, gc=False):
     last_active_at: int = 0
     last_text: str = ""
     error: Failure | None = None
+    exit: Exit | None = None
     settled_index: int = 0
     todos: tuple[Todo, ...] = ()
     plan: Plan | None = None

@@ -9,6 +9,7 @@ from quarterdeck.events import Body, GateRequest
 from quarterdeck.kernel import commands, phase, roster
 from quarterdeck.kernel.composer import composer
 from quarterdeck.kernel.phase import STATES, Phase, step
+from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.summary import Now
 from quarterdeck.kernel.view import View
 from tests.conformance.marks import case, cases_from
@@ -293,7 +294,7 @@ def test_an_exit_with_a_code_is_an_error_and_the_code_is_kept(state: str) -> Non
     assert step(Phase(state), "process_exit", "error").value == "error"
     tape = in_phase(state).add(ev.ProcessExited(code=3), origin="process")
     assert tape.phase == "error"
-    assert tape.state.profile.exit_code == 3
+    assert tape.state.exit == Exit(3, None)
     assert tape.state.error is not None
     assert "3" in tape.state.error.message
     assert tape.state.process.value == "none"
@@ -310,7 +311,7 @@ def test_an_exit_with_code_zero_is_completed_when_nothing_is_asked(state: str) -
 def test_an_exit_with_code_zero_is_seen_as_completed(state: str) -> None:
     tape = in_phase(state).add(ev.ProcessExited(code=0), origin="process")
     assert tape.phase == "completed"
-    assert tape.state.profile.exit_code == 0
+    assert tape.state.exit == Exit(0, None)
 
 
 @case("0-037")

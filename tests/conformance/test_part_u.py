@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from quarterdeck import events as ev
 from quarterdeck.events import Block, Body, HistoryMessage, Image, Repo, TokenUsage
+from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.profile import label
 from quarterdeck.kernel.roster import Filter, page
 from quarterdeck.kernel.store import AppState, Store
@@ -50,13 +51,13 @@ class TestAgentManager:
         )
         ended = summary(played.view)
         assert ended.error is not None
-        assert played.state.profile.exit_code == 3
+        assert played.state.exit == Exit(3, None)
         played.add(ev.SessionResumed())
         resumed, profile = summary(played.view), played.state.profile
         assert (resumed.lifecycle, resumed.phase) == ("active", "streaming")
         assert resumed.error is None
         assert resumed.end_reason is None
-        assert (profile.exit_code, profile.exit_signal, profile.end_reason) == (None, None, None)
+        assert (played.state.exit, profile.end_reason) == (None, None)
 
     @case("U-031")
     @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Repo
+from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.profile import Changes, Context, Profile, label
 from tests.tape import START, Tape, tape
 
@@ -108,7 +109,6 @@ class TestSettings:
                 },
             ),
             (ev.AgentReady(), {}),
-            (ev.ProcessExited(code=3, signal="SIGX"), {"exit_code": 3, "exit_signal": "SIGX"}),
             (ev.SessionArchived(end_reason="cancelled"), {"end_reason": "cancelled"}),
             (ev.RequestStart(model="m"), {"model": "m"}),
         ],
@@ -134,8 +134,8 @@ class TestSettings:
         assert played.state.profile.snoozed_until is None
 
     def test_a_new_process_forgets_how_the_last_one_ended(self) -> None:
-        profile = tape(ev.ProcessExited(code=3), ev.ProcessStarting()).state.profile
-        assert (profile.exit_code, profile.exit_signal) == (None, None)
+        assert tape(ev.ProcessExited(code=3, signal="SIGX")).state.exit == Exit(3, "SIGX")
+        assert tape(ev.ProcessExited(code=3), ev.ProcessStarting()).state.exit is None
 
     def test_a_model_that_is_known_is_not_told_by_a_request(self) -> None:
         assert tape(ev.SettingChanged(model="opus"), ev.RequestStart(model="haiku")).state.profile.model == "opus"

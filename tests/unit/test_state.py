@@ -44,6 +44,7 @@ RICH: tuple[Body, ...] = (
     ev.SignalChanged(signal="stale"),
     ev.TurnFailed(kind="usage_limit", message="Limit", resets_at=99),
     ev.ResponseComplete(message_id="a1", blocks=(ev.Block(text="So far"),)),
+    ev.ProcessExited(code=3, signal="SIGX"),
     ev.SessionSuspended(),
 )
 

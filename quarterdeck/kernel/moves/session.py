@@ -21,6 +21,7 @@ from quarterdeck.kernel.moves.base import (
     on,
     with_profile,
 )
+from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.profile import Failure, Profile, label
 from quarterdeck.kernel.state import NOT_OPENED, State
 from quarterdeck.kernel.turn import NO_TURN
@@ -65,13 +66,14 @@ def session_resumed(state: State, event: Event, _body: ev.SessionResumed) -> Sta
     after = moved(lifecycle.MACHINE, state.lifecycle, event)
     if after is state.lifecycle:
         return state
-    profile = replace(state.profile, end_reason=None, exit_code=None, exit_signal=None)
+    profile = replace(state.profile, end_reason=None)
     beneath, shown = fed(state, event, state.gates, (("resume_session", None),))
     return replace(
         state,
         lifecycle=after,
         profile=profile,
         error=None,
+        exit=None,
         last_active_at=event.at,
         beneath=beneath,
         phase=shown,
@@ -161,7 +163,7 @@ def process_starting(state: State, event: Event, _body: ev.ProcessStarting) -> S
         state,
         process=moved(process.MACHINE, state.process, event),
         activity=moved(activity.MACHINE, state.activity, event),
-        profile=replace(state.profile, exit_code=None, exit_signal=None),
+        exit=None,
         last_active_at=event.at,
     )
 
@@ -190,14 +192,18 @@ def agent_ready(state: State, event: Event, body: ev.AgentReady) -> State:
     )
 
 
-def _process_gone(state: State, event: Event, profile: Profile, error: Failure | None, inputs: Inputs) -> State:
+#: What an exit with another code than zero is to 000.
+_FAILED: Inputs = (("process_exit", "error"),)
+
+
+def _process_gone(state: State, event: Event, ended: Exit | None, error: Failure | None, inputs: Inputs) -> State:
     """Nobody is left who could go on. With an error there is something that a person should see."""
     gates = all_gates_closed(state, event, "withdrawn")
     beneath, shown = fed_over_gates(state, event, gates, inputs)
     no_process, no_run, no_activity = all_gone(state, event)
     return replace(
         state,
-        profile=profile,
+        exit=ended,
         error=error or state.error,
         settled_index=event.index if error else state.settled_index,
         process=no_process,
@@ -213,18 +219,18 @@ def _process_gone(state: State, event: Event, profile: Profile, error: Failure |
 
 @on(ev.ProcessError)
 def process_error(state: State, event: Event, body: ev.ProcessError) -> State:
-    return _process_gone(state, event, state.profile, Failure("process", body.message), (("process_error", None),))
+    return _process_gone(state, event, None, Failure("process", body.message), (("process_error", None),))
 
 
 @on(ev.ProcessExited)
 def process_exited(state: State, event: Event, body: ev.ProcessExited) -> State:
     inputs = _exit_inputs(state, body)
-    profile = replace(state.profile, exit_code=body.code, exit_signal=body.signal)
-    if inputs != (("process_exit", "error"),):
-        return _process_gone(state, event, profile, None, inputs)
+    ended = Exit(body.code, body.signal)
+    if inputs is not _FAILED:
+        return _process_gone(state, event, ended, None, inputs)
     how = f"code {body.code}" if body.code is not None else body.signal or "unknown"
     failure = Failure("process", f"The agent process ended with {how}")
-    return _process_gone(state, event, profile, failure, inputs)
+    return _process_gone(state, event, ended, failure, inputs)
 
 
 def _exit_inputs(state: State, body: ev.ProcessExited) -> Inputs:
@@ -236,7 +242,7 @@ def _exit_inputs(state: State, body: ev.ProcessExited) -> Inputs:
     if process.was_stopped(body.code, body.signal):
         return (("cancel_session", None),)
     if body.code != 0:
-        return (("process_exit", "error"),)
+        return _FAILED
     # "no pending ask" is false while a gate is open: the ask is withdrawn as by a cancel
     return (("cancel_session", None),) if state.gates.open else (("process_exit", "success"),)
 
