@@ -2,11 +2,11 @@
 
 What happened is put in order, numbered and folded at once, so that the next decision sees it; it becomes durable with the
 next append, and is published to readers only then. At most one append of a session is under way: what comes meanwhile
-joins the next one, so a flood of deltas shares its commits without anybody waiting for company. Whoever needs to know
-awaits `settled`.
+joins the next one, so a flood of deltas shares its commits without anybody waiting for company.
 
-If the store refuses, nothing that was not acknowledged is true: the record goes back to its last durable view, every
-waiting caller gets the error, and the session can go on as soon as the store does.
+There are two ways in. A *fact* (`write`) came from the agent: it happened, whether or not the disk has room for it, so
+it is kept and tried again until the store takes it. A *wish* (`commit`) came from a person: its caller waits, and if the
+store refuses, the wish never was: the caller gets the error and the view shows nothing of it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Body, Event, Origin
-from quarterdeck.kernel.order import in_order
+from quarterdeck.events import AgentAbort, Body, Event, Origin
+from quarterdeck.kernel.gate import Gates
+from quarterdeck.kernel.order import completed
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold
-from quarterdeck.log.base import NEW, Append, Fence, Log, Row
+from quarterdeck.log.base import NEW, Append, Fence, Log, Row, StaleFence
 
 #: How many events may pass before the small view is stored again, if nothing else asks for it.
 SNAPSHOT_EVERY = 256
+#: How long a refused fact waits before it is tried again, at first and at most.
+RETRY_S = (0.25, 5.0)
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(State).decode
@@ -60,6 +63,23 @@ def row_of(view: View) -> Row:
     )
 
 
+def last_gate(gates: Gates) -> int:
+    """The highest number among the deck's short names (`g7`) that these gates bear."""
+    named = [*(one.id for one in gates.open), *(one.id for one in gates.stale), *(one.gate_id for one in gates.decided)]
+    return max((int(name[1:]) for name in named if name[:1] == "g" and name[1:].isdecimal()), default=0)
+
+
+class _Wish:
+    """A part of what is to be appended that somebody waits for: from `start` to `end` among the events."""
+
+    __slots__ = ("done", "end", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
 class Record:
     """A session's view with everything that was said, and what of it is durable."""
 
@@ -71,57 +91,95 @@ class Record:
         view: View | None = None,
         fence: Fence = NEW,
         clock: Callable[[], int] = lambda: 0,
+        on_trouble: Callable[[QuarterdeckError | None], None] = lambda _: None,
     ) -> None:
         self._log = log
         self._publish = publish
         self._clock = clock
+        self._on_trouble = on_trouble
         self._fence = fence
         self._pending: list[Event] = []
-        #: Told when the append under way, or the one after it, is durable. Made only if somebody waits.
-        self._current: asyncio.Future[None] | None = None
-        self._next: asyncio.Future[None] | None = None
+        self._wishes: list[_Wish] = []
         self._append: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._pause = RETRY_S[0]
         self._row: Row | None = None
         self._stored_at = 0
         self._stored: State | None = None
         self.session_id = session_id
         self.view = view or View()
         self.durable = self.view
+        #: What the store said when it last refused; None while it works.
+        self.trouble: QuarterdeckError | None = None
+
+    @property
+    def fence(self) -> Fence:
+        """What the log gave for the last append."""
+        return self._fence
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything written so far is durable."""
+        return self._append is None and not self._pending
 
     def write(self, bodies: Iterable[Body], origin: Origin) -> None:
         """These happened, now. The view shows them at once; readers see them when they are durable."""
-        at = max(self._clock(), self.view.at)
-        for body in in_order(self.view, bodies, at):
-            event = Event(self.session_id, self.view.index + 1, at, origin, body)
-            self.view = fold(self.view, event)
-            self._pending.append(event)
-        if self._pending and self._append is None:
-            self._append = asyncio.get_running_loop().create_task(self._append_all())
+        self._add(bodies, origin, max(self._clock(), self.view.at))
+        if self._retry is None:
+            self._begin()
+
+    async def commit(self, bodies: Iterable[Body], origin: Origin) -> None:
+        """These are wanted, now. Returns when they are durable and published; raises if the store refuses them, and
+        then they never were."""
+        start = len(self._pending)
+        self._add(bodies, origin, max(self._clock(), self.view.at))
+        await self._wait(_Wish(start, len(self._pending)))
 
     async def settled(self) -> None:
         """Returns when everything written so far is durable and published; raises what the store said if it is not."""
-        if self._pending:
-            self._next = self._next or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._next)
-        elif self._append is not None:
-            self._current = self._current or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._current)
+        if not self.is_settled:
+            await self._wait(_Wish(len(self._pending), len(self._pending)))
+
+    async def _wait(self, wish: _Wish) -> None:
+        self._wishes.append(wish)
+        self._begin()
+        # shielded: a caller that gives up must not undo what the others wait for
+        await asyncio.shield(wish.done)
+
+    def _add(self, bodies: Iterable[Body], origin: Origin, at: int) -> None:
+        view, pending, session_id = self.view, self._pending, self.session_id
+        for body in bodies:
+            for one in completed(view, body):
+                event = Event(session_id, view.index + 1, at, origin, one)
+                view = fold(view, event)
+                pending.append(event)
+        self.view = view
+
+    def _begin(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._append is None and (self._pending or self._wishes):
+            self._append = asyncio.get_running_loop().create_task(self._append_all())
 
     async def _append_all(self) -> None:
-        while self._pending:
-            events, self._pending = tuple(self._pending), []
-            self._current, self._next = self._next, None
+        while self._pending or self._wishes:
+            events, self._pending = self._pending, []
+            wishes, self._wishes = self._wishes, []
             view = self.view
             try:
-                receipt = await self._log.append(self._unit(events, view))
+                if events:
+                    receipt = await self._log.append(self._unit(tuple(events), view))
+                    self._fence, self.durable = receipt.fence, view
+                    self._works_again()
+                    self._publish(receipt.events)
             except QuarterdeckError as error:
-                self._go_back(error)
+                self._append = None
+                self._go_back(error, events, wishes)
                 return
-            self._fence, self.durable = receipt.fence, view
-            self._publish(receipt.events)
-            if self._current is not None:
-                self._current.set_result(None)
-                self._current = None
+            for wish in wishes:
+                if not wish.done.done():
+                    wish.done.set_result(None)
         self._append = None
 
     def _unit(self, events: tuple[Event, ...], view: View) -> Append:
@@ -139,14 +197,39 @@ class Record:
         self._stored, self._stored_at = view.state, view.index
         return packed(view.state)
 
-    def _go_back(self, error: QuarterdeckError) -> None:
-        self.view = self.durable
-        self._pending.clear()
-        self._append = None
+    # --- a store that refuses
+
+    def _go_back(self, error: QuarterdeckError, events: list[Event], wishes: list[_Wish]) -> None:
+        """Wishes are withdrawn; facts are told again from the last durable view on, and wait for a better time."""
+        later = [*wishes, *self._wishes]
+        facts = [*_without(events, wishes), *_without(self._pending, self._wishes)]
+        self.view, self._pending, self._wishes = self.durable, [], []
         self._row, self._stored, self._stored_at = None, None, 0
-        waiting = (self._current, self._next)
-        self._current = self._next = None
-        for one in waiting:
-            if one is not None:
-                one.set_exception(error)
-                one.exception()  # looked at: a caller that left must not make it look lost
+        for event in facts:
+            if not (isinstance(event.body, AgentAbort) and not self.view.state.turn.is_open):
+                # such an abort was put in behind what closed the turn, and so it is again
+                self._add((event.body,), event.origin, event.at)
+        for wish in later:
+            if not wish.done.done():
+                wish.done.set_exception(error)
+                wish.done.exception()  # looked at: a caller that left must not make it look lost
+        self.trouble = error
+        self._on_trouble(error)
+        if self._pending and not isinstance(error, StaleFence):
+            self._retry = asyncio.get_running_loop().call_later(self._pause, self._try_again)
+            self._pause = min(2 * self._pause, RETRY_S[1])
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._begin()
+
+    def _works_again(self) -> None:
+        if self.trouble is not None:
+            self.trouble, self._pause = None, RETRY_S[0]
+            self._on_trouble(None)
+
+
+def _without(events: list[Event], wishes: list[_Wish]) -> list[Event]:
+    """The events that no wish brought."""
+    wished = {place for wish in wishes for place in range(wish.start, wish.end)}
+    return [event for place, event in enumerate(events) if place not in wished]

@@ -22,11 +22,16 @@ class PromptReceived(Body):
 
 
 class PromptQueued(Body):
-    """The agent is busy: the text waits for the end of the turn."""
+    """A text waits until the agent can read it: for the end of the turn or, where nothing runs, for its process.
+
+    `starts` says the latter: the text begins the next turn, so the session is at work for it from now on.
+    """
 
     text: str
     message_id: str = ""
     images: tuple[Image, ...] = ()
+    starts: bool = False
+    new_task: bool = False
 
 
 class PromptEdited(Body):
@@ -52,10 +57,13 @@ class PromptRejected(Body):
 
 
 class DeliveryChanged(Body):
-    """Where a text that we sent to the agent is now. `unknown` after a crash: never sent again by itself."""
+    """Where a text that we sent to the agent is now. `unknown` after a crash: never sent again by itself.
+
+    `queued` when a person wants a text sent again that failed or whose outcome nobody knows.
+    """
 
     message_id: str
-    status: Literal["sending", "delivered", "failed", "unknown"]
+    status: Literal["queued", "sending", "delivered", "failed", "unknown"]
     reason: str = ""
 
 

@@ -21,13 +21,14 @@ def in_order(view: View, bodies: Iterable[Body], at: int = 0) -> list[Body]:
     """These bodies as they may be appended to the log that gave this view."""
     written: list[Body] = []
     for body in bodies:
-        for one in _with_what_is_missing(view, body):
+        for one in completed(view, body):
             written.append(one)
             view = fold(view, Event("", view.index + 1, max(at, view.at), "supervisor", one))
     return written
 
 
-def _with_what_is_missing(view: View, body: Body) -> tuple[Body, ...]:
+def completed(view: View, body: Body) -> tuple[Body, ...]:
+    """This body with what must stand before or after it; whoever folds as they write needs no more than this."""
     if body.agent_path:
         return _begun_first(view, body)
     open_turn = view.state.turn.is_open

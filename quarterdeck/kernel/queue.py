@@ -12,7 +12,10 @@ from quarterdeck.events import Image
 
 
 class Waiting(Struct, frozen=True, gc=False):
-    """One text that waits. `receipt` says how far it got: queued, sending, delivered, failed, unknown."""
+    """One text that waits. `receipt` says how far it got: queued, sending, delivered, failed, unknown.
+
+    `retries` counts how often a person had it sent again.
+    """
 
     id: str
     text: str
@@ -20,6 +23,7 @@ class Waiting(Struct, frozen=True, gc=False):
     receipt: str
     since: int
     images: tuple[Image, ...] = ()
+    retries: int = 0
 
 
 Queue = tuple[Waiting, ...]
@@ -42,7 +46,10 @@ def edited(queue: Queue, item_id: str, text: str) -> Queue:
 
 def receipted(queue: Queue, item_id: str, receipt: str) -> Queue:
     """With what is known of the delivery."""
-    return tuple(replace(item, receipt=receipt) if item.id == item_id else item for item in queue)
+    again = receipt == "queued"
+    return tuple(
+        replace(item, receipt=receipt, retries=item.retries + again) if item.id == item_id else item for item in queue
+    )
 
 
 def meant(queue: Queue, item_id: str, text: str) -> Waiting | None:

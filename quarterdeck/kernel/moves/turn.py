@@ -37,7 +37,7 @@ _FAILURE_ASKS = {
 
 @on(ev.PromptReceived)
 def prompt_received(state: State, event: Event, body: ev.PromptReceived) -> State:
-    beneath, shown = fed(state, event, state.gates, ((_prompt_input(state, body), None),))
+    beneath, shown = fed(state, event, state.gates, ((_prompt_input(state, body.new_task), None),))
     # what an agent tells itself is never a person's text, though the words may be the same
     takes = state.queue and body.source == "user"
     after = replace(
@@ -53,15 +53,25 @@ def prompt_received(state: State, event: Event, body: ev.PromptReceived) -> Stat
     return with_profile(after, name=label(body.text), named_by="prompt")
 
 
-def _prompt_input(state: State, body: ev.PromptReceived) -> str:
+def _prompt_input(state: State, new_task: bool) -> str:
     """A text in a stopped or paused session resumes it, in a failed one it retries, also where it is a new task."""
-    if body.new_task and phase.step(state.beneath, "start_session") is not state.beneath:
+    if new_task and phase.step(state.beneath, "start_session") is not state.beneath:
         return "start_session"
     return _PROMPT_INPUTS.get(state.beneath.value, "send_message")
 
 
-@on(ev.PromptQueued, to=(MOVES, AT_REST))
+@on(ev.PromptQueued)
 def prompt_queued(state: State, event: Event, body: ev.PromptQueued) -> State:
+    """The text that begins the next turn is work at once: a process may have to be started for it first."""
+    after = prompt_kept(state, event, body)
+    if not body.starts:
+        return after
+    beneath, shown = fed(state, event, state.gates, ((_prompt_input(state, body.new_task), None),))
+    return replace(after, error=None, last_active_at=event.at, beneath=beneath, phase=shown)
+
+
+@on(ev.PromptQueued, to=(AT_REST,))
+def prompt_kept(state: State, event: Event, body: ev.PromptQueued) -> State:
     name = body.message_id or f"e{event.index}"
     item = queue.Waiting(name, body.text, "prompt", "queued", event.at, body.images)
     return replace(state, queue=queue.added(state.queue, item))

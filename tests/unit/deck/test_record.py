@@ -9,6 +9,7 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.deck.record import Record, row_of, unpacked
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import Append, LogUnavailable, Receipt
@@ -79,21 +80,68 @@ def test_what_comes_during_an_append_shares_the_next() -> None:
     run(work)
 
 
-def test_a_refusal_takes_everything_back_and_tells_everybody() -> None:
+def test_a_refused_wish_never_was() -> None:
     async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
-        record.write([ev.SessionOpened(agent="test", prompt="x")], "user")
-        await record.settled()
+        await record.commit([ev.SessionOpened(agent="test", prompt="x")], "user")
         before = record.view
         log.refusing = True
-        record.write([ev.AgentReady(), ev.AgentStart()], "engine")
+        with pytest.raises(LogUnavailable):
+            await record.commit([ev.SessionRenamed(name="other")], "user")
+        assert record.view == before
+        assert record.trouble is not None
+        log.refusing = False
+        await record.commit([ev.SessionRenamed(name="third")], "user")
+        assert [(event.index, event.type) for event in published] == [(1, "session_opened"), (2, "session_renamed")]
+        assert record.view.state.profile.name == "third"
+        assert record.trouble is None
+
+    run(work)
+
+
+def test_a_refused_fact_is_kept_and_told_again() -> None:
+    troubles: list[QuarterdeckError | None] = []
+
+    async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+        record._on_trouble = troubles.append  # pyright: ignore[reportPrivateUsage]
+        await record.commit([ev.SessionOpened(agent="test", prompt="x")], "user")
+        log.refusing = True
+        record.write([ev.AgentReady(), ev.AgentStart()], "stream")
+        lost = asyncio.ensure_future(record.commit([ev.SessionRenamed(name="lost")], "user"))
+        with pytest.raises(LogUnavailable):
+            await lost
+        record.write([ev.SessionSuspended()], "supervisor")
+        assert record.view.state.lifecycle.value == "suspended"
+        assert record.view.state.profile.name == "x"
         with pytest.raises(LogUnavailable):
             await record.settled()
-        assert record.view == before
-        assert len(published) == 1
         log.refusing = False
-        record.write([ev.AgentReady()], "engine")
         await record.settled()
-        assert [event.index for event in published] == [1, 2]
+        assert [event.type for event in published] == [
+            "session_opened",
+            "agent_ready",
+            "agent_start",
+            "session_suspended",
+            "agent_abort",
+        ]
+        assert [event.index for event in published] == [1, 2, 3, 4, 5]
+        assert fold_all(published) == record.view == record.durable
+        assert troubles[0] is not None
+        assert troubles[-1] is None
+
+    run(work)
+
+
+def test_facts_are_tried_again_by_themselves() -> None:
+    async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+        await record.commit([ev.SessionOpened(agent="test")], "user")
+        log.refusing = True
+        record.write([ev.AgentReady()], "stream")
+        with pytest.raises(LogUnavailable):
+            await record.settled()
+        log.refusing = False
+        while not record.is_settled:
+            await asyncio.sleep(0.01)
+        assert [event.type for event in published] == ["session_opened", "agent_ready"]
 
     run(work)
 
