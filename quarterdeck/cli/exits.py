@@ -29,6 +29,7 @@ _EXIT_OF_CODE = {
     "malformed_event": Exit.WRONG_USE,
     "not_allowed": Exit.NOT_ALLOWED_NOW,
     "queue_full": Exit.NOT_ALLOWED_NOW,
+    "unknown_agent": Exit.NO_SUCH_THING,
     "unreachable": Exit.UNREACHABLE,
 }
 

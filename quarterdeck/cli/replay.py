@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quarterdeck.errors import QuarterdeckError
-from quarterdeck.harness.registry import TRANSLATORS, translator
+from quarterdeck.harness.registry import translator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,13 +24,6 @@ _COLOURS = {
 }
 
 
-class NoSuchAgent(QuarterdeckError):
-    code = "no_such_agent"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"no agent is called {name!r}", f"The agents are: {', '.join(TRANSLATORS)}, acp:COMMAND.")
-
-
 @click.command()
 @click.option("--agent", required=True, help="Whose trace it is: claude, codex, gemini, pi, …")
 @click.option("--only", default="", help="Keep these sources only, e.g. hook,proc.")
@@ -44,10 +36,7 @@ def replay(agent: str, only: str, as_json: bool, file: Path) -> None:
     """
     from quarterdeck.harness.replay import Replay
 
-    try:
-        run = Replay(translator(agent), agent, tuple(one.strip() for one in only.split(",") if one.strip()))
-    except KeyError:
-        raise NoSuchAgent(agent) from None
+    run = Replay(translator(agent), agent, tuple(one.strip() for one in only.split(",") if one.strip()))
     with file.open("rb") as lines:
         rows = run.rows(lines)
         _print_json(run, rows) if as_json else _print_table(run, rows)

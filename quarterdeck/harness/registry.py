@@ -1,10 +1,25 @@
-"""The translators by agent name, each loaded only when it is asked for."""
+"""The agents by name: their translators, and the whole harnesses of those that we can drive. Each is loaded when asked for.
+
+A package of somebody else's adds a harness by an entry point in the group `quarterdeck.harnesses`: its name is the agent's,
+its object a function that takes the agent's name and gives a `Harness`. It is looked for only when a name is not ours.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness.base import Translator
+from quarterdeck.harness.drive import CannotDo, Driver
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "quarterdeck.harnesses"
 
 #: agent name → "module:function"; the function makes a new translator.
 TRANSLATORS = {
@@ -18,10 +33,88 @@ TRANSLATORS = {
     "sayask": "quarterdeck.harness.sayask.translate:sayask",
     "pi": "quarterdeck.harness.pi.translate:pi",
 }
+#: agent name → "module:function"; the function takes the agent's name and gives its Harness.
+HARNESSES = {
+    "test": "quarterdeck.testing.harness:harness",
+}
+
+
+class Harness(Struct, frozen=True):
+    """How to speak to an agent and how to read it. Both are made anew for every process."""
+
+    name: str
+    make_driver: Callable[[], Driver]
+    make_translator: Callable[[], Translator]
+
+
+class UnknownAgent(QuarterdeckError):
+    """Nobody here knows an agent of this name."""
+
+    code = "unknown_agent"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f"no agent is called {agent!r}", f"The agents are: {', '.join(known())}, acp:COMMAND.")
+
+
+class BrokenHarness(QuarterdeckError):
+    """Somebody else's harness cannot be loaded, or is none."""
+
+    code = "broken_harness"
+
+    def __init__(self, agent: str, where: str, why: str) -> None:
+        super().__init__(f"the harness of {agent} cannot be used: {where}: {why}", "Update or remove its package.")
 
 
 def translator(agent: str) -> Translator:
-    """A new translator for this agent (`acp:COMMAND` is any ACP agent); KeyError for a name that nobody knows."""
-    target = TRANSLATORS["acp" if agent.startswith("acp:") else agent]
+    """A new translator for this agent (`acp:COMMAND` is any ACP agent); UnknownAgent for a name that nobody knows."""
+    target = TRANSLATORS.get(_family(agent))
+    return _loaded(target)() if target else harness(agent).make_translator()
+
+
+def harness(agent: str) -> Harness:
+    """What drives and reads this agent. CannotDo when we can only read it, UnknownAgent when nobody knows it."""
+    family = _family(agent)
+    if target := HARNESSES.get(family):
+        return _loaded(target)(agent)
+    if family in TRANSLATORS:
+        raise CannotDo(agent, "be started from here: only its signals are read")
+    return _foreign(agent)
+
+
+def known() -> list[str]:
+    """The names of all agents, ours first."""
+    return [*TRANSLATORS, *HARNESSES.keys() - TRANSLATORS.keys(), *sorted(one.name for one in _entry_points())]
+
+
+def _family(agent: str) -> str:
+    """`acp:COMMAND` is one of the family `acp`."""
+    return "acp" if agent.startswith("acp:") else agent
+
+
+def _loaded(target: str) -> Any:
     module, _, function = target.partition(":")
-    return getattr(import_module(module), function)()
+    return getattr(import_module(module), function)
+
+
+def _entry_points() -> list[EntryPoint]:
+    from importlib.metadata import entry_points  # it brings the email package along: not for the quick commands
+
+    return [one for one in entry_points(group=GROUP) if one.name not in TRANSLATORS and one.name not in HARNESSES]
+
+
+def _foreign(agent: str) -> Harness:
+    for one in _entry_points():
+        if one.name == agent:
+            return _checked(agent, one)
+    raise UnknownAgent(agent)
+
+
+def _checked(agent: str, entry: EntryPoint) -> Harness:
+    """Code that is not ours runs here, and whatever is wrong with it must not become our own failure."""
+    try:
+        found = entry.load()(agent)
+    except Exception as error:
+        raise BrokenHarness(agent, entry.value, f"{type(error).__name__}: {error}") from error
+    if not isinstance(found, Harness):
+        raise BrokenHarness(agent, entry.value, f"it gives a {type(found).__name__} and not a Harness")
+    return found

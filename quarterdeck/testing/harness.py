@@ -8,6 +8,7 @@ from quarterdeck import events as ev
 from quarterdeck.events import Image, Json
 from quarterdeck.harness.base import BookTranslator, Object, Signal, ignored, object_of, text_of
 from quarterdeck.harness.drive import CannotDo, Capabilities, Decision, Lines, Spawn, Start
+from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
 
 
@@ -147,3 +148,7 @@ class TestDriver:
 
     def farewell(self) -> Lines:
         return [{"op": "interrupt"}]
+
+
+def harness(agent: str) -> Harness:
+    return Harness(agent, TestDriver, TestTranslator)
