@@ -15,12 +15,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import AgentAbort, Body, Event, Origin
 from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.order import completed
 from quarterdeck.kernel.state import State
+from quarterdeck.kernel.timeline import Timeline
 from quarterdeck.kernel.view import View, fold
 from quarterdeck.log.base import NEW, Append, Fence, Log, Row, StaleFence
 
@@ -92,11 +94,13 @@ class Record:
         fence: Fence = NEW,
         clock: Callable[[], int] = lambda: 0,
         on_trouble: Callable[[QuarterdeckError | None], None] = lambda _: None,
+        on_row: Callable[[Row], None] = lambda _: None,
     ) -> None:
         self._log = log
         self._publish = publish
         self._clock = clock
         self._on_trouble = on_trouble
+        self._on_row = on_row
         self._fence = fence
         self._pending: list[Event] = []
         self._wishes: list[_Wish] = []
@@ -140,6 +144,11 @@ class Record:
         if not self.is_settled:
             await self._wait(_Wish(len(self._pending), len(self._pending)))
 
+    def adopt(self, timeline: Timeline, index: int) -> None:
+        """The conversation up to this index, which must be the last: it was read from the log."""
+        assert index == self.view.index and self.is_settled, "the session moved on while its log was read"
+        self.view = self.durable = replace(self.view, timeline=timeline)
+
     async def _wait(self, wish: _Wish) -> None:
         self._wishes.append(wish)
         self._begin()
@@ -169,9 +178,12 @@ class Record:
             view = self.view
             try:
                 if events:
-                    receipt = await self._log.append(self._unit(tuple(events), view))
+                    unit = self._unit(tuple(events), view)
+                    receipt = await self._log.append(unit)
                     self._fence, self.durable = receipt.fence, view
                     self._works_again()
+                    if unit.row is not None:
+                        self._on_row(unit.row)
                     self._publish(receipt.events)
             except QuarterdeckError as error:
                 self._append = None

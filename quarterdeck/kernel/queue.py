@@ -46,10 +46,12 @@ def edited(queue: Queue, item_id: str, text: str) -> Queue:
 
 def receipted(queue: Queue, item_id: str, receipt: str) -> Queue:
     """With what is known of the delivery."""
-    again = receipt == "queued"
-    return tuple(
-        replace(item, receipt=receipt, retries=item.retries + again) if item.id == item_id else item for item in queue
-    )
+    return tuple(_receipted(item, receipt) if item.id == item_id else item for item in queue)
+
+
+def _receipted(item: Waiting, receipt: str) -> Waiting:
+    again = receipt == "queued" and item.receipt in ("failed", "unknown")
+    return replace(item, receipt=receipt, retries=item.retries + again)
 
 
 def meant(queue: Queue, item_id: str, text: str) -> Waiting | None:

@@ -85,10 +85,10 @@ def page(summaries: Iterable[Summary], wanted: Filter, limit: int = PAGE, cursor
     """Newest first by (created_at, id); a cursor names the last session of the page before."""
     rows = list(summaries)
     shown = sorted((row for row in rows if matches(row, wanted)), key=_newest, reverse=True)
-    after = _position(cursor)
+    after = position_of(cursor)
     left = [row for row in shown if after is None or _newest(row) < after]
     more = len(left) > limit
-    return Page(tuple(left[:limit]), _cursor(left[limit - 1]) if more else None, badge(rows, now))
+    return Page(tuple(left[:limit]), cursor_of(left[limit - 1]) if more else None, badge(rows, now))
 
 
 def manager_phase(summaries: Sequence[Summary], selected: str | None) -> tuple[str, Flags]:
@@ -116,11 +116,12 @@ def _newest(row: Summary) -> tuple[int, str]:
     return row.created_at, row.id
 
 
-def _cursor(row: Summary) -> str:
+def cursor_of(row: Summary) -> str:
+    """Where the page after this row begins."""
     return f"{row.created_at}.{row.id}"
 
 
-def _position(cursor: str) -> tuple[int, str] | None:
+def position_of(cursor: str) -> tuple[int, str] | None:
     """A cursor that is not one of ours begins at the start."""
     at, _, name = cursor.partition(".")
     return (int(at), name) if at.isdecimal() and len(at) <= _LONGEST_TIME else None

@@ -21,6 +21,8 @@ P = TypeVar("P", int, str)
 Deliver: TypeAlias = Callable[[Sequence[Event]], object]
 
 TAIL = 200
+#: The floor of a tail that does not know yet how far back it reaches: further than any position.
+_NOWHERE = 1 << 62
 
 
 class Sink(Generic[P]):
@@ -79,6 +81,12 @@ class Tail(Generic[P]):
             del self._events[:cut]
         if self._sinks or self._waiters:
             self._schedule()
+
+    def begin(self, position: P) -> None:
+        """It holds everything after this position; what is new since then has come in already."""
+        self.floor = position
+        if not self._events:
+            self.head = position
 
     async def changed(self) -> None:
         """Returns once something more was published. Each who waits has a future of their own: one can be cancelled."""
@@ -176,11 +184,19 @@ class Feed:
     async def tail(self, session_id: str) -> Tail[int]:
         """The tail of a session, from its newest durable event on; NoSuchSession."""
         tail = self._sessions.get(session_id)
-        if tail is None:
+        if tail is not None:
+            return tail
+        # it collects from now on, so that nothing is missed that becomes durable while we ask how far the log is
+        tail = self._sessions[session_id] = Tail(_index, _NOWHERE, self._limit)
+        tail.readers += 1
+        try:
             stored = await self._log.session(session_id)
-            fresh = Tail(_index, stored.last_index, self._limit)
-            tail = self._sessions.setdefault(session_id, fresh)
-        return tail
+        finally:
+            tail.readers -= 1
+            if tail.head == tail.floor == _NOWHERE:
+                self._let_go(session_id, tail)
+        tail.begin(stored.last_index)
+        return self._sessions.setdefault(session_id, tail)
 
     def _let_go(self, session_id: str, tail: Tail[int]) -> None:
         """A session that nobody reads keeps no tail."""

@@ -1,0 +1,108 @@
+"""The way of a text to the agent: queued → sending → taken, or failed, or of unknown outcome. One at a time, in order.
+
+A text is *sending* in the log before a byte of it is written, so a crash leaves no text that might have been sent and
+looks as if it was not. Whoever finds one `sending` with its process gone says `unknown`, and nobody sends it again but
+a person.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from quarterdeck import events as ev
+from quarterdeck.errors import QuarterdeckError
+from quarterdeck.events import Body
+from quarterdeck.harness.drive import CannotDo
+from quarterdeck.kernel.queue import Queue, Waiting
+from quarterdeck.kernel.routing import STEER, is_held
+from quarterdeck.kernel.state import State
+
+if TYPE_CHECKING:
+    from quarterdeck.deck.session import Session
+
+#: Written, or about to be; the agent has not said that it took the text.
+_ON_ITS_WAY = ("sending", "delivered")
+LOST = "the agent ended before it said that it had read this"
+
+
+def next_text(state: State) -> Waiting | None:
+    """The text that may go to the agent now. After a failure nothing goes by itself: a person tries again."""
+    if state.lifecycle.value != "active" or state.phase.value == "error":
+        return None
+    waiting = [item for item in state.queue if item.receipt == "queued"]
+    if state.turn.is_open or any(item.receipt == "sending" for item in state.queue):
+        return next((item for item in waiting if item.kind == "steer" and _may_steer(state)), None)
+    return waiting[0] if waiting else None
+
+
+def _may_steer(state: State) -> bool:
+    return state.turn.is_open and STEER in state.profile.capabilities and not is_held(state)
+
+
+def cut_off(queue: Queue, reason: str = LOST) -> list[Body]:
+    """What becomes of texts whose process is gone."""
+    return [
+        ev.DeliveryChanged(message_id=item.id, status="unknown", reason=reason)
+        for item in queue
+        if item.receipt in _ON_ITS_WAY
+    ]
+
+
+def failed(queue: Queue, reason: str) -> list[Body]:
+    """The text that a process was to be started for could not be sent."""
+    first = next((item for item in queue if item.receipt == "queued"), None)
+    return [] if first is None else [ev.DeliveryChanged(message_id=first.id, status="failed", reason=reason)]
+
+
+class Delivery:
+    """Of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._task is not None
+
+    def pump(self) -> None:
+        """Sends the next text if one may go now; starts the agent if there is none."""
+        session = self._session
+        if self._task is not None or session.is_closing or next_text(session.state) is None:
+            return
+        if session.launch is None:
+            session.startup.want()
+        elif session.launch.is_ready and not session.launch.is_doomed:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            item = next_text(self._session.state)
+            if item is not None:
+                await self._send(item)
+        except QuarterdeckError:
+            pass  # the store refuses: nothing was sent, and the text is still queued
+        finally:
+            self._task = None
+        if self._session.record.trouble is None:
+            self.pump()
+
+    async def _send(self, item: Waiting) -> None:
+        session, launch = self._session, self._session.launch
+        await session.record.commit([ev.DeliveryChanged(message_id=item.id, status="sending")], "supervisor")
+        if launch is None or launch is not session.launch or launch.is_ended or launch.is_doomed:
+            return  # its end has said what became of the text
+        if item.id not in {one.id for one in session.state.queue}:
+            return
+        as_steering = item.kind == "steer" and session.state.turn.is_open
+        try:
+            if as_steering:
+                launch.say(launch.driver.steer(item.text, item.id))
+            else:
+                launch.say(launch.driver.prompt(item.text, item.id, item.images))
+        except CannotDo as error:
+            session.note(ev.DeliveryChanged(message_id=item.id, status="failed", reason=error.message))
+            return
+        if as_steering:
+            session.note(ev.DeliveryChanged(message_id=item.id, status="delivered"))

@@ -1,0 +1,95 @@
+"""Gates of a live session: their short names, the rules that decide them, and how a decision reaches the agent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from quarterdeck import events as ev
+from quarterdeck.deck.policy import Place, Rule, RuleStore, RulesUnreadable, Verdict, decide, request_of
+from quarterdeck.events import Body
+from quarterdeck.harness.drive import Decision
+from quarterdeck.kernel.gate import Gate, Gates, find
+from quarterdeck.kernel.state import State
+
+_Resolved: TypeAlias = ev.ApprovalResolved | ev.UserResponded | ev.DialogResolved
+_KINDS = {ev.ApprovalResolved: "approval", ev.UserResponded: "question", ev.DialogResolved: "dialog"}
+OPENING = (ev.ApprovalRequired, ev.AskUser, ev.DialogRequired)
+CLOSING = (ev.ApprovalResolved, ev.UserResponded, ev.DialogResolved)
+
+
+def named(body: Body, gates: Gates, next_name: Callable[[], str]) -> Body:
+    """An asking body with the deck's short name. What is asked again under the agent's own name keeps the name it had."""
+    if isinstance(body, ev.ApprovalRequired):
+        name = body.gate.gate_id or _name_of(gates, body.gate.ref) or next_name()
+        return replace(body, gate=replace(body.gate, gate_id=name))
+    assert isinstance(body, ev.AskUser | ev.DialogRequired)
+    return replace(body, gate_id=body.gate_id or _name_of(gates, body.ref) or next_name())
+
+
+def _name_of(gates: Gates, ref: str) -> str:
+    return next((one.id for one in (*gates.open, *gates.stale) if ref and one.ref == ref), "")
+
+
+def is_told_already(body: Body, gates: Gates) -> bool:
+    """A translator reports what we answered; if it was we who decided, the log has it."""
+    if not isinstance(body, _Resolved):
+        return False
+    if find(gates, body.gate_id, body.ref, _KINDS[type(body)]) is not None:  # type: ignore[arg-type]
+        return False
+    return any(body.ref and one.ref == body.ref or body.gate_id and one.gate_id == body.gate_id for one in gates.decided)
+
+
+def closing(gate: Gate, decision: Decision, by: str, rule: str = "", status: str = "") -> Body:
+    """The event that says how this gate was decided."""
+    if gate.kind == "approval":
+        how = status or {"approved": "approved", "rejected": "rejected"}.get(decision.status, "withdrawn")
+        return ev.ApprovalResolved(
+            status=how,  # type: ignore[arg-type]
+            gate_id=gate.id,
+            ref=gate.ref,
+            by=by,
+            rule=rule,
+            reason=decision.reason,
+            agent_path=gate.path,
+        )
+    how = status or ("answered" if decision.status == "answered" else "withdrawn")
+    # the literals of the three events differ in what cannot be reached here
+    if gate.kind == "question":
+        return ev.UserResponded(
+            response=decision.answer,
+            gate_id=gate.id,
+            ref=gate.ref,
+            by=by,
+            status=how,  # type: ignore[arg-type]
+            agent_path=gate.path,
+        )
+    return ev.DialogResolved(
+        value=decision.answer,
+        gate_id=gate.id,
+        ref=gate.ref,
+        by=by,
+        status=how,  # type: ignore[arg-type]
+        agent_path=gate.path,
+    )
+
+
+def place_of(state: State) -> Place:
+    """Where the session works, as rules see it."""
+    profile = state.profile
+    root = profile.repo.root if profile.repo is not None else ""
+    return Place(profile.id, profile.cwd, root, os.path.expanduser("~"), resolve=os.path.realpath)
+
+
+def verdict_on(gate: Gate, state: State, store: RuleStore, of_session: Iterable[Rule]) -> Verdict:
+    """What the rules say of this gate. Rules that cannot be read decide nothing: a person is asked."""
+    if gate.kind != "approval":
+        return Verdict("ask")
+    try:
+        rules = store.rules()
+    except RulesUnreadable:
+        return Verdict("ask")
+    return decide(request_of(gate, place_of(state)), (*rules, *of_session))

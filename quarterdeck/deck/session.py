@@ -1,0 +1,263 @@
+"""A live session: its record, the agent process that serves it, and the texts on their way to that process.
+
+Everything happens on one loop. A decision is taken and written in one step without a pause, so nobody can come between;
+what follows from it (a line to the agent, the start of a process) happens only when it is durable. No task and no queue
+exists for a session that does nothing.
+
+This file is what lives. What commands mean is in `wishes.py`, where texts go in `delivery.py`, how a process comes up in
+`startup.py`; each of them is handed the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from quarterdeck import events as ev
+from quarterdeck.deck import gates as gate_desk
+from quarterdeck.deck.answers import Answer
+from quarterdeck.deck.clock import Clock
+from quarterdeck.deck.delivery import Delivery
+from quarterdeck.deck.launch import Launch
+from quarterdeck.deck.policy import Rule, RuleStore, session_rules
+from quarterdeck.deck.receipts import Receipts
+from quarterdeck.deck.record import Record
+from quarterdeck.deck.settings import Settings
+from quarterdeck.deck.slots import Slots
+from quarterdeck.deck.startup import Startup
+from quarterdeck.errors import QuarterdeckError
+from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin
+from quarterdeck.harness.drive import Capabilities, Decision
+from quarterdeck.harness.registry import Harness
+from quarterdeck.kernel.gate import Gate
+from quarterdeck.kernel.state import State
+from quarterdeck.kernel.timeline import Timeline
+from quarterdeck.kernel.view import View, fold_all
+from quarterdeck.log.base import PAGE, Fence, Log, Row
+
+A = TypeVar("A", bound=Answer)
+
+
+class House(Struct):
+    """What a session needs of the deck around it."""
+
+    log: Log
+    clock: Clock
+    settings: Settings
+    slots: Slots
+    rules: RuleStore
+    home_id: str
+    publish: Callable[[Sequence[Event]], None]
+    harness_of: Callable[[str], Harness]
+    environment_of: Callable[[str], Awaitable[Mapping[str, str]]]
+    next_gate: Callable[[], str]
+    #: A session's row is durable as it is now.
+    listed: Callable[[Row], None]
+    #: Nothing seems to be under way in this session any more.
+    at_rest: Callable[[], None]
+    #: Called when the rules changed: whatever is asked anywhere may be decided now.
+    rules_changed: Callable[[], None]
+    trace: Callable[[str], Callable[..., None] | None]
+    #: native session id → the session that has a process for it
+    owners: dict[str, str]
+
+
+class Session:
+    """One that is in use. The deck makes it when somebody needs it and lets it go when nobody does."""
+
+    def __init__(self, house: House, session_id: str, view: View, fence: Fence) -> None:
+        self.house = house
+        self.id = session_id
+        self.record = Record(
+            house.log, self._published, session_id, view, fence, house.clock.wall, self._on_trouble, house.listed
+        )
+        self.receipts = Receipts(house.log, session_id)
+        self.launch: Launch | None = None
+        self.startup = Startup(self)
+        self.delivery = Delivery(self)
+        #: Commands under way and readers: while there are any the session stays in memory.
+        self.users = 0
+        self.is_closing = False
+        self._is_whole = view.index == 0
+        self._loading: asyncio.Task[None] | None = None
+        self._rules: tuple[Rule, ...] = ()
+        self._answers: set[asyncio.Task[None]] = set()
+
+    @property
+    def state(self) -> State:
+        return self.record.view.state
+
+    @property
+    def view(self) -> View:
+        return self.record.view
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing lives here: what the log holds is all there is."""
+        busy = self.users or self.launch or self.startup.is_under_way or self.delivery.is_under_way or self._answers
+        return not busy and self.record.is_settled
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the agent can do, running or not."""
+        if self.launch is not None:
+            return self.launch.driver.capabilities
+        return self.house.harness_of(self.state.profile.agent).make_driver().capabilities
+
+    # --- commands
+
+    async def answer(self, name: str, body: Json, kind: type[A], client_id: str, work: Callable[[str], Awaitable[A]]) -> A:
+        """The answer of a command that has a key of its caller, or none."""
+        self.users += 1
+        try:
+            if not client_id:
+                return await work("")
+            return await self.receipts.once(client_id, name, body, kind, work)
+        finally:
+            self.users -= 1
+            self.house.at_rest()
+
+    async def commit(self, bodies: Sequence[Body], answer: A, name: str, client_id: str, print_: str) -> A:
+        """What a command causes, with its receipt in the same append."""
+        if not client_id:
+            if bodies:
+                await self.record.commit(bodies, "user")
+            return answer
+        stored = msgspec.to_builtins(answer)
+        receipt = CommandReceipt(client_id=client_id, command=name, fingerprint=print_, answer=stored)
+        await self.record.commit([*bodies, receipt], "user")
+        self.receipts.remember(receipt)
+        return answer
+
+    # --- the whole conversation
+
+    async def timeline(self) -> Timeline:
+        """What was said and done. A session that was at rest reads it from the log first."""
+        await self.load()
+        return self.view.timeline
+
+    async def load(self) -> None:
+        """Makes the timeline whole; the same reading serves all who ask meanwhile."""
+        if self._is_whole:
+            return
+        if self._loading is None:
+            self._loading = asyncio.get_running_loop().create_task(self._load())
+        await asyncio.shield(self._loading)
+
+    async def _load(self) -> None:
+        try:
+            view = View()
+            while view.index < self.record.durable.index:
+                events = await self.house.log.read(self.id, view.index, PAGE)
+                view = fold_all(events, view) if events else replace(view, index=self.record.durable.index)
+                self._rules = (*self._rules, *session_rules(events))
+            self.record.adopt(view.timeline, view.index)
+            self._is_whole = True
+        finally:
+            self._loading = None
+
+    # --- what the agent says
+
+    def hear(self, launch: Launch, bodies: list[Body], origin: Origin) -> None:
+        """The translator's words, as they may stand in the log."""
+        if launch is not self.launch:
+            return
+        written = [told for body in bodies for told in self._told(launch, body)]
+        if written:
+            self.record.write(written, origin)
+            if any(isinstance(body, gate_desk.OPENING) for body in written):
+                self.judge()
+        if launch.is_ended:
+            self.startup.ended(launch)
+
+    def _told(self, launch: Launch, body: Body) -> tuple[Body, ...]:
+        kind = type(body)
+        if kind in _PLAIN:
+            return (body,)
+        if isinstance(body, gate_desk.OPENING):
+            return (gate_desk.named(body, self.state.gates, self.house.next_gate),)
+        if isinstance(body, gate_desk.CLOSING):
+            return () if gate_desk.is_told_already(body, self.state.gates) else (body,)
+        return self.startup.told(launch, body)
+
+    def judge(self) -> None:
+        """Rules decide what they can of what is asked; each gate on its own, and the log names the rule."""
+        for gate in self.state.gates.open:
+            verdict = gate_desk.verdict_on(gate, self.state, self.house.rules, self._rules)
+            if verdict.effect == "ask" or self.launch is None:
+                continue
+            yes = verdict.effect == "allow"
+            decision = Decision(status="approved" if yes else "rejected", reason="" if yes else f"rule: {verdict.text}")
+            self.record.write([gate_desk.closing(gate, decision, "rule", verdict.text)], "supervisor")
+            self.later(self._tell_decision(gate, decision))
+
+    def add_rule(self, rule: Rule) -> None:
+        """A rule of this session only."""
+        self._rules = (*self._rules, rule)
+
+    async def _tell_decision(self, gate: Gate, decision: Decision) -> None:
+        """The agent hears of a decision when it is durable; a store that refuses it keeps it and tries again."""
+        launch = self.launch
+        while launch is self.launch and not self.record.is_settled:
+            try:
+                await self.record.settled()
+            except QuarterdeckError:
+                await asyncio.sleep(1)
+        if launch is not None and launch is self.launch:
+            self.say_decision(gate, decision)
+
+    def say_decision(self, gate: Gate, decision: Decision) -> None:
+        """To the agent, if it is there."""
+        if self.launch is not None:
+            self.launch.say(self.launch.driver.answer(gate, decision))
+
+    # --- events of our own
+
+    def note(self, *bodies: Body) -> None:
+        """Something that the deck knows."""
+        self.record.write(bodies, "supervisor")
+
+    def _published(self, events: Sequence[Event]) -> None:
+        self.house.publish(events)
+        if self.state.queue:
+            self.delivery.pump()
+
+    def _on_trouble(self, error: QuarterdeckError | None) -> None:
+        """While the store refuses, the agent's words wait in its pipe."""
+        if self.launch is not None and self.launch.process is not None:
+            if error is not None:
+                self.launch.process.pause()
+            else:
+                self.launch.process.resume()
+
+    def later(self, work: Awaitable[None]) -> None:
+        """Work that belongs to this session and that nobody waits for."""
+        task = asyncio.ensure_future(work)
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+
+#: The great mass of what agents say: nothing in it concerns the deck.
+_PLAIN = frozenset(
+    {
+        ev.MessageDelta,
+        ev.MessageStart,
+        ev.ThinkingDelta,
+        ev.ThinkingStart,
+        ev.ResponseComplete,
+        ev.StateChange,
+        ev.ToolExecutionStart,
+        ev.ToolExecutionOutput,
+        ev.ToolExecutionEnd,
+        ev.RequestStart,
+        ev.AgentStart,
+        ev.AgentEnd,
+        ev.AgentAbort,
+        ev.Usage,
+    }
+)

@@ -1,0 +1,416 @@
+"""What an allowed command causes. Each is decided and written in one step; what follows from it follows its commit.
+
+A command is checked against the state in the same step in which it is written, so that two that come at once are one
+after the other. Nothing is sent to an agent that is not durable first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
+
+from quarterdeck import events as ev
+from quarterdeck.deck import gates as gate_desk
+from quarterdeck.deck import inputs
+from quarterdeck.deck.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
+from quarterdeck.deck.policy import Rule, always, rule_for
+from quarterdeck.errors import NotAllowed
+from quarterdeck.events import Body, Image
+from quarterdeck.harness.drive import CannotDo, Decision, Lines
+from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.gate import Gate, to_decide
+from quarterdeck.kernel.routing import Intent, Route, is_held, route
+
+if TYPE_CHECKING:
+    from quarterdeck.deck.session import Session
+
+_TO_COME = ("creating", "streaming")
+
+
+class Wish:
+    """One command on its way through a session: what it is, whose key it has."""
+
+    def __init__(self, session: Session, command: cmd.Command, client_id: str, print_: str) -> None:
+        self.session = session
+        self.command = command
+        self.name = cmd.name_of(command)
+        self._client_id = client_id
+        self._print = print_
+
+    def check(self) -> None:
+        """Raises unless the state allows it now."""
+        cmd.check(self.session.state, self.command, self.session.house.settings.steering_limit)
+
+    def refuse(self, why: str) -> NotAllowed:
+        """The error that says so."""
+        state = self.session.state
+        return NotAllowed(self.name, f"the session is {state.phase.value}", cmd.allowed(state), why)
+
+    async def commit(self, bodies: Sequence[Body], answer: Any) -> Any:
+        return await self.session.commit(bodies, answer, self.name, self._client_id, self._print)
+
+
+async def obey(session: Session, command: cmd.Command, client_id: str = "") -> Answer:
+    """Does what the command says, once for each client_id, and answers."""
+    kind, handler = HANDLERS[type(command)]
+    check_content(session, command)
+
+    async def work(print_: str) -> Any:
+        return await handler(Wish(session, command, client_id, print_), command)
+
+    inputs.client_id(client_id)
+    return await session.answer(cmd.name_of(command), command, kind, client_id, work)
+
+
+def check_content(session: Session, command: cmd.Command) -> None:
+    """What is wrong in every state."""
+    limit = session.house.settings.text_limit
+    for field in ("text", "name", "reason", "model", "command", "ref"):
+        value = getattr(command, field, None)
+        if value is not None:
+            inputs.text(field, value, limit)
+    answer = getattr(command, "answer", None)
+    if isinstance(answer, str):
+        inputs.text("answer", answer, limit)
+    inputs.images(getattr(command, "images", ()), session.house.settings)
+
+
+# --- texts
+
+
+async def _prompt(wish: Wish, command: cmd.Prompt) -> Receipt:
+    return await _take(wish, command.text, command.images, "message", command)
+
+
+async def _take(
+    wish: Wish, text: str, images: tuple[Image, ...], intent: Intent, command: cmd.Prompt | None = None
+) -> Receipt:
+    session = wish.session
+    wish.check()
+    if images and not session.capabilities.images:
+        raise CannotDo(session.state.profile.agent, "read images")
+    way = route(session.state, intent, session.house.settings.steering_limit)
+    if way.meaning == "answer":
+        return await _answer_with(wish, way, text)
+    if command is not None and command.supersede and session.state.gates.open:
+        return await _supersede(wish, command)
+    if way.meaning == "resume_then_prompt":
+        _check_resume(wish)
+    name = uuid4().hex
+    new_task = command is not None and command.new_task
+    bodies, disposition = _texted(session, way, text, name, images, new_task)
+    receipt = await wish.commit(bodies, Receipt(name, disposition, reason=way.reason))
+    session.delivery.pump()
+    return receipt
+
+
+def _texted(
+    session: Session, way: Route, text: str, name: str, images: tuple[Image, ...], new_task: bool
+) -> tuple[list[Body], Any]:
+    """The events of a text that goes this way, and what its sender is told."""
+    if way.meaning == "steer":
+        return [ev.SteeringReceived(ref=name, text=text, images=images, queued_at=session.house.clock.wall())], "steered"
+    starts = way.meaning != "queue"
+    queued = ev.PromptQueued(text=text, message_id=name, images=images, starts=starts, new_task=new_task)
+    if way.meaning == "resume_then_prompt":
+        return [ev.SessionResumed(by="user"), queued], "resumed"
+    return [queued], "started" if starts else "queued"
+
+
+async def _answer_with(wish: Wish, way: Route, text: str) -> Receipt:
+    gate = to_decide(wish.session.state.gates, way.gate_id)
+    decision = Decision(status="answered", answer=text)
+    name = uuid4().hex
+    bodies = [gate_desk.closing(gate, decision, "user")]
+    receipt = await wish.commit(bodies, Receipt(name, "answered", reason=way.reason))
+    wish.session.say_decision(gate, decision)
+    return receipt
+
+
+async def _supersede(wish: Wish, command: cmd.Prompt) -> Receipt:
+    """The text takes the place of what was asked: the gates are closed, the turn is ended, and the text is next."""
+    session, name = wish.session, uuid4().hex
+    gates = session.state.gates.open
+    closed = [gate_desk.closing(gate, _CANCELLED, "user", status="superseded") for gate in gates]
+    queued = ev.PromptQueued(text=command.text, message_id=name, images=command.images)
+    receipt = await wish.commit([*closed, queued], Receipt(name, "queued", reason="Read when the turn has ended"))
+    _interrupt(session, gates)
+    return receipt
+
+
+async def _steer(wish: Wish, command: cmd.Steer) -> Steered:
+    session = wish.session
+    wish.check()
+    way = route(session.state, "steer", session.house.settings.steering_limit)
+    ref = command.ref or uuid4().hex
+    if way.meaning == "prompt":
+        prompted = ev.SteeringReceived(ref=ref, text=command.text, status="prompted")
+        bodies: list[Body] = [prompted, ev.PromptQueued(text=command.text, message_id=ref, starts=True)]
+        answer = await wish.commit(bodies, Steered(ref, "prompted"))
+    else:
+        at = session.house.clock.wall()
+        # also where the agent cannot be steered, or is held: it is the first to be read then
+        answer = await wish.commit([ev.SteeringReceived(ref=ref, text=command.text, queued_at=at)], Steered(ref, "queued"))
+    session.delivery.pump()
+    return answer
+
+
+# --- stop
+
+
+_CANCELLED = Decision(status="cancelled")
+
+
+async def _abort(wish: Wish, command: cmd.Abort) -> Dropped:
+    session = wish.session
+    wish.check()
+    state = session.state
+    dropped = [item for item in state.queue if _is_dropped(session, item.id, command)]
+    bodies: list[Body] = [ev.PromptDropped(text=item.text, message_id=item.id) for item in dropped]
+    gates = state.gates.open
+    bodies += [gate_desk.closing(gate, _CANCELLED, "user") for gate in gates]
+    runs = state.turn.is_open and session.launch is not None
+    if not runs:
+        # nothing that could tell us of its end: what was to come does not come
+        bodies.append(ev.AgentAbort(reason=command.reason or "stopped"))
+    answer = await wish.commit(bodies, Dropped(tuple(item.text for item in dropped)))
+    session.startup.unwanted()
+    if runs or any(item.receipt == "sending" for item in session.state.queue):
+        _interrupt(session, gates)
+    return answer
+
+
+def _is_dropped(session: Session, item_id: str, command: cmd.Abort) -> bool:
+    """All that waits, if that is wanted; else only the text that the session is at work for and that was not sent."""
+    state = session.state
+    waiting = [item for item in state.queue if item.receipt != "sending"]
+    if command.clear_queue:
+        return item_id in {item.id for item in waiting}
+    to_come = state.beneath.value in _TO_COME and not state.turn.is_open
+    first = next((item for item in waiting if item.receipt == "queued"), None)
+    return to_come and first is not None and first.id == item_id
+
+
+def _interrupt(session: Session, gates: Sequence[Gate] = ()) -> None:
+    """What was asked is answered as cancelled, then the turn is interrupted. An agent that does not react is ended."""
+    launch = session.launch
+    if launch is None:
+        return
+    lines: Lines = []
+    for gate in gates:
+        lines += launch.driver.answer(gate, _CANCELLED)
+    launch.say([*lines, *launch.driver.interrupt()])
+    turn = session.state.turn.id
+    loop = asyncio.get_running_loop()
+    loop.call_later(session.house.settings.stop_grace, _insist, session, launch, turn)
+
+
+def _insist(session: Session, launch: object, turn: str) -> None:
+    if session.launch is launch and turn and session.state.turn.id == turn:
+        session.note(ev.Notice(text="The agent did not stop, so its process is ended", level="warning", source="deck"))
+        session.later(session.startup.stop())
+
+
+# --- gates
+
+
+async def _approve(wish: Wish, command: cmd.Approve) -> Decided:
+    session = wish.session
+    wish.check()
+    gate = to_decide(session.state.gates, command.gate_id)
+    bodies: list[Body] = []
+    rule: Rule | None = None
+    if command.always is not None:
+        rule = rule_for(gate, command.always, gate_desk.place_of(session.state), session.house.clock.wall())
+        bodies.append(always(rule))
+        if rule.scope != "session":
+            await asyncio.to_thread(session.house.rules.add, rule)
+            wish.check()
+    decision = Decision(status="approved", always=rule is not None)
+    text = rule.text if rule is not None else ""
+    bodies.append(gate_desk.closing(gate, decision, "user"))
+    answer = await wish.commit(bodies, Decided(gate.id, text))
+    session.say_decision(gate, decision)
+    if rule is not None:
+        if rule.scope == "session":
+            session.add_rule(rule)
+        session.house.rules_changed()
+    return answer
+
+
+async def _reject(wish: Wish, command: cmd.Reject) -> Decided:
+    session = wish.session
+    wish.check()
+    gate = to_decide(session.state.gates, command.gate_id)
+    decision = Decision(status="rejected", reason=command.reason)
+    answer = await wish.commit([gate_desk.closing(gate, decision, "user")], Decided(gate.id))
+    session.say_decision(gate, decision)
+    if not command.auto_resume and session.state.turn.is_open:
+        _interrupt(session)
+    return answer
+
+
+async def _respond(wish: Wish, command: cmd.Respond) -> Decided:
+    wish.check()
+    gate = to_decide(wish.session.state.gates, command.gate_id)
+    decision = Decision(status="answered", answer=command.answer)
+    answer = await wish.commit([gate_desk.closing(gate, decision, "user")], Decided(gate.id))
+    wish.session.say_decision(gate, decision)
+    return answer
+
+
+# --- go on
+
+
+async def _retry(wish: Wish, _: cmd.Retry) -> Done:
+    """What could not be sent is sent again; else the last text is."""
+    session = wish.session
+    wish.check()
+    await session.load()
+    wish.check()
+    failed = [item for item in session.state.queue if item.receipt == "failed"]
+    bodies: list[Body] = [ev.TurnRetried()]
+    bodies += [ev.DeliveryChanged(message_id=item.id, status="queued") for item in failed]
+    if not failed and not session.state.queue:
+        bodies.append(ev.PromptQueued(text=_last_text(session), message_id=uuid4().hex))
+    answer = await wish.commit(bodies, Done())
+    session.delivery.pump()
+    return answer
+
+
+def _last_text(session: Session) -> str:
+    entries = session.view.timeline.entries
+    for place in range(len(entries) - 1, -1, -1):
+        if entries[place].kind == "user" and not entries[place].path:
+            return entries[place].text
+    return session.house.settings.continue_text
+
+
+async def _resume(wish: Wish, _: cmd.Resume) -> Status:
+    session = wish.session
+    wish.check()
+    if session.state.lifecycle.value == "suspended":
+        _check_resume(wish)
+        finished = session.state.phase.value != "paused"
+        answer = await wish.commit([ev.SessionResumed(by="user")], Status(session.id, "active"))
+        session.startup.want(anyway=True, finished=finished)
+        return answer
+    bodies: list[Body] = [ev.TurnContinued()]
+    if not any(item.receipt == "queued" for item in session.state.queue):
+        bodies.append(ev.PromptQueued(text=session.house.settings.continue_text, message_id=uuid4().hex))
+    answer = await wish.commit(bodies, Status(session.id, "active"))
+    session.delivery.pump()
+    return answer
+
+
+def _check_resume(wish: Wish) -> None:
+    """002: the agent can, it says so of this session, and what it resumes by is there."""
+    state = wish.session.state
+    if not state.profile.native_session_id:
+        raise wish.refuse("nothing is stored that it could be resumed by")
+    if not wish.session.capabilities.resume:
+        raise wish.refuse(f"{state.profile.agent} cannot resume")
+
+
+# --- put away
+
+
+async def _cancel(wish: Wish, _: cmd.Cancel) -> Status:
+    return await _put_away(wish, "cancelled")
+
+
+async def _archive(wish: Wish, _: cmd.Archive) -> Status:
+    return await _put_away(wish, "archived")
+
+
+async def _put_away(wish: Wish, how: Any) -> Status:
+    """The process ends first: an archived session has none."""
+    session = wish.session
+    wish.check()
+    if session.launch is not None or session.startup.is_under_way:
+        _interrupt_gently(session)
+        await session.startup.stop()
+        wish.check()
+    return await wish.commit([ev.SessionArchived(end_reason=how)], Status(session.id, how))
+
+
+def _interrupt_gently(session: Session) -> None:
+    launch = session.launch
+    if launch is not None and launch.is_ready:
+        for gate in session.state.gates.open:
+            launch.say(launch.driver.answer(gate, _CANCELLED))
+
+
+# --- settings
+
+
+async def _rename(wish: Wish, command: cmd.Rename) -> Done:
+    wish.check()
+    return await wish.commit([ev.SessionRenamed(name=command.name.strip())], Done())
+
+
+async def _switch_model(wish: Wish, command: cmd.SwitchModel) -> Done:
+    wish.check()
+    return await _set(wish, ev.SettingChanged(model=command.model), lambda driver: driver.switch_model(command.model))
+
+
+async def _switch_mode(wish: Wish, command: cmd.SwitchMode) -> Done:
+    wish.check()
+    if command.mode not in wish.session.capabilities.modes:
+        raise CannotDo(wish.session.state.profile.agent, f"work in mode {command.mode}")
+    return await _set(wish, ev.SettingChanged(mode=command.mode), lambda driver: driver.switch_mode(command.mode))
+
+
+async def _set(wish: Wish, body: Body, lines: Callable[[Any], Lines]) -> Done:
+    """A running agent is told at once; another one when it starts."""
+    launch = wish.session.launch
+    said = lines(launch.driver) if launch is not None else []
+    answer = await wish.commit([body], Done())
+    if launch is not None and launch is wish.session.launch:
+        launch.say(said)
+    return answer
+
+
+async def _bash(wish: Wish, command: cmd.Bash) -> Done:
+    return await _tell(wish, lambda driver: driver.bash(command.command, uuid4().hex))
+
+
+async def _compact(wish: Wish, _: cmd.Compact) -> Done:
+    return await _tell(wish, lambda driver: driver.compact())
+
+
+async def _tell(wish: Wish, lines: Callable[[Any], Lines]) -> Done:
+    """Something that only a running agent can do."""
+    wish.check()
+    launch = wish.session.launch
+    if launch is None or not launch.is_ready or launch.is_doomed:
+        raise wish.refuse("the agent does not run; a message starts it")
+    said = lines(launch.driver)
+    answer = await wish.commit([], Done())
+    launch.say(said)
+    return answer
+
+
+Handler: TypeAlias = Callable[[Wish, Any], Awaitable[Any]]
+
+HANDLERS: dict[type[Any], tuple[type[Any], Handler]] = {
+    cmd.Prompt: (Receipt, _prompt),
+    cmd.Steer: (Steered, _steer),
+    cmd.Abort: (Dropped, _abort),
+    cmd.Approve: (Decided, _approve),
+    cmd.Reject: (Decided, _reject),
+    cmd.Respond: (Decided, _respond),
+    cmd.Retry: (Done, _retry),
+    cmd.Resume: (Status, _resume),
+    cmd.Cancel: (Status, _cancel),
+    cmd.Archive: (Status, _archive),
+    cmd.Rename: (Done, _rename),
+    cmd.SwitchModel: (Done, _switch_model),
+    cmd.SwitchMode: (Done, _switch_mode),
+    cmd.Bash: (Done, _bash),
+    cmd.Compact: (Done, _compact),
+}
+
+__all__ = ["HANDLERS", "Wish", "check_content", "is_held", "obey"]
