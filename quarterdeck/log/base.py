@@ -49,6 +49,8 @@ class Row(Struct, frozen=True, kw_only=True, gc=False):
     supports_resume: bool = False
     resume_data: str | None = None
     pinned: bool = False
+    #: The highest number of a gate (`g7`) that was ever opened in this session. Numbers must not come again.
+    last_gate: int = 0
 
 
 class Append(Struct, frozen=True, kw_only=True, gc=False):
@@ -148,8 +150,11 @@ class Log(Protocol):
         """One of them; NoSuchSession."""
         ...
 
-    async def delete(self, session_id: str, fence: Fence) -> None:
-        """The session and everything of it is gone."""
+    async def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
+        """The session and everything of it is gone, but for this last word, which readers of all sessions still get.
+
+        NoSuchSession, StaleFence. The fence of the receipt is NEW: a session of this id may be opened again.
+        """
         ...
 
     async def last_cursor(self) -> Cursor:

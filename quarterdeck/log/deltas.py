@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from quarterdeck import events as ev
-from quarterdeck.events import DELTAS, Body
+from quarterdeck.events import DELTAS, NAMES, Body
+
+#: The types of all events that may tell a whole.
+RESTATING = frozenset(
+    NAMES[kind]
+    for kind in (
+        ev.ResponseComplete,
+        ev.MessageAborted,
+        ev.ToolExecutionEnd,
+        ev.ToolBlocked,
+        ev.ToolKilled,
+        ev.ToolSkippedForSteering,
+        ev.BashEnd,
+    )
+)
+DELTA_TYPES = frozenset(NAMES[kind] for kind in DELTAS)
 
 
 def is_delta(body: Body) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from quarterdeck.events import Event
+from quarterdeck.events import Event, SessionDeleted
 from quarterdeck.log.base import (
     NEW,
     PAGE,
@@ -45,8 +45,7 @@ class MemoryLog:
         self._keep_deltas = keep_deltas
 
     async def append(self, append: Append) -> Receipt:
-        if self._closed:
-            raise LogUnavailable("it is closed", "Open the log again.")
+        self._refuse_if_closed()
         session = self._fenced(append)
         written = tuple(self._numbered(event) for event in append.events)
         if append.row is not None:
@@ -61,9 +60,11 @@ class MemoryLog:
         session = self._sessions.get(append.session_id)
         if (NEW if session is None else str(session.last_index)) != append.fence:
             raise StaleFence(append.session_id)
+        if not append.events or (session is None and (append.row is None or append.view is None)):
+            raise LogUnavailable("an append needs events, the first one its row and view", "This is a defect.")
         if session is None:
-            if append.row is None or append.view is None:
-                raise LogUnavailable("the first append of a session needs its row and view", "This is a defect.")
+            assert append.row is not None
+            assert append.view is not None
             session = self._sessions[append.session_id] = _Session(append.row, append.view)
         return session
 
@@ -99,11 +100,15 @@ class MemoryLog:
     async def session(self, session_id: str) -> Stored:
         return _stored(self._find(session_id))
 
-    async def delete(self, session_id: str, fence: Fence) -> None:
+    async def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
+        self._refuse_if_closed()
         if str(self._find(session_id).last_index) != fence:
             raise StaleFence(session_id)
         del self._sessions[session_id]
-        self._all = [event for event in self._all if event.session_id != session_id]
+        word = self._numbered(event)
+        self._all = [one for one in self._all if one.session_id != session_id or _is_last_word(one)]
+        self._all.append(word)
+        return Receipt(NEW, (word,))
 
     async def last_cursor(self) -> Cursor:
         return f"{self._count:020d}" if self._count else START
@@ -115,6 +120,10 @@ class MemoryLog:
         """What opening a store again is to the other adapters."""
         self._closed = False
 
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise LogUnavailable("it is closed", "Open the log again.")
+
     def _find(self, session_id: str) -> _Session:
         session = self._sessions.get(session_id)
         if session is None:
@@ -124,6 +133,10 @@ class MemoryLog:
 
 def _is_told(event: Event, wholes: set[str]) -> bool:
     return is_delta(event.body) and growing(event.body) in wholes
+
+
+def _is_last_word(event: Event) -> bool:
+    return isinstance(event.body, SessionDeleted)
 
 
 def _page(events: list[Event], limit: int, types: Collection[str] | None) -> list[Event]:

@@ -14,6 +14,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Event, decode_body
 from quarterdeck.log.base import NEW, START, Append, Fence, Log, LogUnavailable, NoSuchSession, Receipt, Row, StaleFence
@@ -190,7 +192,7 @@ async def row_and_view_change_with_their_events(open_log: OpenLog) -> None:
     await writing.write(ev.Notice(text="no change"))
     stored = await log.session("s1")
     assert (stored.last_index, stored.view_index, stored.view) == (2, 1, b"view")
-    archived = row_of("s1", "archived", "cancelled")
+    archived = replace(row_of("s1", "archived", "cancelled"), last_gate=7)
     await writing.write(ev.SessionArchived(), view=b"after", row=archived)
     stored = await log.session("s1")
     assert (stored.last_index, stored.view_index, stored.view, stored.row) == (3, 3, b"after", archived)
@@ -264,17 +266,111 @@ async def what_a_newer_release_wrote_stays_as_it_came(open_log: OpenLog) -> None
     await log.close()
 
 
+def last_word(writing: Writing) -> Event:
+    return writing.events(ev.SessionDeleted())[0]
+
+
 @_check
 async def a_deleted_session_is_gone(open_log: OpenLog) -> None:
     log = await open_log()
     a, b = Writing(log, "a"), Writing(log, "b")
     await a.write(OPENED, ev.MessageStart(message_id="m"), ev.MessageDelta(message_id="m", delta="x"))
     last = await b.write(OPENED)
-    await refused(StaleFence, log.delete("a", "no fence of ours"))
-    await log.delete("a", a.fence)
+    await refused(StaleFence, log.delete("a", "no fence of ours", last_word(a)))
+    await refused(NoSuchSession, log.delete("nobody", a.fence, last_word(a)))
+    await log.delete("a", a.fence, last_word(a))
     await refused(NoSuchSession, log.read("a"))
-    assert [event.session_id for event in await log.read_all()] == ["b"]
+    await refused(NoSuchSession, log.session("a"))
+    assert [stored.row.id for stored in await log.sessions()] == ["b"]
+    assert {event.session_id for event in await log.read_all() if event.type != "session_deleted"} == {"b"}
     assert (await b.write(ev.Notice(text="x"))).events[0].cursor > last.events[0].cursor
+    await log.close()
+
+
+@_check
+async def the_last_word_about_a_deleted_session_stays(open_log: OpenLog) -> None:
+    log = await open_log()
+    a, b = Writing(log, "a"), Writing(log, "b")
+    seen = (await a.write(OPENED, ev.Notice(text="x"))).events[-1].cursor
+    receipt = await log.delete("a", a.fence, last_word(a))
+    assert receipt.fence == NEW
+    word = receipt.events[0]
+    assert (word.session_id, word.index, word.body) == ("a", 3, ev.SessionDeleted())
+    assert word.cursor > seen
+    assert await log.last_cursor() == word.cursor
+    later = (await b.write(OPENED)).events[0]
+    assert later.cursor > word.cursor
+    await log.close()
+    again = await open_log()
+    assert await again.read_all(since=seen) == [word, later]
+    assert await again.read_all(types={"session_deleted"}) == [word]
+    assert await again.read_all(since=word.cursor) == [later]
+    assert await again.read_all(limit=1) == [word]
+    await again.close()
+
+
+@_check
+async def the_last_word_is_the_last_cursor_after_opening_again(open_log: OpenLog) -> None:
+    log = await open_log()
+    a = Writing(log, "a")
+    await a.write(OPENED)
+    word = (await log.delete("a", a.fence, last_word(a))).events[0]
+    await log.close()
+    again = await open_log()
+    assert await again.last_cursor() == word.cursor
+    reborn = await Writing(again, "a").write(OPENED)
+    assert reborn.events[0].cursor > word.cursor
+    assert [event.type for event in await again.read("a")] == ["session_opened"]
+    assert [event.type for event in await again.read_all()] == ["session_deleted", "session_opened"]
+    await again.close()
+
+
+@_check
+async def what_grew_in_a_deleted_session_comes_to_nobody(open_log: OpenLog) -> None:
+    """Its deltas lay beside those of another session that goes on; a new session must not inherit them."""
+    log = await open_log()
+    a, b = Writing(log, "a"), Writing(log, "b")
+    growing = ev.MessageDelta(message_id="m", delta="x")
+    await a.write(OPENED)
+    await b.write(OPENED)
+    await asyncio.gather(a.write(growing), b.write(growing))
+    await log.delete("b", b.fence, last_word(b))
+    c = Writing(log, "c")
+    await c.write(OPENED)
+    assert [event.type for event in await log.read("c")] == ["session_opened"]
+    assert indexes(await log.read("a")) == [1, 2]
+    assert [event.session_id for event in await log.read_all() if event.body == growing] == ["a"]
+    await log.close()
+
+
+@_check
+async def rare_types_are_found_like_all_others(open_log: OpenLog) -> None:
+    log = await open_log()
+    a, b = Writing(log, "a"), Writing(log, "b")
+    receipt = ev.CommandReceipt(client_id="c")
+    await a.write(OPENED, receipt, ev.Notice(text="a"), ev.ProcessStarting(), receipt, ev.Notice(text="b"))
+    await b.write(OPENED, receipt)
+    assert indexes(await log.read("a", types={"command_receipt"})) == [2, 5]
+    assert indexes(await log.read("a", types={"command_receipt", "process_starting"})) == [2, 4, 5]
+    assert indexes(await log.read("a", types={"command_receipt", "process_starting"}, since=2, limit=1)) == [4]
+    assert indexes(await log.read("a", types={"command_receipt", "notice"})) == [2, 3, 5, 6]
+    assert await log.read("a", types=()) == []
+    found = await log.read_all(types={"command_receipt", "process_starting"})
+    assert [(event.session_id, event.index) for event in found] == [("a", 2), ("a", 4), ("a", 5), ("b", 2)]
+    assert [event.session_id for event in await log.read_all(types={"command_receipt"}, since=found[2].cursor)] == ["b"]
+    await log.close()
+
+
+@_check
+async def an_impossible_append_does_not_harm_its_company(open_log: OpenLog) -> None:
+    log = await open_log()
+    good, bad = Writing(log, "good"), Writing(log, "bad")
+    no_row = Append(session_id="bad", events=bad.events(OPENED), fence=NEW)
+    nothing = Append(session_id="bad", events=(), fence=NEW, row=row_of("bad"), view=b"view")
+    outcomes = await asyncio.gather(log.append(no_row), good.write(OPENED), log.append(nothing), return_exceptions=True)
+    assert [type(one) for one in outcomes] == [LogUnavailable, Receipt, LogUnavailable]
+    assert indexes(await log.read("good")) == [1]
+    await refused(NoSuchSession, log.read("bad"))
     await log.close()
 
 

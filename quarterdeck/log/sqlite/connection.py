@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import apsw
 
 from quarterdeck.log.base import LogUnavailable, NewerLog
-from quarterdeck.log.sqlite.sql import migrations, newest_version, queries
+from quarterdeck.log.sqlite.sql import migrations, newest_version, queries, typed
 
 Values: TypeAlias = Sequence[str | int | bytes | None]
 
@@ -39,6 +39,10 @@ class Store:
         """All rows of a query that was made at run time. Every statement of it is run."""
         return self._connection.execute(sql, values).fetchall()
 
+    def events(self, name: str, place: Values, limit: int, types: Collection[str] | None) -> list[tuple[Any, ...]]:
+        """Events after a place, of these types only."""
+        return self.rows_of(typed(name, types), (*place, *(types or ()), limit))
+
     def one(self, name: str, values: Values = ()) -> int:
         """The number that a query answers."""
         return int(self.rows(name, values)[0][0])
@@ -59,10 +63,6 @@ class Store:
             if self._connection.in_transaction:
                 self.rows_of("ROLLBACK")
             raise
-
-    def sql(self, name: str) -> str:
-        """The text of a named query."""
-        return self._sql[name]
 
     def version(self) -> int:
         """The version of the store; 0 when it is empty."""

@@ -43,10 +43,15 @@ class Journal:
         self._open_in_pack: dict[int, set[tuple[int, str]]] = {}
         self._packs_of: dict[tuple[int, str], list[int]] = {}
 
-    def load(self, packs: Iterable[tuple[int, bytes]]) -> None:
-        """What a store held when it was opened."""
+    def load(self, packs: Iterable[tuple[int, bytes]]) -> dict[tuple[int, str], int]:
+        """What a store held when it was opened. Returns the index of the last piece of each whole."""
+        last: dict[tuple[int, str], int] = {}
         for cursor, blob in packs:
-            self.add(cursor, [(piece.session, growing(decode_body(piece.body)[0])) for piece in unpacked(blob)])
+            pieces = unpacked(blob)
+            parts = [(piece.session, growing(decode_body(piece.body)[0])) for piece in pieces]
+            self.add(cursor, parts)
+            last.update(zip(parts, (piece.index for piece in pieces), strict=True))
+        return last
 
     def add(self, cursor: int, parts: Iterable[tuple[int, str]]) -> None:
         """A pack that holds pieces of these (session, whole)."""

@@ -11,6 +11,7 @@ SELECT value FROM meta WHERE key = 'epoch';
 SELECT max(
     coalesce((SELECT max(cursor) FROM event), 0),
     coalesce((SELECT max(cursor) FROM delta), 0),
+    coalesce((SELECT max(cursor) FROM tombstone), 0),
     coalesce((SELECT value FROM meta WHERE key = 'cursor'), 0)
 );
 
@@ -27,19 +28,32 @@ INSERT INTO delta (cursor, pieces) VALUES (?, ?);
 -- name: delete_delta
 DELETE FROM delta WHERE cursor = ?;
 
+-- name: update_delta
+UPDATE delta SET pieces = ? WHERE cursor = ?;
+
 -- name: deltas
 SELECT cursor, pieces FROM delta ORDER BY cursor;
+
+-- name: deltas_between
+-- The packs that may hold a cursor above the first and below the second: a pack reaches up to the next one.
+SELECT cursor, pieces FROM delta
+WHERE cursor >= coalesce((SELECT max(cursor) FROM delta WHERE cursor <= ?), 0) AND cursor < ? ORDER BY cursor;
+
+-- name: cursor_at
+-- Cursors rise with the index: what comes after this index has a later one.
+SELECT coalesce(max(cursor), 0) FROM event
+WHERE cursor = (SELECT cursor FROM event WHERE session = ? AND position <= ? ORDER BY position DESC LIMIT 1);
 
 -- name: insert_session
 INSERT INTO session (
     id, agent, agent_version, cwd, repo, name, status, end_reason, supports_resume, resume_data, pinned,
-    created_at, last_active_at, last_index, view, view_index
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number;
+    created_at, last_active_at, last_gate, last_index, view, view_index
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number;
 
 -- name: update_row
 UPDATE session SET
     agent = ?, agent_version = ?, cwd = ?, repo = ?, name = ?, status = ?, end_reason = ?, supports_resume = ?,
-    resume_data = ?, pinned = ?, created_at = ?, last_active_at = ?
+    resume_data = ?, pinned = ?, created_at = ?, last_active_at = ?, last_gate = ?
 WHERE number = ?;
 
 -- name: update_view
@@ -54,24 +68,32 @@ SELECT number, last_index FROM session WHERE id = ?;
 -- name: sessions
 SELECT
     id, agent, agent_version, cwd, repo, name, status, end_reason, supports_resume, resume_data, pinned,
-    created_at, last_active_at, last_index, view, view_index
+    created_at, last_active_at, last_gate, last_index, view, view_index
 FROM session ORDER BY number;
 
 -- name: session
 SELECT
     id, agent, agent_version, cwd, repo, name, status, end_reason, supports_resume, resume_data, pinned,
-    created_at, last_active_at, last_index, view, view_index
+    created_at, last_active_at, last_gate, last_index, view, view_index
 FROM session WHERE id = ?;
 
 -- name: session_ids
 SELECT number, id FROM session;
 
 -- name: read_session
-SELECT cursor, position, at, origin, body FROM event WHERE session = ? AND position > ? ORDER BY position LIMIT ?;
+-- {types} is nothing or a condition on the event's type; {rare} the index to use, which SQLite does not find for several.
+SELECT cursor, position, at, origin, body FROM event {rare} WHERE session = ? AND position > ? {types}
+ORDER BY position LIMIT ?;
 
 -- name: read_all
 SELECT event.cursor, session.id, position, at, origin, body FROM event JOIN session ON session.number = event.session
-WHERE event.cursor > ? ORDER BY event.cursor LIMIT ?;
+WHERE event.cursor > ? {types} ORDER BY event.cursor LIMIT ?;
+
+-- name: read_tombstones
+SELECT cursor, id, position, at, origin, body FROM tombstone WHERE cursor > ? {types} ORDER BY cursor LIMIT ?;
+
+-- name: insert_tombstone
+INSERT INTO tombstone (cursor, id, position, at, origin, type, body) VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: delete_session
 DELETE FROM session WHERE number = ?;

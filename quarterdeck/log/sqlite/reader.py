@@ -14,9 +14,13 @@ from typing import Any, cast
 
 from quarterdeck.events import Event, Origin, decode_body
 from quarterdeck.log.base import NoSuchSession, Row
+from quarterdeck.log.deltas import DELTA_TYPES
 from quarterdeck.log.sqlite.connection import Store, refusals
 from quarterdeck.log.sqlite.journal import Piece, unpacked
 from quarterdeck.log.sqlite.writer import cursor_text
+
+#: Above every cursor.
+_ALL = 2**63 - 1
 
 
 class Reader:
@@ -32,39 +36,36 @@ class Reader:
             if not place:
                 raise NoSuchSession(session_id)
             number = int(place[0][0])
-            rows = self._rows(number, since, limit, types)
-            packs = self._store.rows("deltas")
+            rows = self._store.events("read_session", (number, since), limit, types)
+            after = self._store.one("cursor_at", (number, since)) if _may_grow(types) else 0
+            pieces = self._pieces(after, rows, limit, types)
         stored = [_event(session_id, *row) for row in rows]
-        pieces = [piece for piece in _pieces(packs) if piece.session == number and piece.index > since]
-        growing = [_event_of_piece(session_id, piece) for piece in pieces]
-        chosen = _chosen(growing, types)
-        return list(merge(stored, chosen, key=lambda event: event.index))[:limit]
-
-    def _rows(self, number: int, since: int, limit: int, types: Collection[str] | None) -> list[tuple[Any, ...]]:
-        if types is None:
-            return self._store.rows("read_session", (number, since, limit))
-        marks = ",".join("?" * len(types))
-        query = self._store.sql("read_session").replace("ORDER BY", f"AND type IN ({marks}) ORDER BY")
-        return self._store.rows_of(query, (number, since, *types, limit))
+        growing = [
+            _event_of_piece(session_id, piece) for piece in pieces if piece.session == number and piece.index > since
+        ]
+        return list(merge(stored, _chosen(growing, types), key=lambda event: event.index))[:limit]
 
     def read_all(self, since: int, limit: int, types: Collection[str] | None) -> list[Event]:
-        """All sessions' events after a cursor."""
+        """All sessions' events after a cursor, and the last words about those that were deleted."""
         with refusals(), _moment(self._store):
-            rows = self._all_rows(since, limit, types)
-            packs = self._store.rows("deltas")
-            names = dict(self._store.rows("session_ids")) if packs else {}
+            rows = self._store.events("read_all", (since,), limit, types)
+            words = self._store.events("read_tombstones", (since,), limit, types)
+            pieces = self._pieces(since, rows, limit, types)
+            names = dict(self._store.rows("session_ids")) if pieces else {}
         stored = [_event(row[1], row[0], *row[2:]) for row in rows]
-        pieces = [piece for piece in _pieces(packs) if piece.cursor > since and piece.session in names]
-        growing = [_event_of_piece(str(names[piece.session]), piece) for piece in pieces]
-        chosen = _chosen(growing, types)
-        return list(merge(stored, chosen, key=lambda event: event.cursor))[:limit]
+        last = [_event(row[1], row[0], *row[2:]) for row in words]
+        growing = [_event_of_piece(str(names[piece.session]), piece) for piece in pieces if piece.cursor > since]
+        return list(merge(stored, last, _chosen(growing, types), key=lambda event: event.cursor))[:limit]
 
-    def _all_rows(self, since: int, limit: int, types: Collection[str] | None) -> list[tuple[Any, ...]]:
-        if types is None:
-            return self._store.rows("read_all", (since, limit))
-        marks = ",".join("?" * len(types))
-        query = self._store.sql("read_all").replace("ORDER BY", f"AND type IN ({marks}) ORDER BY")
-        return self._store.rows_of(query, (since, *types, limit))
+    def _pieces(
+        self, after: int, rows: list[tuple[Any, ...]], limit: int, types: Collection[str] | None
+    ) -> list[Piece]:
+        """The deltas among these rows, and those behind them if they are the last."""
+        if not _may_grow(types):
+            return []
+        before = rows[-1][0] if len(rows) == limit and rows else _ALL
+        packs = self._store.rows("deltas_between", (after, before))
+        return [piece for _, blob in packs for piece in unpacked(blob)]
 
     def sessions(self) -> list[tuple[Row, int, bytes, int]]:
         """The catalogue: row, last index, view, index of the view."""
@@ -73,7 +74,8 @@ class Reader:
 
     def session(self, session_id: str) -> tuple[Row, int, bytes, int]:
         """One session of the catalogue."""
-        found = self._store.rows("session", (session_id,))
+        with refusals():
+            found = self._store.rows("session", (session_id,))
         if not found:
             raise NoSuchSession(session_id)
         return _stored(found[0])
@@ -92,8 +94,8 @@ def _moment(store: Store) -> Generator[None]:
         store.rows_of("COMMIT")
 
 
-def _pieces(packs: list[tuple[Any, ...]]) -> list[Piece]:
-    return [piece for _, blob in packs for piece in unpacked(blob)]
+def _may_grow(types: Collection[str] | None) -> bool:
+    return types is None or not DELTA_TYPES.isdisjoint(types)
 
 
 def _event(session_id: str, cursor: int, index: int, at: int, origin: str, body: bytes) -> Event:
@@ -124,5 +126,6 @@ def _stored(found: Any) -> tuple[Row, int, bytes, int]:
         pinned=bool(found[10]),
         created_at=found[11],
         last_active_at=found[12],
+        last_gate=found[13],
     )
-    return row, found[13], found[14], found[15]
+    return row, found[14], found[15], found[16]

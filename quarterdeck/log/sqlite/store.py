@@ -59,7 +59,7 @@ class SqliteLog:
 
     async def append(self, append: Append) -> Receipt:
         if self._closed:
-            raise LogUnavailable("it is closed", "Open the log again.")
+            raise _closed()
         gathering = self._gathering
         if gathering is None:
             gathering = self._gathering = _Gathering(self._loop)
@@ -109,8 +109,10 @@ class SqliteLog:
     async def session(self, session_id: str) -> Stored:
         return self._stored(*await self._on_reader(lambda: self._reader.session(session_id)))
 
-    async def delete(self, session_id: str, fence: Fence) -> None:
-        await self._loop.run_in_executor(self._writing, self._writer.delete, session_id, fence)
+    async def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
+        if self._closed:
+            raise _closed()
+        return await self._loop.run_in_executor(self._writing, self._writer.delete, session_id, fence, event)
 
     async def last_cursor(self) -> Cursor:
         newest = await self._loop.run_in_executor(self._writing, lambda: self._writer.last_cursor)
@@ -132,3 +134,7 @@ class SqliteLog:
 
     def _stored(self, row: Row, last_index: int, view: bytes, view_index: int) -> Stored:
         return Stored(row, last_index, view, view_index, self._writer.fence_at(last_index))
+
+
+def _closed() -> LogUnavailable:
+    return LogUnavailable("it is closed", "Open the log again.")

@@ -14,11 +14,11 @@ import apsw
 from msgspec.structs import replace
 
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Event, encode_body, type_of
-from quarterdeck.log.base import NEW, Append, Fence, LogUnavailable, Receipt, Row, StaleFence
-from quarterdeck.log.deltas import growing, is_delta, restated
+from quarterdeck.events import Event, decode_body, encode_body, type_of
+from quarterdeck.log.base import NEW, Append, Fence, LogUnavailable, NoSuchSession, Receipt, Row, StaleFence
+from quarterdeck.log.deltas import RESTATING, growing, is_delta, restated
 from quarterdeck.log.sqlite.connection import Store, refusals, unavailable
-from quarterdeck.log.sqlite.journal import Journal, Piece, packed
+from quarterdeck.log.sqlite.journal import Journal, Piece, packed, unpacked
 
 Outcome: TypeAlias = Receipt | QuarterdeckError
 _EventRow: TypeAlias = tuple[int, int, int, int, str, str, bytes]
@@ -59,7 +59,8 @@ class Writer:
                 self._store.migrate()
                 self.epoch = self._store.one("take_epoch")
                 self._cursor = self._store.one("last_cursor")
-                self._journal.load((int(cursor), blob) for cursor, blob in self._store.rows("deltas"))
+                last = self._journal.load((int(cursor), blob) for cursor, blob in self._store.rows("deltas"))
+                self._journal.tell(self._told_since(last))
         except QuarterdeckError:
             self._store.close()
             raise
@@ -81,11 +82,18 @@ class Writer:
                     return [StaleFence(append.session_id) for append in appends]
                 outcomes = [self._gathered(append, group) for append in appends]
                 self._write(group)
+        except apsw.ConstraintError as error:
+            self._undo(group)
+            return [unavailable(error)] if len(appends) == 1 else self._one_by_one(appends)
         except apsw.Error as error:
             self._undo(group)
             raise unavailable(error) from error
         self._remember(group)
         return outcomes
+
+    def _one_by_one(self, appends: list[Append]) -> list[Outcome]:
+        """One of them holds an impossible row; its company must not suffer for it."""
+        return [self.commit([append])[0] for append in appends]
 
     def _undo(self, group: _Group) -> None:
         """The file was rolled back by SQLite; what we know of it must follow."""
@@ -95,26 +103,52 @@ class Writer:
         for session_id in group.added:
             self._places.pop(session_id, None)
 
+    def _told_since(self, last: dict[tuple[int, str], int]) -> set[tuple[int, str]]:
+        """Wholes that were told while others of their pack still grew: nobody will tell them again."""
+        told: set[tuple[int, str]] = set()
+        for session in {session for session, _ in last}:
+            first = min(index for (one, _), index in last.items() if one == session)
+            for _, index, _, _, body in self._store.events("read_session", (session, first), -1, RESTATING):
+                part = (session, restated(decode_body(body)[0]) or "")
+                if index > last.get(part, index):
+                    told.add(part)
+        return told
+
     def _remember(self, group: _Group) -> None:
         if group.pieces:
             self._journal.add(group.pieces[0].cursor, group.parts)
         if group.told:
             self._journal.tell(group.told)
 
-    def delete(self, session_id: str, fence: Fence) -> None:
-        """The session and all of its events."""
+    def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
+        """The session, all of its events and its pieces in the packs; only the last word about it stays."""
         place = self._place(session_id)
-        if place is None or self.fence_at(place.last_index) != fence:
+        if place is None:
+            raise NoSuchSession(session_id)
+        if self.fence_at(place.last_index) != fence:
             raise StaleFence(session_id)
-        parts = self._journal.parts_of(place.number)
+        body, cursor = encode_body(event.body, event.raw), self._cursor + 1
+        values = (cursor, session_id, event.index, event.at, event.origin, event.type, body)
         with refusals(), self._store.transaction():
             if self._store.one("epoch") != self.epoch:
                 raise StaleFence(session_id)
-            self._drop(self._journal.droppable(parts))
-            self._store.rows("keep_cursor", (self._cursor,))
+            self._forget_pieces(place.number)
             self._store.rows("delete_session", (place.number,))
-        self._journal.tell(parts)
+            self._store.rows("insert_tombstone", values)
+        self._cursor = cursor
+        self._journal.tell(self._journal.parts_of(place.number))
         self._places.pop(session_id, None)
+        return Receipt(NEW, (replace(event, cursor=cursor_text(cursor)),))
+
+    def _forget_pieces(self, number: int) -> None:
+        """Also from packs that others share: SQLite gives the session's number to another one."""
+        for cursor, blob in self._store.rows("deltas"):
+            pieces = unpacked(blob)
+            kept = [piece for piece in pieces if piece.session != number]
+            if not kept:
+                self._store.rows("delete_delta", (cursor,))
+            elif len(kept) < len(pieces):
+                self._store.rows("update_delta", (packed(kept), cursor))
 
     def close(self) -> None:
         """Folds the write-ahead log into the file and lets go of it."""
@@ -127,6 +161,8 @@ class Writer:
         expected = NEW if place is None else self.fence_at(place.last_index)
         if append.fence != expected:
             return StaleFence(append.session_id)
+        if not append.events or (place is None and (append.row is None or append.view is None)):
+            return LogUnavailable("an append needs events, the first one its row and view", "This is a defect.")
         try:
             bodies = [encode_body(event.body, event.raw) for event in append.events]
         except QuarterdeckError as error:
@@ -158,8 +194,7 @@ class Writer:
         return replace(event, cursor=cursor_text(self._cursor))
 
     def _inserted(self, append: Append, last: int) -> _Place:
-        if append.row is None or append.view is None:
-            raise LogUnavailable("the first append of a session needs its row and view", "This is a defect.")
+        assert append.row is not None
         values = (append.row.id, *_row_values(append.row), last, append.view, last)
         number = self._store.rows("insert_session", values)[0][0]
         return _Place(int(number), last)
@@ -222,4 +257,5 @@ def _row_values(row: Row) -> tuple[str | int | None, ...]:
         int(row.pinned),
         row.created_at,
         row.last_active_at,
+        row.last_gate,
     )

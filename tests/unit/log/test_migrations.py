@@ -1,0 +1,148 @@
+"""Every migration, from the version before it, on rows that the release of that version wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import apsw
+import pytest
+from msgspec.structs import replace
+
+from quarterdeck import events as ev
+from quarterdeck.deck.record import row_of, unpacked
+from quarterdeck.kernel.view import fold_all
+from quarterdeck.log.sqlite import SqliteLog
+from quarterdeck.log.sqlite.connection import Store
+from quarterdeck.log.sqlite.sql import newest_version
+from quarterdeck.testing.logs import Writing
+from tests.unit.log.old_stores import SESSIONS, file_of, restored
+
+VERSIONS = range(1, newest_version() + 1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_version_left_a_store(version: int) -> None:
+    assert file_of(version).exists(), "run `python -m tests.unit.log.old_stores` once"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_store_of_this_version_has_the_tables_that_the_migrations_make(version: int, tmp_path: Path) -> None:
+    restored(version, tmp_path / "old.db")
+    fresh = Store(tmp_path / "fresh.db")
+    fresh.migrate(upto=version)
+    old = Store(tmp_path / "old.db")
+    assert old.version() == fresh.version() == version
+    assert _tables(old) == _tables(fresh)
+    old.close()
+    fresh.close()
+
+
+def _tables(store: Store) -> dict[str, list[tuple[object, ...]]]:
+    """Columns and indexes by table; `sql` itself differs in its spaces once a column was added."""
+    names = [str(row[0]) for row in store.rows_of("SELECT name FROM sqlite_schema WHERE type IN ('table', 'index')")]
+    return {
+        name: store.rows_of(f"PRAGMA table_xinfo({name})") + store.rows_of(f"PRAGMA index_xinfo({name})")
+        for name in names
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS[1:])
+def test_a_step_keeps_every_row(version: int, tmp_path: Path) -> None:
+    """One step from the version before: what was there is there, column by column."""
+    path = tmp_path / "x.db"
+    restored(version - 1, path)
+    before = _rows(path)
+    store = Store(path)
+    assert store.migrate(upto=version) == 1
+    assert store.migrate(upto=version) == 0
+    assert store.rows_of("PRAGMA integrity_check") == [("ok",)]
+    assert store.rows_of("PRAGMA foreign_key_check") == []
+    store.close()
+    after = _rows(path)
+    for table, rows in before.items():
+        assert len(after[table]) == len(rows)
+        for old, new in zip(rows, after[table], strict=True):
+            assert old.items() <= new.items()
+
+
+def _rows(path: Path) -> dict[str, list[dict[str, object]]]:
+    connection = apsw.Connection(str(path))
+    names = [str(row[0]) for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    found: dict[str, list[dict[str, object]]] = {}
+    for name in names:
+        cursor = connection.execute(f"SELECT * FROM {name} ORDER BY rowid")
+        found[name] = [dict(zip((one[0] for one in cursor.getdescription()), row, strict=True)) for row in cursor]
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_store_of_any_version_is_opened_read_and_written(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    restored(version, path)
+
+    async def work() -> None:
+        log = await SqliteLog.open(path)
+        stored = {one.row.id: one for one in await log.sessions()}
+        assert stored.keys() == SESSIONS.keys()
+        for session_id, one in stored.items():
+            events = await log.read(session_id)
+            view = fold_all(events)
+            assert unpacked(one.view) == fold_all(event for event in events if event.index <= one.view_index).state
+            assert replace(one.row, last_gate=0) == replace(row_of(view), last_gate=0)
+        assert [event.type for event in await log.read("talk", types={"command_receipt", "process_starting"})] == [
+            "command_receipt",
+            "process_starting",
+        ]
+        writing = Writing(log, "growing")
+        writing.fence, writing.index = stored["growing"].fence, stored["growing"].last_index
+        newest = await log.last_cursor()
+        told = await writing.write(ev.MessageAborted(message_id="m1"))
+        assert told.events[0].cursor > newest
+        assert [event.type for event in await log.read_all(types={"message_delta"})] == []
+        await log.close()
+
+    asyncio.run(work())
+
+
+def test_a_step_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.db"
+    restored(1, path)
+    before = _rows(path)
+    broken = "CREATE TABLE half (one INTEGER); UPDATE session SET name = 'changed'; SELECT no_such_function();"
+    monkeypatch.setattr("quarterdeck.log.sqlite.connection.migrations", lambda: ((1, ""), (2, broken)))
+    store = Store(path)
+    with pytest.raises(apsw.SQLError):
+        store.migrate()
+    assert store.version() == 1
+    store.close()
+    assert _rows(path) == before
+
+
+def test_version_2_finds_the_gates_that_were_opened_before(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    restored(1, path)
+    store = Store(path)
+    store.migrate(upto=2)
+    found = dict(store.rows_of("SELECT id, last_gate FROM session"))
+    assert found == {"talk": 3, "growing": 12, "archived": 0, "suspended": 0}
+    store.close()
+
+
+def test_gates_that_are_no_numbers_count_for_nothing(tmp_path: Path) -> None:
+    """An agent's own names of gates came into the log too."""
+    path = tmp_path / "x.db"
+    store = Store(path)
+    store.migrate(upto=1)
+    store.rows_of(
+        "INSERT INTO session (number, id, agent, status, created_at, last_active_at, last_index, view, view_index) "
+        "VALUES (1, 's', 'a', 'active', 1, 1, 4, x'00', 4)"
+    )
+    names = ("grep", "g", "g5x", "G9", "g2")
+    for place, name in enumerate(names, 1):
+        body = f'{{"type":"ask_user","question":"?","gate_id":"{name}"}}'.encode()
+        store.rows_of("INSERT INTO event VALUES (?, 1, ?, 1, 'rpc', 'ask_user', ?)", (place, place, body))
+    store.migrate(upto=2)
+    assert store.rows_of("SELECT last_gate FROM session") == [(2,)]
+    store.close()
