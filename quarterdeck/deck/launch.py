@@ -40,6 +40,7 @@ class Launch:
         self._process: AgentProcess | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due: float | None = None
+        self._hold_until = 0.0
         #: Set when the process was spawned, or could not be.
         self.begun = asyncio.Event()
         #: Set when the agent is ready, or will never be.
@@ -93,6 +94,12 @@ class Launch:
         if self._process is not None:
             self._process.kill()
 
+    def hold(self, seconds: float) -> None:
+        """No deadline fires for so long: the machine slept, and the agent needs a moment too."""
+        self._hold_until = self._now() + seconds
+        self._due = None
+        self._arm()
+
     def _note_ready(self, bodies: list[Body]) -> None:
         if not self.is_ready and any(isinstance(body, ev.AgentReady) and not body.agent_path for body in bodies):
             self.is_ready = True
@@ -118,7 +125,8 @@ class Launch:
             self._timer.cancel()
             self._timer = None
         if due is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._now()), self._tick)
+            pause = max(due, self._hold_until) - self._now()
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, pause), self._tick)
 
     def _tick(self) -> None:
         self._timer, self._due = None, None

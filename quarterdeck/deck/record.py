@@ -62,11 +62,17 @@ def row_of(view: View) -> Row:
         supports_resume=profile.resumable,
         resume_data=profile.native_session_id or None,
         pinned=profile.pinned,
+        last_gate=last_gate(state.gates),
     )
+
+
+_NO_GATES = Gates()
 
 
 def last_gate(gates: Gates) -> int:
     """The highest number among the deck's short names (`g7`) that these gates bear."""
+    if gates is _NO_GATES or gates == _NO_GATES:
+        return 0
     named = [*(one.id for one in gates.open), *(one.id for one in gates.stale), *(one.gate_id for one in gates.decided)]
     return max((int(name[1:]) for name in named if name[:1] == "g" and name[1:].isdecimal()), default=0)
 

@@ -1,0 +1,78 @@
+"""How a session comes to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from msgspec import Struct
+
+from quarterdeck import events as ev
+from quarterdeck.deck import inputs
+from quarterdeck.deck.answers import Done
+from quarterdeck.deck.repo import repo_of
+from quarterdeck.events import Body, Image
+from quarterdeck.harness.drive import CannotDo, Start
+from quarterdeck.kernel import commands as cmd
+
+if TYPE_CHECKING:
+    from quarterdeck.deck.session import Session
+
+
+class Creation(Struct, frozen=True, kw_only=True):
+    """What is wanted."""
+
+    agent: str
+    prompt: str | None = None
+    cwd: str = ""
+    images: tuple[Image, ...] = ()
+    model: str = ""
+    name: str = ""
+    mode: str = ""
+    continues: str = ""
+
+
+async def created(session: Session, wanted: Creation, client_id: str) -> None:
+    """Opens the session and, with a prompt, begins to start its agent."""
+
+    async def work(print_: str) -> Done:
+        _check(session, wanted)
+        return await session.commit(_bodies(wanted), Done(), "create", client_id, print_)
+
+    await session.answer("create", wanted, Done, client_id, work)
+    session.delivery.pump()
+
+
+def _check(session: Session, wanted: Creation) -> None:
+    """Everything that can be wrong is found before there is a session."""
+    limit = session.house.settings.text_limit
+    for field in ("prompt", "name", "model", "mode", "continues"):
+        value = getattr(wanted, field)
+        if value is not None:
+            inputs.text(field, value, limit)
+    if wanted.prompt is not None and not wanted.prompt.strip() and not wanted.images:
+        raise inputs.InvalidInput("prompt", "it is empty", "Send a text, or none at all.")
+    if len(wanted.name) > cmd.NAME_LIMIT:
+        raise inputs.InvalidInput("name", f"it has {len(wanted.name)} characters", f"Use at most {cmd.NAME_LIMIT}.")
+    driver = session.house.harness_of(wanted.agent).make_driver()
+    if wanted.mode and wanted.mode not in driver.capabilities.modes:
+        raise CannotDo(wanted.agent, f"work in mode {wanted.mode}")
+    if wanted.images and not driver.capabilities.images:
+        raise CannotDo(wanted.agent, "read images")
+    driver.spawn(Start(cwd=wanted.cwd, model=wanted.model, mode=wanted.mode))
+
+
+def _bodies(wanted: Creation) -> list[Body]:
+    opened = ev.SessionOpened(
+        agent=wanted.agent,
+        cwd=wanted.cwd,
+        prompt=wanted.prompt,
+        name=wanted.name.strip(),
+        model=wanted.model,
+        mode=wanted.mode,
+        repo=repo_of(wanted.cwd),
+        continues=wanted.continues,
+    )
+    if wanted.prompt is None:
+        return [opened]
+    return [opened, ev.PromptQueued(text=wanted.prompt, message_id=uuid4().hex, images=wanted.images)]

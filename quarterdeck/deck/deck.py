@@ -1,0 +1,441 @@
+"""The whole deck in one process: sessions, their agents, their log. `quarterdeck.open(home)` gives one.
+
+It owns its home alone. Opening it ends what an earlier deck left running, suspends the sessions that it left active, and
+is then ready; closing it suspends all sessions and ends their agents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from quarterdeck import events as ev
+from quarterdeck.deck import inputs, recovery
+from quarterdeck.deck.catalogue import Catalogue
+from quarterdeck.deck.clock import Clock, Jump
+from quarterdeck.deck.creation import Creation, created
+from quarterdeck.deck.handle import SessionHandle
+from quarterdeck.deck.keeper import end_left_over_of
+from quarterdeck.deck.policy import RuleStore
+from quarterdeck.deck.record import packed, row_of, unpacked
+from quarterdeck.deck.session import House, Session
+from quarterdeck.deck.settings import Settings, settings_from
+from quarterdeck.deck.supervisor import Supervisor
+from quarterdeck.deck.trace import trace_of
+from quarterdeck.errors import NotAllowed, QuarterdeckError
+from quarterdeck.events import Event, Image
+from quarterdeck.harness import registry
+from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.roster import PAGE as LIST_PAGE
+from quarterdeck.kernel.roster import Badge, Filter, Page
+from quarterdeck.kernel.state import FOLD_VERSION, State
+from quarterdeck.kernel.summary import Summary
+from quarterdeck.kernel.view import View, fold_all
+from quarterdeck.log.base import PAGE, START, Log, Row, Stored
+from quarterdeck.log.tail import Feed
+
+_TIDY_AFTER_S = 1.0
+
+
+class HomeInUse(QuarterdeckError):
+    """Another deck has this home open."""
+
+    code = "home_in_use"
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(f"another deck uses {home}", "Stop it (`qd down`), or open another home.")
+
+
+class DeckClosed(QuarterdeckError):
+    """The deck is closed, or closing."""
+
+    code = "deck_closed"
+
+    def __init__(self) -> None:
+        super().__init__("the deck is closing", "Open it again.")
+
+
+class Deck:
+    """Open one with `await Deck.open(home)`, or `async with quarterdeck.open(home) as deck`."""
+
+    def __init__(
+        self,
+        home: Path,
+        log: Log,
+        feed: Feed,
+        stored: Sequence[Stored],
+        settings: Settings,
+        clock: Clock,
+        environment: Mapping[str, str],
+    ) -> None:
+        self.home = home
+        self.settings = settings
+        self.clock = clock
+        self.feed = feed
+        self._log = log
+        self._lock: IO[str] | None = None
+        self._environment = environment
+        self._environments: dict[str, Mapping[str, str]] = {}
+        self._recorded: set[str] = set()
+        self._supervisor = Supervisor(settings.running_limit)
+        self._catalogue = Catalogue(stored, self._live_view)
+        self._last_gate = self._catalogue.last_gate
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._has_jumped = False
+        self.is_closed = False
+        self.house = self._supervisor.house = House(
+            log=log,
+            clock=clock,
+            settings=settings,
+            slots=self._supervisor.slots,
+            rules=RuleStore(home / "rules.toml"),
+            home_id=home_id(home),
+            publish=feed.publish,
+            harness_of=registry.harness,
+            environment_of=self._environment_of,
+            next_gate=self._next_gate,
+            listed=self._catalogue.listed,
+            at_rest=self._at_rest,
+            rules_changed=self._supervisor.judge_all,
+            trace=self._trace,
+            owners={},
+        )
+        clock.on_jump = self._jumped
+
+    # --- open, close
+
+    @classmethod
+    async def open(
+        cls,
+        home: str | os.PathLike[str],
+        *,
+        settings: Settings | None = None,
+        environment: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> Deck:
+        """Ready when it returns. HomeInUse, LogUnavailable, NewerLog."""
+        from quarterdeck.log.sqlite import SqliteLog
+
+        place = Path(home).expanduser().resolve()
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _locked(place)
+        try:
+            await asyncio.to_thread(end_left_over_of, home_id(place))
+            log = await SqliteLog.open(place / "quarterdeck.db")
+            deck = await cls.over(log, place, settings=settings, environment=environment, clock=clock)
+        except BaseException:
+            lock.close()
+            raise
+        deck._lock = lock
+        return deck
+
+    @classmethod
+    async def over(
+        cls,
+        log: Log,
+        home: Path,
+        *,
+        settings: Settings | None = None,
+        environment: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> Deck:
+        """A deck over a log that is open already; the caller answers for nobody else using it."""
+        caller = os.environ.copy() if environment is None else dict(environment)
+        chosen = settings or settings_from(caller)
+        feed = await Feed.over(log, chosen.tail)
+        deck = cls(home, log, feed, await log.sessions(), chosen, clock or Clock(), caller)
+        await deck._repair()
+        deck._every("reaper", chosen.reaper_every)
+        deck._every("retention", chosen.retention_every)
+        return deck
+
+    async def __aenter__(self) -> Deck:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self, reason: str = "shutdown") -> None:
+        """Every active session is suspended and every agent ended, within ten seconds."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        for job in self._jobs:
+            job.cancel()
+        active = [row.id for row in self._catalogue.rows() if row.status == "active"]
+        sessions = [await self._session(name) for name in active]
+        sessions += [one for name, one in self._supervisor.sessions.items() if name not in active]
+        try:
+            await asyncio.wait_for(self._supervisor.suspend(sessions, reason), self.settings.shutdown_within)
+        except TimeoutError:
+            self._supervisor.kill_all()
+        await self._log.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    async def _repair(self) -> None:
+        left = [await self._session(row.id) for row in self._catalogue.rows() if row.status == "active"]
+        await recovery.repair(left)
+        self._tidy()
+
+    # --- sessions
+
+    async def create(
+        self,
+        agent: str,
+        prompt: str | None = None,
+        *,
+        cwd: str = ".",
+        images: Sequence[Image] = (),
+        model: str = "",
+        name: str = "",
+        mode: str = "",
+        env: Mapping[str, str] | None = None,
+        record: bool = False,
+        continues: str = "",
+        client_id: str = "",
+    ) -> SessionHandle:
+        """A new session; with a prompt it starts at once. `env` is the agent's whole environment, and is never told."""
+        self._refuse_if_closed()
+        inputs.client_id(client_id)
+        wanted = Creation(
+            agent=agent,
+            prompt=prompt,
+            cwd=inputs.folder(cwd),
+            images=inputs.images(images, self.settings),
+            model=model,
+            name=name,
+            mode=mode,
+            continues=continues,
+        )
+        session_id = _id_for(client_id)
+        session = self._supervisor.sessions.get(session_id)
+        if session is None and session_id in self._catalogue:
+            session = await self._session(session_id)
+        if session is None:
+            session = self._supervisor.add(Session(self.house, session_id, View(), ""))
+        if env is not None:
+            self._environments.setdefault(session_id, dict(inputs.environment(env) or {}))
+        if record:
+            self._recorded.add(session_id)
+        try:
+            await created(session, wanted, client_id)
+        except BaseException:
+            if not session.view.index:
+                self._supervisor.sessions.pop(session_id, None)
+                self._environments.pop(session_id, None)
+            raise
+        return SessionHandle(self, session_id)
+
+    def session(self, session_id: str) -> SessionHandle:
+        """One that exists; NoSuchSession."""
+        self._catalogue.view(session_id)
+        return SessionHandle(self, session_id)
+
+    def list(
+        self, wanted: Filter | None = None, *, limit: int = LIST_PAGE, cursor: str = ""
+    ) -> Page:
+        """One page of the list, newest first."""
+        in_use = self._in_use()
+        return self._catalogue.page(wanted or Filter(), in_use, self.clock.wall(), limit, cursor)
+
+    def badge(self) -> Badge:
+        """How many sessions there are, and how many want a person."""
+        return self._catalogue.badge(self._in_use(), self.clock.wall())
+
+    def attention(self) -> list[Summary]:
+        """The sessions that want a person, the most urgent first."""
+        return self._catalogue.needing(self._in_use(), self.clock.wall())
+
+    def waiting(self) -> tuple[str, ...]:
+        """The sessions that wait for a free place."""
+        return self._supervisor.slots.waiting
+
+    async def resume_interrupted(self) -> list[str]:
+        """Resumes every suspended session that was in the middle of something and that can be resumed."""
+        chosen = [row.id for row in self._catalogue.rows() if row.status == "suspended" and row.supports_resume]
+        interrupted = [name for name in chosen if _was_interrupted(self._catalogue.view(name).state)]
+        for name in interrupted:
+            await self.session(name).resume()
+        return interrupted
+
+    def subscribe(
+        self, since: str = START, types: Collection[str] | None = None
+    ) -> AsyncGenerator[Event]:
+        """All events of all sessions after a cursor, and whatever comes."""
+        return self.feed.follow_all(since, types)
+
+    async def delete(self, session_id: str) -> None:
+        """Removes a session and its log. Only one at rest can be removed."""
+        self._refuse_if_closed()
+        session = await self._session(session_id)
+        cmd.check(session.state, cmd.Delete())
+        await session.startup.stop()
+        await session.record.settled()
+        last = Event(session_id, session.view.index + 1, self.clock.wall(), "user", ev.SessionDeleted())
+        receipt = await self._log.delete(session_id, session.record.fence, last)
+        self._supervisor.sessions.pop(session_id, None)
+        self._environments.pop(session_id, None)
+        self._catalogue.removed(session_id)
+        self.feed.publish(receipt.events)
+
+    # --- for handles
+
+    async def in_use(self, session_id: str) -> Session:
+        """The live session of this id."""
+        self._refuse_if_closed()
+        return await self._session(session_id)
+
+    def view(self, session_id: str) -> View:
+        """Its state as it is now."""
+        return self._catalogue.view(session_id)
+
+    async def _session(self, session_id: str) -> Session:
+        """From the log, unless it is in use already."""
+        live = self._supervisor.sessions.get(session_id)
+        if live is not None:
+            return live
+        stored = self._catalogue.stored(session_id)
+        view, before = await self._folded(stored)
+        live = self._supervisor.sessions.get(session_id)
+        if live is not None:
+            return live
+        self._catalogue.wakes(session_id)
+        session = self._supervisor.add(Session(self.house, session_id, view, stored.fence))
+        if before is not None:
+            session.note(_refolded(before, view.state))
+        return session
+
+    async def _folded(self, stored: Stored) -> tuple[View, State | None]:
+        """The view as of the last event, without the timeline. Also what an older release showed, if it folded otherwise."""
+        name, before = stored.row.id, unpacked(stored.view)
+        is_old = before.fold_version != FOLD_VERSION
+        view = View() if is_old else View(stored.view_index, stored.row.last_active_at, before)
+        # one event back: its time is the one that the next must not be before
+        since = view.index if is_old else min(view.index, stored.last_index - 1)
+        while since < stored.last_index:
+            events = await self._log.read(name, since, PAGE)
+            if not events:
+                break
+            since = events[-1].index
+            view = replace(fold_all(events, view), at=max(view.at, events[-1].at))
+        return View(stored.last_index, view.at, view.state), before if is_old else None
+
+    def _live_view(self, session_id: str) -> View | None:
+        live = self._supervisor.sessions.get(session_id)
+        return live.view if live is not None and live.view.index else None
+
+    def _in_use(self) -> list[str]:
+        return [name for name, session in self._supervisor.sessions.items() if session.view.index]
+
+    def _at_rest(self) -> None:
+        """Something ended; soon afterwards whoever has nothing to do is put back."""
+        if "tidy" not in self._timers and not self.is_closed:
+            loop = asyncio.get_running_loop()
+            self._timers["tidy"] = loop.call_later(_TIDY_AFTER_S, self._tidy)
+
+    def _tidy(self) -> None:
+        self._timers.pop("tidy", None)
+        for name, session in list(self._supervisor.sessions.items()):
+            if session.is_idle and session.view.index:
+                view = session.view
+                state = packed(view.state)
+                del self._supervisor.sessions[name]
+                self._catalogue.rests(Stored(row_of(view), view.index, state, view.index, session.record.fence))
+
+    # --- what a session asks of the deck
+
+    async def _environment_of(self, session_id: str) -> Mapping[str, str]:
+        return self._environments.get(session_id, self._environment)
+
+    def _next_gate(self) -> str:
+        self._last_gate += 1
+        return f"g{self._last_gate}"
+
+    def _trace(self, session_id: str) -> object:
+        return trace_of(self.home, session_id) if session_id in self._recorded else None
+
+    # --- jobs
+
+    def _every(self, name: str, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers[name] = loop.call_later(seconds, self._begin_job, name, seconds)
+
+    def _begin_job(self, name: str, seconds: float) -> None:
+        job = asyncio.get_running_loop().create_task(self.reap() if name == "reaper" else self.retain())
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+        self._every(name, seconds)
+
+    async def reap(self) -> None:
+        """Ends processes that nobody used for half an hour."""
+        await self._supervisor.reap()
+
+    async def retain(self) -> None:
+        """002's daily clean-up. After a jump of the clock it waits for another day: ages may be wrong."""
+        now = self.clock.wall()
+        jumped, self._has_jumped = self._has_jumped, False
+        if jumped:
+            return
+        for name in self._catalogue.expired(now):
+            try:
+                await self.delete(name)
+            except NotAllowed:
+                continue  # it is in use again
+
+    def _jumped(self, jump: Jump) -> None:
+        self._has_jumped = True
+        self._supervisor.jumped(jump)
+
+    def _refuse_if_closed(self) -> None:
+        if self.is_closed:
+            raise DeckClosed
+
+
+def home_id(home: Path) -> str:
+    """What marks the processes of this home; the same for every deck that opens it."""
+    return hashlib.sha256(str(home).encode(errors="surrogateescape")).hexdigest()[:12]
+
+
+def _id_for(client_id: str) -> str:
+    """A caller's key always means the same session, so that creating it twice creates one."""
+    return hashlib.sha256(f"create {client_id}".encode()).hexdigest()[:16] if client_id else uuid4().hex[:16]
+
+
+def _locked(home: Path) -> IO[str]:
+    """The lock of a home goes with the process that holds it, however that ends."""
+    lock = open(home / "deck.lock", "w", encoding="utf-8")  # noqa: SIM115
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise HomeInUse(home) from None
+    return lock
+
+
+def _was_interrupted(state: State) -> bool:
+    return state.phase.value in ("paused", "stopped") or any(item.receipt == "queued" for item in state.queue)
+
+
+def _refolded(before: State, after: State) -> ev.ViewRefolded:
+    changed = tuple(name for name in State.__struct_fields__ if getattr(before, name) != getattr(after, name))
+    return ev.ViewRefolded(to=FOLD_VERSION, from_=before.fold_version, changed=changed)
+
+
+def listed_rows(deck: Deck) -> list[Row]:
+    """The catalogue as it is, for checks."""
+    return list(deck._catalogue.rows())  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,146 @@
+"""What a person does to a session that its agent need not know: texts that still wait, marks in the list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from quarterdeck import events as ev
+from quarterdeck.deck import inputs
+from quarterdeck.deck.answers import Done, Dropped
+from quarterdeck.errors import NotAllowed, QuarterdeckError
+from quarterdeck.events import Body
+from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.queue import Waiting
+
+if TYPE_CHECKING:
+    from quarterdeck.deck.session import Session
+
+
+class NoSuchText(QuarterdeckError):
+    """No text of this name waits."""
+
+    code = "no_such_text"
+
+    def __init__(self, item_id: str) -> None:
+        super().__init__(f"no text {item_id} waits in this session", "The agent may have read it already.")
+
+
+class Edit(Struct, frozen=True):
+    """Another text under the same name."""
+
+    item_id: str
+    text: str
+
+
+class Drop(Struct, frozen=True):
+    """Takes a text back; '' means all of them."""
+
+    item_id: str = ""
+
+
+class Resend(Struct, frozen=True):
+    """Sends a text again that failed, or whose outcome nobody knows."""
+
+    item_id: str
+
+
+class Mark(Struct, frozen=True, kw_only=True):
+    """Fields left out stay as they are; snoozed_until 0 wakes."""
+
+    pinned: bool | None = None
+    snoozed_until: int | None = None
+    read_index: int | None = None
+
+
+async def edit(session: Session, wanted: Edit, client_id: str = "") -> Done:
+    inputs.text("text", wanted.text, session.house.settings.text_limit)
+    if not wanted.text.strip():
+        raise inputs.InvalidInput("text", "it is empty", "Drop the text instead.")
+
+    async def work(print_: str) -> Done:
+        item = _waiting(session, wanted.item_id, "edit")
+        body = ev.PromptEdited(message_id=item.id, text=wanted.text)
+        return await session.commit([body], Done(), "edit", client_id, print_)
+
+    return await session.answer("edit", wanted, Done, client_id, work)
+
+
+async def drop(session: Session, wanted: Drop, client_id: str = "") -> Dropped:
+    async def work(print_: str) -> Dropped:
+        items = _to_drop(session, wanted)
+        bodies: list[Body] = [ev.PromptDropped(text=item.text, message_id=item.id) for item in items]
+        if _nothing_is_left(session, items):
+            bodies.append(ev.AgentAbort(reason="taken back"))
+        answer = Dropped(tuple(item.text for item in items))
+        answer = await session.commit(bodies, answer, "drop", client_id, print_)
+        session.startup.unwanted()
+        return answer
+
+    return await session.answer("drop", wanted, Dropped, client_id, work)
+
+
+async def resend(session: Session, wanted: Resend, client_id: str = "") -> Done:
+    async def work(print_: str) -> Done:
+        item = _found(session, wanted.item_id)
+        if item.receipt not in ("failed", "unknown"):
+            raise _refused(session, "resend", f"the text is {item.receipt}")
+        if item.retries >= session.house.settings.delivery_retries:
+            raise _refused(session, "resend", f"it was sent again {item.retries} times already")
+        bodies: list[Body] = [ev.DeliveryChanged(message_id=item.id, status="queued")]
+        if session.state.phase.value == "error":
+            bodies.insert(0, ev.TurnRetried())
+        done = await session.commit(bodies, Done(), "resend", client_id, print_)
+        session.delivery.pump()
+        return done
+
+    return await session.answer("resend", wanted, Done, client_id, work)
+
+
+async def mark(session: Session, wanted: Mark, client_id: str = "") -> Done:
+    for field in ("snoozed_until", "read_index"):
+        value = getattr(wanted, field)
+        if value is not None and not 0 <= value < 1 << 53:
+            raise inputs.InvalidInput(field, f"{value} is out of range", "Send a whole number, 0 or more.")
+
+    async def work(print_: str) -> Done:
+        body = ev.SessionMarked(
+            pinned=wanted.pinned, snoozed_until=wanted.snoozed_until, read_index=wanted.read_index
+        )
+        return await session.commit([body], Done(), "mark", client_id, print_)
+
+    return await session.answer("mark", wanted, Done, client_id, work)
+
+
+def _found(session: Session, item_id: str) -> Waiting:
+    for item in session.state.queue:
+        if item.id == item_id:
+            return item
+    raise NoSuchText(item_id)
+
+
+def _waiting(session: Session, item_id: str, name: str) -> Waiting:
+    item = _found(session, item_id)
+    if item.receipt in ("sending", "delivered"):
+        raise _refused(session, name, "the text is on its way to the agent")
+    return item
+
+
+def _to_drop(session: Session, wanted: Drop) -> list[Waiting]:
+    if wanted.item_id:
+        return [_waiting(session, wanted.item_id, "drop")]
+    return [item for item in session.state.queue if item.receipt not in ("sending", "delivered")]
+
+
+def _nothing_is_left(session: Session, dropped: list[Waiting]) -> bool:
+    """The session was at work for a text that is taken back now."""
+    state = session.state
+    to_come = state.beneath.value in ("creating", "streaming") and not state.turn.is_open
+    left = {item.id for item in state.queue if item.receipt in ("queued", "sending")} - {item.id for item in dropped}
+    return to_come and bool(dropped) and not left
+
+
+def _refused(session: Session, name: str, why: str) -> NotAllowed:
+    state = session.state
+    return NotAllowed(name, f"the session is {state.phase.value}", cmd.allowed(state), why)

@@ -1,0 +1,114 @@
+"""The sessions that are in use, and the processes behind them: who may start, who is ended when nobody needs it.
+
+An idle process ends after half an hour, or earlier when another session needs its place. That never changes what the
+session is: the next message starts a process again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from quarterdeck import events as ev
+from quarterdeck.deck.clock import Jump
+from quarterdeck.deck.session import House, Session
+from quarterdeck.deck.slots import Slots
+from quarterdeck.kernel.state import State
+
+_MINUTE_MS = 60_000
+
+
+def is_needed(state: State, idle_for: float, background_cap: float) -> bool:
+    """Whether a process must stay whatever its last activity: busy, asked, texts waiting, work in the background."""
+    if state.turn.is_open or state.gates.open or state.beneath.value in ("creating", "streaming"):
+        return True
+    if any(item.receipt in ("queued", "sending") for item in state.queue):
+        return True
+    return bool(state.background) and idle_for < background_cap
+
+
+class Supervisor:
+    """All live sessions. `house` is set by the deck, which builds the two together."""
+
+    def __init__(self, limit: int) -> None:
+        self.house: House
+        self.sessions: dict[str, Session] = {}
+        self.slots = Slots(limit, self._make_room)
+        self._quiet_until = 0.0
+
+    def add(self, session: Session) -> Session:
+        self.sessions[session.id] = session
+        return session
+
+    def idle_for(self, session: Session) -> float:
+        """For how long the process of a session neither said nor was told anything."""
+        launch = session.launch
+        return 0.0 if launch is None else self.house.clock.monotonic() - launch.last_heard
+
+    async def reap(self) -> list[str]:
+        """Ends every process that was idle for too long; one that cannot be ended does not keep the others."""
+        self.house.clock.wall()  # notices a sleep, if there was one
+        if self.house.clock.monotonic() < self._quiet_until:
+            return []
+        limit = self.house.settings.idle_timeout
+        found = [one for one in self._with_idle_process() if self.idle_for(one) > limit]
+        await asyncio.gather(*(one.startup.stop() for one in found), return_exceptions=True)
+        return [one.id for one in found]
+
+    def _with_idle_process(self) -> list[Session]:
+        cap = self.house.settings.background_cap
+        return [
+            one
+            for one in self.sessions.values()
+            if one.launch is not None
+            and one.launch.is_ready
+            and not one.launch.is_doomed
+            and not one.users
+            and not is_needed(one.state, self.idle_for(one), cap)
+        ]
+
+    async def _make_room(self) -> bool:
+        """Ends the process that has been idle longest, for one that has work."""
+        idle = [one for one in self._with_idle_process() if not one.state.background]
+        if not idle:
+            return False
+        await max(idle, key=self.idle_for).startup.stop()
+        return True
+
+    def judge_all(self) -> None:
+        """The rules changed: each open gate is judged again, on its own."""
+        for session in self.sessions.values():
+            if session.launch is not None and session.state.gates.open:
+                session.judge()
+
+    def jumped(self, jump: Jump) -> None:
+        """After a sleep nothing is judged by the clock for a minute, and a line says how long it was."""
+        if not jump.slept_ms:
+            return
+        pause = self.house.settings.pause_after_sleep
+        self._quiet_until = self.house.clock.monotonic() + pause
+        for session in self.sessions.values():
+            if session.launch is not None:
+                session.launch.hold(pause)
+                asyncio.get_running_loop().call_soon(session.note, ev.Notice(text=_slept(jump), source="deck"))
+
+    async def suspend(self, sessions: Iterable[Session], reason: str) -> None:
+        """They are suspended first, in the log, and their processes end then."""
+        chosen = list(sessions)
+        for session in chosen:
+            session.is_closing = True
+            if session.state.lifecycle.value == "active":
+                session.note(ev.SessionSuspended(reason=reason))
+        await asyncio.gather(*(session.record.settled() for session in chosen), return_exceptions=True)
+        await asyncio.gather(*(session.startup.stop() for session in chosen), return_exceptions=True)
+
+    def kill_all(self) -> None:
+        """At once, whatever they do."""
+        for session in self.sessions.values():
+            if session.launch is not None:
+                session.launch.kill()
+
+
+def _slept(jump: Jump) -> str:
+    minutes, rest = divmod(jump.slept_ms, _MINUTE_MS)
+    return f"The machine slept for {minutes} min {rest // 1000} s" if minutes else f"The machine slept for {rest // 1000} s"
