@@ -1,19 +1,22 @@
 """Who a process is: its pid, its start time, and the nonce that we put into its environment.
 
 A pid alone is nobody: it comes again. The start time tells two owners of one pid apart, and the nonce finds whatever a
-launch left behind, also what moved to another session or was adopted by somebody else.
+launch left behind, also what moved to another session or was adopted by somebody else. A nonce is `HOME.RANDOM`: the
+first half is the same for all launches of one deck's home, so that its next start finds them without any list.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 #: Every process of a launch inherits it. It is evidence of descent, never by itself of identity.
 NONCE = "QUARTERDECK_NONCE"
 
 _PROC = "/proc"
+_HAS_PROC = os.path.exists("/proc/self/stat")
 #: Field 22 of /proc/PID/stat, counted after the command's closing parenthesis.
 _START_FIELD = 19
 
@@ -26,8 +29,28 @@ class Identity(NamedTuple):
     nonce: str
 
 
+# --- nonces
+
+
+def launch_nonce(home_id: str, random: str) -> str:
+    """The nonce of one launch from this home."""
+    return _home_prefix(home_id) + random
+
+
+def _home_prefix(home_id: str) -> str:
+    """Ends with the only dot that may precede the random half, so that no home's prefix begins another's."""
+    if not home_id or "." in home_id:
+        raise ValueError(f"a home id is not empty and has no dot: {home_id!r}")
+    return f"{home_id}."
+
+
+# --- one process
+
+
 def start_time(pid: int) -> int | None:
-    """When the kernel started this process, in clock ticks since boot; None when it is gone."""
+    """When the kernel started this process, in its own unit; None when it is gone."""
+    if not _HAS_PROC:
+        return ps().get(pid, (0, None))[1]
     try:
         with open(f"{_PROC}/{pid}/stat", "rb") as file:
             stat = file.read()
@@ -35,7 +58,7 @@ def start_time(pid: int) -> int | None:
         return None
     fields = stat.rpartition(b")")[2].split()
     # a zombie has ended; only its exit code is still to be fetched
-    return None if fields[0] == b"Z" else int(fields[_START_FIELD])
+    return None if fields[0] in b"ZX" else int(fields[_START_FIELD])
 
 
 def is_alive(identity: Identity) -> bool:
@@ -43,36 +66,72 @@ def is_alive(identity: Identity) -> bool:
     return start_time(identity.pid) == identity.started_at
 
 
+# --- all processes of a launch
+
+
 def descendants_of_launch(nonce: str) -> list[int]:
     """Every process that carries the nonce of a launch, wherever it went."""
-    mark = f"{NONCE}={nonce}".encode()
-    return [pid for pid in _pids() if pid != os.getpid() and mark in _environment(pid)]
+    return [one.pid for one in carriers((nonce,))]
 
 
 def carriers(nonces: Collection[str]) -> list[Identity]:
     """Who carries one of these nonces, in one pass over all processes, however many nonces there are."""
-    return [one for pid in _pids() if pid != os.getpid() and (one := _marked(pid)) and one.nonce in nonces]
+    return _carriers(nonces.__contains__)
+
+
+def carriers_of_home(home_id: str) -> list[Identity]:
+    """Who carries the nonce of any launch from this home."""
+    prefix = _home_prefix(home_id)
+    return _carriers(lambda nonce: nonce.startswith(prefix))
+
+
+def _carriers(matches: Callable[[str], bool]) -> list[Identity]:
+    return [one for pid in _pids() if pid != os.getpid() and (one := _marked(pid)) and matches(one.nonce)]
 
 
 def _marked(pid: int) -> Identity | None:
     """Both halves of the same process: a pid that changed its owner between the two readings is nobody."""
     started_at = start_time(pid)
-    mark = f"{NONCE}=".encode()
-    nonce = next((line[len(mark) :] for line in _environment(pid) if line.startswith(mark)), b"")
+    nonce = _nonce_in(pid)
     if started_at is None or not nonce or start_time(pid) != started_at:
         return None
     return Identity(pid, started_at, nonce.decode(errors="replace"))
 
 
-def _pids() -> Iterator[int]:
-    for entry in os.scandir(_PROC):
-        if entry.name.isdecimal():
-            yield int(entry.name)
-
-
-def _environment(pid: int) -> list[bytes]:
+def _nonce_in(pid: int) -> bytes:
+    mark = f"{NONCE}=".encode()
     try:
         with open(f"{_PROC}/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
+            lines = file.read().split(b"\0")
     except OSError:
-        return []
+        return b""
+    return next((line[len(mark) :] for line in lines if line.startswith(mark)), b"")
+
+
+def _pids() -> Iterator[int]:
+    """None where there is no /proc: macOS shows no environment of others."""
+    if _HAS_PROC:
+        for entry in os.scandir(_PROC):
+            if entry.name.isdecimal():
+                yield int(entry.name)
+
+
+# --- without /proc (macOS). Untested there: written from the manual page, exercised only through Linux's `ps`.
+
+
+def ps() -> dict[int, tuple[int, int | None]]:
+    """Parent and start time of every process, None when it has ended. `ps` knows whole seconds only."""
+    import subprocess
+
+    command = ["ps", "-axo", "pid=,ppid=,stat=,lstart="]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "LC_ALL": "C"}) as child:
+        rows = [line.split(None, 3) for line in child.communicate()[0].splitlines()]
+    return {
+        int(pid): (int(parent), None if state.startswith("Z") else _seconds(started))
+        for pid, parent, state, started in rows
+        if int(pid) != child.pid
+    }
+
+
+def _seconds(started: str) -> int:
+    return int(time.mktime(time.strptime(" ".join(started.split()), "%a %b %d %H:%M:%S %Y")))

@@ -5,8 +5,8 @@
 `qd up` is keeper → server → agents. Every orphan below a child subreaper becomes the child of that subreaper, whatever
 group or session it moved to. So when the server is gone, for whatever reason, its agents and their tools are the
 keeper's own children, and it ends them. When the keeper is gone, a pipe that only it held open ends, and the server
-stops by itself (`lifeline`). When both are gone, the next start finds by the nonces of the log what was left, and ends
-that (`end_left_over`).
+stops by itself (`lifeline`). When both are gone, the next start finds by the nonces what was left, and ends that
+(`end_left_over_of`).
 
 A signal goes to a process that was recognised (pid and start time) through a descriptor of that process, so that a pid
 which comes again is never hit. The keeper lives as long as the server: nothing heavy may be imported here.
@@ -22,9 +22,9 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
-from quarterdeck.deck.identity import Identity, carriers, is_alive, start_time
+from quarterdeck.deck.identity import Identity, carriers, carriers_of_home, is_alive, ps, start_time
 
 #: Tells the server which of its descriptors ends when the keeper does, as "descriptor:inode".
 LIFELINE = "QUARTERDECK_LIFELINE"
@@ -42,7 +42,6 @@ _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 
-_HAS_PROC = os.path.exists("/proc/self/stat")
 _HAS_CHILDREN_FILES = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
@@ -210,7 +209,7 @@ def descendants(strangers: Collection[int] = ()) -> list[Identity]:
     while open_ends:
         pid = open_ends.pop()
         open_ends += _children(pid)
-        if (started_at := _started_at(pid)) is not None:
+        if (started_at := start_time(pid)) is not None:
             found.append(Identity(pid, started_at, ""))
     return found
 
@@ -252,17 +251,13 @@ def _kill_groups(members: Iterable[Identity]) -> None:
 def _children(pid: int) -> list[int]:
     """The ended ones, too. Of this process itself the list is exact; of others it is what could be seen."""
     if not _HAS_CHILDREN_FILES:
-        return [child for child, (parent, _) in _ps().items() if parent == pid]
+        return [child for child, (parent, _) in ps().items() if parent == pid]
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
     return found
-
-
-def _started_at(pid: int) -> int | None:
-    return start_time(pid) if _HAS_PROC else _ps().get(pid, (0, None))[1]
 
 
 # --- ending what was recognised
@@ -320,30 +315,67 @@ def _gone_within(descriptors: Collection[int], seconds: float) -> set[int]:
     return gone
 
 
-# --- what a killed keeper left
+# --- what was launched, and what a killed keeper left
+
+
+def kill(found: Iterable[Identity]) -> None:
+    """SIGKILL to exactly these processes, without waiting for their end."""
+    if not hasattr(os, "pidfd_open"):
+        _send_by_pid(_still(list(found)), signal.SIGKILL)
+        return
+    for one in found:
+        if (descriptor := _descriptor(one)) is not None:
+            _send((descriptor,), signal.SIGKILL)
+            os.close(descriptor)
+
+
+def launched(nonces: Collection[str]) -> list[Identity]:
+    """Every process of these launches, and what is below one, also if it dropped the nonce from its environment."""
+    return _with_below(carriers(nonces))
 
 
 def left_over(nonces: Collection[str]) -> list[Identity]:
-    """Every process of these launches, and what is below one, also if it dropped the nonce from its environment.
+    """What earlier launches with these nonces left. Where no environment can be read (macOS) nothing is found, and the
+    caller ends the identities of the log with `end`.
 
     Never this process, what it descends from, or what it started: a `qd up` may itself be typed into an agent's shell.
     """
-    if not _HAS_PROC:
-        return []  # macOS shows no environment of others: there the caller ends the identities of the log with `end`
-    found: dict[int, Identity] = {one.pid: one for one in carriers(frozenset(nonces))}
-    for one in list(found.values()):
-        _add_below(one, found)
-    kin = _kin()
-    return [one for one in found.values() if one.pid not in kin]
+    return _without_kin(launched(frozenset(nonces)))
+
+
+def left_over_of(home_id: str) -> list[Identity]:
+    """The same of all launches from this home, without any list of them."""
+    return _without_kin(_with_below(carriers_of_home(home_id)))
 
 
 def end_left_over(nonces: Collection[str], grace: float = GRACE_S) -> list[Identity]:
     """Ends them all, also those that were forked meanwhile; what could not be ended comes back."""
+    return _end_all(lambda: left_over(nonces), grace)
+
+
+def end_left_over_of(home_id: str, grace: float = GRACE_S) -> list[Identity]:
+    """Ends whatever any launch from this home left. For the start of its deck, before it launches anything itself."""
+    return _end_all(lambda: left_over_of(home_id), grace)
+
+
+def _end_all(find: Callable[[], list[Identity]], grace: float) -> list[Identity]:
     until = time.monotonic() + grace + _KILL_S
-    while (found := left_over(nonces)) and time.monotonic() < until:
+    while (found := find()) and time.monotonic() < until:
         end(found, grace)
         grace = 0
     return found
+
+
+def _with_below(carrying: list[Identity]) -> list[Identity]:
+    found = {one.pid: one for one in carrying}
+    for one in carrying:
+        _add_below(one, found)
+    return list(found.values())
+
+
+def _without_kin(found: list[Identity]) -> list[Identity]:
+    kin = _kin() if found else set[int]()
+    return [one for one in found if one.pid not in kin]
 
 
 def _add_below(root: Identity, found: dict[int, Identity]) -> None:
@@ -377,38 +409,24 @@ def _parent(pid: int) -> int:
 # Nobody adopts orphans there, so the keeper finds what is still below it, and the start-up's `end` the rest.
 
 
-def _ps() -> dict[int, tuple[int, int | None]]:
-    """Parent and start time of every process, None when it has ended. `ps` knows whole seconds only."""
-    import subprocess
-
-    command = ["ps", "-axo", "pid=,ppid=,stat=,lstart="]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "LC_ALL": "C"}) as ps:
-        rows = [line.split(None, 3) for line in ps.communicate()[0].splitlines()]
-    return {
-        int(pid): (int(parent), None if state.startswith("Z") else _seconds(started))
-        for pid, parent, state, started in rows
-        if int(pid) != ps.pid
-    }
-
-
-def _seconds(started: str) -> int:
-    return int(time.mktime(time.strptime(" ".join(started.split()), "%a %b %d %H:%M:%S %Y")))
-
-
 def _end_by_pid(found: list[Identity], grace: float) -> list[Identity]:
     """Like `end`; the leader of a group stands for the group."""
     for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, _KILL_S)):
         until = time.monotonic() + seconds
-        for one in _still(found):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                (os.killpg if os.getpgid(one.pid) == one.pid else os.kill)(one.pid, number)
+        _send_by_pid(_still(found), number)
         while _still(found) and time.monotonic() < until:
             time.sleep(0.05)
     return _still(found)
 
 
+def _send_by_pid(found: Iterable[Identity], number: signal.Signals) -> None:
+    for one in found:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            (os.killpg if os.getpgid(one.pid) == one.pid else os.kill)(one.pid, number)
+
+
 def _still(found: list[Identity]) -> list[Identity]:
-    return [one for one in found if _started_at(one.pid) == one.started_at]
+    return [one for one in found if start_time(one.pid) == one.started_at]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,9 +16,27 @@ from pathlib import Path
 
 import pytest
 
+from quarterdeck.deck import identity as identities
 from quarterdeck.deck import keeper
-from quarterdeck.deck.identity import NONCE, Identity, descendants_of_launch, is_alive, start_time
-from quarterdeck.deck.keeper import descendants, end, end_left_over, left_over, lifeline
+from quarterdeck.deck.identity import (
+    NONCE,
+    Identity,
+    carriers_of_home,
+    descendants_of_launch,
+    is_alive,
+    launch_nonce,
+    start_time,
+)
+from quarterdeck.deck.keeper import (
+    descendants,
+    end,
+    end_left_over,
+    end_left_over_of,
+    kill,
+    left_over,
+    left_over_of,
+    lifeline,
+)
 
 SERVER = str(Path(__file__).parents[2] / "kept_server.py")
 KEEPER = [sys.executable, "-m", "quarterdeck.deck.keeper", "--"]
@@ -291,6 +309,83 @@ def test_only_the_named_launches_are_left_over(nonce: str, bystander: subprocess
     assert left_over([]) == []
 
 
+# --- a whole home
+
+
+@pytest.fixture
+def home() -> Iterator[str]:
+    name = uuid.uuid4().hex
+    yield name
+    end_left_over_of(name, grace=0)
+
+
+def test_a_home_finds_all_that_its_launches_left_without_a_list(home: str, bystander: subprocess.Popen[bytes]) -> None:
+    """Tools in a session of their own, one whose parent is gone, and agents that listen to nobody, of two launches."""
+    launches = [Kept(launch_nonce(home, random), scripts) for random, scripts in (("1", SCRIPTS), ("2", ["hang"]))]
+    try:
+        for one in launches:
+            os.kill(one.server.pid, signal.SIGKILL)
+            one.keeper.kill()
+            one.keeper.wait()
+            eventually(lambda one=one: not is_alive(one.server))
+        tools = {tool for one in launches for tool in one.tools}
+        assert tools <= {one.pid for one in left_over_of(home)}
+        assert {one.nonce for one in left_over_of(home)} == {f"{home}.1", f"{home}.2"}
+        assert end_left_over_of(home, grace=0.2) == []
+        assert left_over_of(home) == []
+        assert [one.left() for one in launches] == [[], []]
+    finally:
+        for one in launches:
+            one.clean()
+
+
+def test_another_home_is_left_alone_though_its_name_begins_alike(home: str) -> None:
+    away = (
+        "import subprocess as s; p = s.Popen(['sleep', '300'], start_new_session=True, stdout=s.DEVNULL); print(p.pid)"
+    )
+    others = [launch_nonce(f"{home}0", "1"), launch_nonce(f"0{home}", "1"), home, f"{home}-.1"]
+    left = [
+        int(subprocess.check_output([sys.executable, "-c", away], env={**os.environ, NONCE: one})) for one in others
+    ]
+    try:
+        assert end_left_over_of(home, grace=0) == []
+        assert all(start_time(pid) for pid in left)
+        assert end_left_over_of(f"{home}0", grace=0) == []
+        eventually(lambda: start_time(left[0]) is None)
+        assert all(start_time(pid) for pid in left[1:])
+    finally:
+        end_left_over(others, grace=0)
+
+
+def test_a_deck_started_in_an_agents_shell_spares_that_agent(home: str) -> None:
+    """The start-up scan runs in a process that itself carries a nonce of its home, below another that does."""
+    scans = "from quarterdeck.deck import keeper as k; import sys; print(len(k.left_over_of(sys.argv[1])))"
+    shell = f"import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {scans!r}, sys.argv[1]]))"
+    done = subprocess.run(
+        [sys.executable, "-c", shell, home],
+        env={**os.environ, NONCE: launch_nonce(home, "1")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == str(b"0\n")
+
+
+@pytest.mark.parametrize("wrong", ["", "a.b", "."])
+def test_a_home_that_could_be_the_beginning_of_another_is_refused(wrong: str) -> None:
+    for ask in (carriers_of_home, lambda name: launch_nonce(name, "1")):
+        with pytest.raises(ValueError, match="no dot"):
+            ask(wrong)
+
+
+def test_a_kill_hits_exactly_who_is_meant(bystander: subprocess.Popen[bytes]) -> None:
+    with sleeper({}) as child:
+        meant = identity(child.pid)
+        kill([Identity(bystander.pid, identity(bystander.pid).started_at - 1, ""), meant])
+        assert child.wait(30) == -signal.SIGKILL
+        assert bystander.poll() is None
+
+
 # --- the lifeline, and the ways without /proc
 
 
@@ -317,7 +412,7 @@ def test_it_imports_nothing_heavy() -> None:
 
 @pytest.mark.skipif(not shutil.which("ps"), reason="there is no ps here")
 def test_without_proc_the_table_of_ps_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "_HAS_PROC", False)
+    monkeypatch.setattr(identities, "_HAS_PROC", False)
     monkeypatch.setattr(keeper, "_HAS_CHILDREN_FILES", False)
     monkeypatch.delattr(os, "pidfd_open")
     with sleeper({}) as child:
