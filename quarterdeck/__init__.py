@@ -12,7 +12,11 @@ __version__ = "0.1.0"
 
 # To publish a name: one line here, and the same import below for type checkers. A test compares the two.
 _EXPORTS: dict[str, str] = {
+    "Deck": "quarterdeck.deck.deck",
     "QuarterdeckError": "quarterdeck.errors",
+    "SessionHandle": "quarterdeck.deck.handle",
+    "Settings": "quarterdeck.deck.settings",
+    "open": "quarterdeck.deck.opening",
 }
 
 # Checkers want this list written out; it would be a third place to keep, and the "as" below tells them the same.
@@ -20,6 +24,10 @@ __all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 # pyright: ignore[reportUn
 
 if TYPE_CHECKING:
     # "as" the same name is how a typed package says that it passes a name on.
+    from quarterdeck.deck.deck import Deck as Deck
+    from quarterdeck.deck.handle import SessionHandle as SessionHandle
+    from quarterdeck.deck.opening import open as open  # noqa: A004
+    from quarterdeck.deck.settings import Settings as Settings
     from quarterdeck.errors import QuarterdeckError as QuarterdeckError
 else:
     # Hidden from type checkers: to them a module with __getattr__ has every name, and a misspelt one passes.

@@ -10,7 +10,7 @@ import asyncio
 import fcntl
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -40,7 +40,7 @@ from quarterdeck.kernel.roster import Badge, Filter, Page
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import PAGE, START, Log, Row, Stored
+from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Stored
 from quarterdeck.log.tail import Feed
 
 _TIDY_AFTER_S = 1.0
@@ -126,9 +126,7 @@ class Deck:
         """Ready when it returns. HomeInUse, LogUnavailable, NewerLog."""
         from quarterdeck.log.sqlite import SqliteLog
 
-        place = Path(home).expanduser().resolve()
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = _locked(place)
+        place, lock = _taken(Path(home))
         try:
             await asyncio.to_thread(end_left_over_of, home_id(place))
             log = await SqliteLog.open(place / "quarterdeck.db")
@@ -246,9 +244,7 @@ class Deck:
         self._catalogue.view(session_id)
         return SessionHandle(self, session_id)
 
-    def list(
-        self, wanted: Filter | None = None, *, limit: int = LIST_PAGE, cursor: str = ""
-    ) -> Page:
+    def list(self, wanted: Filter | None = None, *, limit: int = LIST_PAGE, cursor: str = "") -> Page:
         """One page of the list, newest first."""
         in_use = self._in_use()
         return self._catalogue.page(wanted or Filter(), in_use, self.clock.wall(), limit, cursor)
@@ -273,9 +269,7 @@ class Deck:
             await self.session(name).resume()
         return interrupted
 
-    def subscribe(
-        self, since: str = START, types: Collection[str] | None = None
-    ) -> AsyncGenerator[Event]:
+    def subscribe(self, since: str = START, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events of all sessions after a cursor, and whatever comes."""
         return self.feed.follow_all(since, types)
 
@@ -366,7 +360,7 @@ class Deck:
         self._last_gate += 1
         return f"g{self._last_gate}"
 
-    def _trace(self, session_id: str) -> object:
+    def _trace(self, session_id: str) -> Callable[..., None] | None:
         return trace_of(self.home, session_id) if session_id in self._recorded else None
 
     # --- jobs
@@ -416,15 +410,20 @@ def _id_for(client_id: str) -> str:
     return hashlib.sha256(f"create {client_id}".encode()).hexdigest()[:16] if client_id else uuid4().hex[:16]
 
 
-def _locked(home: Path) -> IO[str]:
-    """The lock of a home goes with the process that holds it, however that ends."""
+def _taken(home: Path) -> tuple[Path, IO[str]]:
+    """The home, made if need be, and its lock, which goes with the process that holds it, however that ends."""
+    home = home.expanduser().resolve()
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise LogUnavailable(f"{home} cannot be made: {error.strerror}", "Choose a home that you may write.") from None
     lock = open(home / "deck.lock", "w", encoding="utf-8")  # noqa: SIM115
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
         raise HomeInUse(home) from None
-    return lock
+    return home, lock
 
 
 def _was_interrupted(state: State) -> bool:
@@ -434,8 +433,3 @@ def _was_interrupted(state: State) -> bool:
 def _refolded(before: State, after: State) -> ev.ViewRefolded:
     changed = tuple(name for name in State.__struct_fields__ if getattr(before, name) != getattr(after, name))
     return ev.ViewRefolded(to=FOLD_VERSION, from_=before.fold_version, changed=changed)
-
-
-def listed_rows(deck: Deck) -> list[Row]:
-    """The catalogue as it is, for checks."""
-    return list(deck._catalogue.rows())  # pyright: ignore[reportPrivateUsage]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
 
 #: Written, or about to be; the agent has not said that it took the text.
-_ON_ITS_WAY = ("sending", "delivered")
+ON_ITS_WAY = ("sending", "delivered")
 LOST = "the agent ended before it said that it had read this"
 
 
@@ -45,7 +45,7 @@ def cut_off(queue: Queue, reason: str = LOST) -> list[Body]:
     return [
         ev.DeliveryChanged(message_id=item.id, status="unknown", reason=reason)
         for item in queue
-        if item.receipt in _ON_ITS_WAY
+        if item.receipt in ON_ITS_WAY
     ]
 
 

@@ -40,7 +40,9 @@ def is_told_already(body: Body, gates: Gates) -> bool:
         return False
     if find(gates, body.gate_id, body.ref, _KINDS[type(body)]) is not None:  # type: ignore[arg-type]
         return False
-    return any(body.ref and one.ref == body.ref or body.gate_id and one.gate_id == body.gate_id for one in gates.decided)
+    return any(
+        (body.ref and one.ref == body.ref) or (body.gate_id and one.gate_id == body.gate_id) for one in gates.decided
+    )
 
 
 def closing(gate: Gate, decision: Decision, by: str, rule: str = "", status: str = "") -> Body:

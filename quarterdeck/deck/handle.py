@@ -69,9 +69,7 @@ class SessionHandle:
             view = fold_all(events, view)
         return view
 
-    async def events(
-        self, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None
-    ) -> list[Event]:
+    async def events(self, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None) -> list[Event]:
         """Events that are in the log now."""
         return await self._deck.house.log.read(self.id, since, limit, types)
 
@@ -108,9 +106,7 @@ class SessionHandle:
         client_id: str = "",
     ) -> Receipt:
         """A message: a prompt, an answer, steering or a queued text, as the state has it; the receipt says which."""
-        command = cmd.Prompt(
-            text=text, images=tuple(images), resume=resume, supersede=supersede, new_task=new_task
-        )
+        command = cmd.Prompt(text=text, images=tuple(images), resume=resume, supersede=supersede, new_task=new_task)
         return await self._obey(command, client_id, Receipt)
 
     async def steer(self, text: str, *, ref: str = "", client_id: str = "") -> Steered:
@@ -151,7 +147,9 @@ class SessionHandle:
         client_id: str = "",
     ) -> Decided:
         """Yes to an approval, once or from now on."""
-        return await self._obey(cmd.Approve(gate_id=gate_id, always=always, auto_resume=auto_resume), client_id, Decided)
+        return await self._obey(
+            cmd.Approve(gate_id=gate_id, always=always, auto_resume=auto_resume), client_id, Decided
+        )
 
     async def reject(
         self, gate_id: str, *, reason: str = "", auto_resume: bool = False, client_id: str = ""

@@ -9,6 +9,7 @@ from msgspec import Struct
 from quarterdeck import events as ev
 from quarterdeck.deck import inputs
 from quarterdeck.deck.answers import Done, Dropped
+from quarterdeck.deck.delivery import ON_ITS_WAY
 from quarterdeck.errors import NotAllowed, QuarterdeckError
 from quarterdeck.events import Body
 from quarterdeck.kernel import commands as cmd
@@ -105,9 +106,7 @@ async def mark(session: Session, wanted: Mark, client_id: str = "") -> Done:
             raise inputs.InvalidInput(field, f"{value} is out of range", "Send a whole number, 0 or more.")
 
     async def work(print_: str) -> Done:
-        body = ev.SessionMarked(
-            pinned=wanted.pinned, snoozed_until=wanted.snoozed_until, read_index=wanted.read_index
-        )
+        body = ev.SessionMarked(pinned=wanted.pinned, snoozed_until=wanted.snoozed_until, read_index=wanted.read_index)
         return await session.commit([body], Done(), "mark", client_id, print_)
 
     return await session.answer("mark", wanted, Done, client_id, work)
@@ -122,7 +121,7 @@ def _found(session: Session, item_id: str) -> Waiting:
 
 def _waiting(session: Session, item_id: str, name: str) -> Waiting:
     item = _found(session, item_id)
-    if item.receipt in ("sending", "delivered"):
+    if item.receipt in ON_ITS_WAY:
         raise _refused(session, name, "the text is on its way to the agent")
     return item
 
@@ -130,7 +129,7 @@ def _waiting(session: Session, item_id: str, name: str) -> Waiting:
 def _to_drop(session: Session, wanted: Drop) -> list[Waiting]:
     if wanted.item_id:
         return [_waiting(session, wanted.item_id, "drop")]
-    return [item for item in session.state.queue if item.receipt not in ("sending", "delivered")]
+    return [item for item in session.state.queue if item.receipt not in ON_ITS_WAY]
 
 
 def _nothing_is_left(session: Session, dropped: list[Waiting]) -> bool:

@@ -39,12 +39,12 @@ def fingerprint(name: str, body: Json) -> str:
 
 
 class Receipts:
-    """The keys of one session."""
+    """The keys of one session. A new one has none yet; of all others the log knows."""
 
-    def __init__(self, log: Log, session_id: str) -> None:
+    def __init__(self, log: Log, session_id: str, *, is_new: bool) -> None:
         self._log = log
         self._session_id = session_id
-        self._known: dict[str, CommandReceipt] | None = None
+        self._known: dict[str, CommandReceipt] | None = {} if is_new else None
         self._under_way: dict[str, tuple[str, asyncio.Future[Answer]]] = {}
 
     async def once(

@@ -150,9 +150,9 @@ class Record:
         if not self.is_settled:
             await self._wait(_Wish(len(self._pending), len(self._pending)))
 
-    def adopt(self, timeline: Timeline, index: int) -> None:
-        """The conversation up to this index, which must be the last: it was read from the log."""
-        assert index == self.view.index and self.is_settled, "the session moved on while its log was read"
+    def adopt(self, timeline: Timeline) -> None:
+        """The conversation as it was read from the log to its end."""
+        assert self.is_settled, "what is not in the log yet would be missing"
         self.view = self.durable = replace(self.view, timeline=timeline)
 
     async def _wait(self, wish: _Wish) -> None:

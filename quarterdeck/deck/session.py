@@ -76,7 +76,7 @@ class Session:
         self.record = Record(
             house.log, self._published, session_id, view, fence, house.clock.wall, self._on_trouble, house.listed
         )
-        self.receipts = Receipts(house.log, session_id)
+        self.receipts = Receipts(house.log, session_id, is_new=not view.index)
         self.launch: Launch | None = None
         self.startup = Startup(self)
         self.delivery = Delivery(self)
@@ -111,7 +111,9 @@ class Session:
 
     # --- commands
 
-    async def answer(self, name: str, body: Json, kind: type[A], client_id: str, work: Callable[[str], Awaitable[A]]) -> A:
+    async def answer(
+        self, name: str, body: Json, kind: type[A], client_id: str, work: Callable[[str], Awaitable[A]]
+    ) -> A:
         """The answer of a command that has a key of its caller, or none."""
         self.users += 1
         try:
@@ -152,11 +154,12 @@ class Session:
     async def _load(self) -> None:
         try:
             view = View()
-            while view.index < self.record.durable.index:
+            while view.index < self.record.view.index:
+                await self.record.settled()
                 events = await self.house.log.read(self.id, view.index, PAGE)
                 view = fold_all(events, view) if events else replace(view, index=self.record.durable.index)
                 self._rules = (*self._rules, *session_rules(events))
-            self.record.adopt(view.timeline, view.index)
+            self.record.adopt(view.timeline)
             self._is_whole = True
         finally:
             self._loading = None

@@ -186,7 +186,7 @@ class Startup:
 
 def _early_end(launch: Launch, body: ev.ProcessExited) -> str:
     how = f"code {body.code}" if body.code is not None else body.signal or "an unknown exit"
-    words = launch.process.last_words if launch.process is not None else ""
+    words = " / ".join(getattr(launch.process, "last_words", ())[-3:])
     return f"the agent ended with {how} before it was ready" + (f": {words}" if words else "")
 
 

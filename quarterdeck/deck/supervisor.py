@@ -111,4 +111,8 @@ class Supervisor:
 
 def _slept(jump: Jump) -> str:
     minutes, rest = divmod(jump.slept_ms, _MINUTE_MS)
-    return f"The machine slept for {minutes} min {rest // 1000} s" if minutes else f"The machine slept for {rest // 1000} s"
+    return (
+        f"The machine slept for {minutes} min {rest // 1000} s"
+        if minutes
+        else f"The machine slept for {rest // 1000} s"
+    )

@@ -15,13 +15,14 @@ from quarterdeck import events as ev
 from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import inputs
 from quarterdeck.deck.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
+from quarterdeck.deck.delivery import ON_ITS_WAY
 from quarterdeck.deck.policy import Rule, always, rule_for
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Body, Image
 from quarterdeck.harness.drive import CannotDo, Decision, Lines
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.gate import Gate, to_decide
-from quarterdeck.kernel.routing import Intent, Route, is_held, route
+from quarterdeck.kernel.routing import Intent, Route, route
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -111,7 +112,9 @@ def _texted(
 ) -> tuple[list[Body], Any]:
     """The events of a text that goes this way, and what its sender is told."""
     if way.meaning == "steer":
-        return [ev.SteeringReceived(ref=name, text=text, images=images, queued_at=session.house.clock.wall())], "steered"
+        return [
+            ev.SteeringReceived(ref=name, text=text, images=images, queued_at=session.house.clock.wall())
+        ], "steered"
     starts = way.meaning != "queue"
     queued = ev.PromptQueued(text=text, message_id=name, images=images, starts=starts, new_task=new_task)
     if way.meaning == "resume_then_prompt":
@@ -152,7 +155,9 @@ async def _steer(wish: Wish, command: cmd.Steer) -> Steered:
     else:
         at = session.house.clock.wall()
         # also where the agent cannot be steered, or is held: it is the first to be read then
-        answer = await wish.commit([ev.SteeringReceived(ref=ref, text=command.text, queued_at=at)], Steered(ref, "queued"))
+        answer = await wish.commit(
+            [ev.SteeringReceived(ref=ref, text=command.text, queued_at=at)], Steered(ref, "queued")
+        )
     session.delivery.pump()
     return answer
 
@@ -185,7 +190,7 @@ async def _abort(wish: Wish, command: cmd.Abort) -> Dropped:
 def _is_dropped(session: Session, item_id: str, command: cmd.Abort) -> bool:
     """All that waits, if that is wanted; else only the text that the session is at work for and that was not sent."""
     state = session.state
-    waiting = [item for item in state.queue if item.receipt != "sending"]
+    waiting = [item for item in state.queue if item.receipt not in ON_ITS_WAY]
     if command.clear_queue:
         return item_id in {item.id for item in waiting}
     to_come = state.beneath.value in _TO_COME and not state.turn.is_open
@@ -412,5 +417,3 @@ HANDLERS: dict[type[Any], tuple[type[Any], Handler]] = {
     cmd.Bash: (Done, _bash),
     cmd.Compact: (Done, _compact),
 }
-
-__all__ = ["HANDLERS", "Wish", "check_content", "is_held", "obey"]

@@ -139,7 +139,7 @@ def test_facts_are_tried_again_by_themselves() -> None:
         with pytest.raises(LogUnavailable):
             await record.settled()
         log.refusing = False
-        while not record.is_settled:
+        while not record.is_settled:  # noqa: ASYNC110 - nobody tells: that is the point
             await asyncio.sleep(0.01)
         assert [event.type for event in published] == ["session_opened", "agent_ready"]
 
