@@ -88,7 +88,9 @@ def _message(raw: Object, kind: str, what: str) -> Message:
 
 
 #: Words for people, also when they happen to be JSON.
-_SPOKEN = frozenset({"task", "text", "reasoning", "completion_result", "user_feedback", "command_output", "error", "info"})
+_SPOKEN = frozenset(
+    {"task", "text", "reasoning", "completion_result", "user_feedback", "command_output", "error", "info"}
+)
 
 
 def _words(raw: Object, what: str) -> str:
