@@ -189,4 +189,5 @@ def _field(name: str, field: Object) -> Question:
     for one in (*objects(choice, "oneOf"), *objects(choice, "anyOf")):
         value = text_of(one, "const")
         options.append(Option(id=value, label=text_of(one, "title") or value))
-    return Question(text_of(field, "description", "title") or name, tuple(options), several, header=name)
+    words = text_of(field, "description", "title") or name
+    return Question(text=words, options=tuple(options), multiple=several, header=name)
