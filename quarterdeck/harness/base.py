@@ -56,8 +56,9 @@ class BookTranslator:
     it knew the signal. `timers` maps a name to the time at which `on_<name>` is to be called.
     """
 
-    #: A server on its standard input leaves with code zero only when that is closed, and closing it is ours to do: such
-    #: an exit was asked for, whether or not anybody wrote down that we did.
+    #: A server on its standard input leaves with code zero when that is closed, and closing it is how we stop one; Gemini
+    #: and the Codex app-server also when a signal ends them. None was seen to leave so by itself. Such an exit was asked
+    #: for, whether or not anybody wrote down that we did.
     is_server = False
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ Calls that run beside it keep the run in executing_tools until the last one ends
 decided the run goes on by itself; what follows (a call, a request, an abort) then says where.
 
 The guards:
+  partial    the arguments of a call are still coming: a reply may begin, and end, with nothing but calls
   turn_open  an agent_start is not closed yet; nothing outside a turn makes the run busy
   alone      no other call of this turn is running, so the call that asks holds the whole turn
   held       the call that ended, or asked, was the last one running, and an approval is open
@@ -35,6 +36,7 @@ MACHINE = Machine(
         *rows_of("streaming executing_tools", "request_start", "running"),
         *rows_of("idle", "message_start thinking_start", "streaming", "turn_open"),
         *rows_of("running executing_tools", "message_start thinking_start", "streaming"),
+        Row("running", "tool_call", "streaming", "partial"),
         *rows_of("idle", "tool_calls tool_execution_start ask_user", "executing_tools", "turn_open"),
         *rows_of("running streaming", "tool_calls tool_execution_start ask_user", "executing_tools"),
         *rows_of("running streaming executing_tools", "approval_required", "idle", "alone"),

@@ -13,6 +13,7 @@ REQUEST = ev.RequestStart()
 TEXT = ev.MessageStart(message_id="m1")
 THOUGHT = ev.ThinkingStart(message_id="m1")
 CALLS = ev.ToolCalls(count=2)
+STREAMED = ev.ToolCall(name="shell", call_id="c1", partial=True)
 QUESTION = ev.AskUser(question="Which branch?", gate_id="q1")
 ANSWER = ev.UserResponded(gate_id="q1", response="main")
 GATE_1, GATE_2 = approval("g1", "c1"), approval("g2", "c2")
@@ -40,6 +41,13 @@ IN_A_TURN: list[tuple[tuple[Body, ...], str]] = [
     ((TEXT,), "streaming"),
     ((THOUGHT,), "streaming"),
     ((TEXT, ev.MessageDelta(message_id="m1", delta="a")), "streaming"),
+    # a reply may be nothing but a call: its arguments are the first that comes of it
+    ((STREAMED,), "streaming"),
+    ((STREAMED, ev.ToolCall(name="shell", call_id="c1", args={"a": 1})), "streaming"),
+    ((STREAMED, runs("c1")), "executing_tools"),
+    ((ev.ToolCall(name="shell", call_id="c1", args={"a": 1}),), "running"),
+    ((runs("c2"), STREAMED), "executing_tools"),
+    ((GATE_2, STREAMED), "idle"),
     ((TEXT, CALLS), "executing_tools"),
     ((TEXT, runs("c1")), "executing_tools"),
     ((runs("c1"), ends("c1")), "executing_tools"),

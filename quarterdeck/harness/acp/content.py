@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from quarterdeck.events import Image, Json, Option, Plan, PlanStep
+from quarterdeck.events import Image, Json, Option, Plan, PlanStep, Question
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.base import Object, list_of, object_of, text_of
 
@@ -172,3 +172,22 @@ def plan_of(update: Object) -> Plan:
         for one in objects(update, "entries")
     ]
     return Plan(steps=tuple(steps))
+
+
+def fields_of(schema: Object) -> tuple[Question, ...]:
+    """The fields of a form, each as a question of its own."""
+    properties = object_of(schema, "properties")
+    return tuple(_field(name, object_of(properties, name)) for name in properties)
+
+
+def _field(name: str, field: Object) -> Question:
+    """A choice is spelled in one of two ways, and of several things that may be chosen it describes one."""
+    several = field.get("type") == "array"
+    choice = object_of(field, "items") if several else field
+    given = [one for one in list_of(choice, "enum") if isinstance(one, str)]
+    options = [Option(id=one, label=one) for one in (["true", "false"] if field.get("type") == "boolean" else given)]
+    for one in (*objects(choice, "oneOf"), *objects(choice, "anyOf")):
+        value = text_of(one, "const")
+        options.append(Option(id=value, label=text_of(one, "title") or value))
+    words = text_of(field, "description", "title") or name
+    return Question(text=words, options=tuple(options), multiple=several, header=name)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from quarterdeck import events as ev
-from quarterdeck.harness.acp.connection import Asked, Id
+from quarterdeck.harness.acp.connection import Asked, Id, key_of
 from quarterdeck.harness.acp.content import (
     ToolInfo,
     arguments,
     asking_info,
     cleaned,
     diffs,
+    fields_of,
     options_of,
     output_text,
     plan_of,
@@ -23,7 +24,7 @@ from quarterdeck.harness.acp.outcome import End
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.acp.speech import Speech
 from quarterdeck.harness.base import Object, object_of, text_of
-from quarterdeck.harness.book import Path
+from quarterdeck.harness.book import GateKind, Path
 from quarterdeck.harness.todos import todos_in
 from quarterdeck.kernel.view import View
 
@@ -54,6 +55,7 @@ class Tools(Speech):
             "session/request_permission": self.read_permission,
             "elicitation/create": self.read_elicitation,
             "elicitation/complete": self.read_elicitation_complete,
+            "$/cancel_request": self.read_cancel_request,
             "terminal/output": self.read_terminal_output,
         }
         self.replies |= {
@@ -121,23 +123,27 @@ class Tools(Speech):
         if asks and not output:
             return
         if asks:
-            self._close_gates_of(call_id, "answered_elsewhere")
+            self._close_gates_of(call_id, "answered_elsewhere", "approval")
         self.book.start_call(call_id, info.name, info.args)
         if output:
             info.output = output
             self.book.output_so_far(call_id, output)
 
-    def _close_gates_of(self, call_id: str, status: Literal["answered_elsewhere", "withdrawn"]) -> None:
+    def _close_gates_of(
+        self, call_id: str, status: Literal["answered_elsewhere", "withdrawn"], *kinds: GateKind
+    ) -> None:
         for ref, gate in list(self.book.gates.items()):
-            if gate.call_id == call_id:
-                self.book.resolve(ref, status)
+            if gate.call_id == call_id and gate.kind in kinds:
+                self.book.close_gate(ref, status)
 
     def _ended(self, call_id: str, ok: bool, result: object = None) -> None:
         info = self.calls.pop(call_id)
         self._done.add(call_id)
         self._refused.discard(call_id)
         if self.is_cancelled():
-            self._close_gates_of(call_id, "withdrawn")
+            self._close_gates_of(call_id, "withdrawn", "approval", "question")
+        # a call that is over asks nothing any more; its approval the book closes
+        self._close_gates_of(call_id, "answered_elsewhere", "question")
         self.book.end_call(call_id, ok, result, info.name)
         self._ask_model()
 
@@ -303,7 +309,10 @@ class Tools(Speech):
             if not path:
                 self._begin_side_turn()
             ref = str(key)
-            self.book.question(ref, text_of(params, "message"), call_id=text_of(params, "toolCallId"), path=path)
+            words = "\n".join(filter(None, (text_of(params, "message"), text_of(params, "url"))))
+            fields = fields_of(object_of(params, "requestedSchema"))
+            options, questions = (fields[0].options, ()) if len(fields) == 1 else ((), fields)
+            self.book.question(ref, words, options, questions, text_of(params, "toolCallId"), path=path)
             self.asked[key] = Asked("elicitation", ref, terminal=text_of(params, "elicitationId"))
         return True
 
@@ -320,6 +329,14 @@ class Tools(Speech):
         for asked in self.asked.values():
             if asked.kind == "elicitation" and name and asked.terminal == name:
                 self.book.answer(asked.ref, status="answered_elsewhere")
+        return True
+
+    def read_cancel_request(self, params: Object, _key: Id) -> bool:
+        """The agent does not want an answer any more."""
+        asked = self.asked.pop(key_of({"id": params.get("requestId")}), None)
+        if asked is not None:
+            self.book.close_gate(asked.ref, "withdrawn")
+            self._end_side_turn()
         return True
 
     def read_terminal_output(self, params: Object, key: Id) -> bool:

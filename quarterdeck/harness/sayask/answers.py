@@ -10,6 +10,7 @@ from typing import cast
 
 from quarterdeck.events import Json
 from quarterdeck.harness.base import Object, text_of
+from quarterdeck.harness.lines import object_in
 from quarterdeck.harness.sayask.turns import Turns
 
 
@@ -32,8 +33,11 @@ class Answers(Turns):
         return reader is not None
 
     def ask_response(self, found: Object) -> None:
-        how = text_of(found, "askResponse", "responseType")
-        self._answered(how == "yesButtonClicked", how != "messageResponse", text_of(found, "text"), found)
+        """A button, a text, or a yes and a no for each of several files: one yes lets the call run."""
+        how, text = text_of(found, "askResponse", "responseType"), text_of(found, "text")
+        each = object_in(text) if how == "objectResponse" else None
+        yes = how == "yesButtonClicked" or (each is not None and True in each.values())
+        self._answered(yes, how != "messageResponse", text, found)
 
     def respond_to_approval(self, found: Object) -> None:
         self._answered(found.get("approved") is True, True, text_of(found, "text"), found)

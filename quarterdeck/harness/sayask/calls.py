@@ -118,7 +118,9 @@ class Calls(Rows):
         if not call or call not in self.book.calls:
             return
         self.allow(call)
-        text = text_of(message.data(), "output", "text") or message.text
+        data = message.data()
+        # a command may print JSON of its own: only a report on an execution is to be looked into
+        text = text_of(data, "output", "text") if "executionId" in data else message.text
         fresh = text[len(row.said) :] if text.startswith(row.said) else ""
         if fresh and not row.said and self.printed and not self.printed[-1].endswith("\n"):
             fresh = "\n" + fresh

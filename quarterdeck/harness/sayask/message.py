@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import Any, TypeAlias, cast
 
+import msgspec
 from msgspec import Struct
 
 from quarterdeck.events import Json
@@ -81,11 +82,25 @@ def _plain_name(name: Any, default: str) -> str:
 
 
 def _message(raw: Object, kind: str, what: str) -> Message:
-    text = raw.get("text")
-    if not isinstance(text, str):
-        text = text_of(raw, "content")
+    text = _words(raw, what)
     partial, answered = raw.get("partial") is True, raw.get("isAnswered") is True
     return Message(_time(raw), kind, what, f"{kind}:{what}", text, partial, answered, raw)
+
+
+#: Words for people, also when they happen to be JSON.
+_SPOKEN = frozenset(
+    {"task", "text", "reasoning", "completion_result", "user_feedback", "command_output", "error", "info"}
+)
+
+
+def _words(raw: Object, what: str) -> str:
+    """The text. Kilo moves every text that is JSON to `metadata`: a reply or an output that is JSON is written out again."""
+    text = raw.get("text")
+    if isinstance(text, str):
+        return text
+    text, metadata = text_of(raw, "content"), raw.get("metadata")
+    moved = isinstance(metadata, list) or (isinstance(metadata, dict) and what in _SPOKEN)
+    return msgspec.json.encode(metadata).decode() if moved and not text else text
 
 
 def _time(raw: Object) -> str:

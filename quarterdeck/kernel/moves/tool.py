@@ -26,6 +26,12 @@ _Ended: TypeAlias = (
 )
 
 
+@on(ev.ToolCall)
+def tool_call(state: State, event: Event, body: ev.ToolCall) -> State:
+    after = moved(run.MACHINE, state.run, event, "partial" if body.partial else None)
+    return state if after is state.run else replace(state, run=after)
+
+
 @on(ev.ToolCalls)
 def tool_calls(state: State, event: Event, _body: ev.ToolCalls) -> State:
     after = moved(run.MACHINE, state.run, event, in_turn(state.turn))

@@ -396,21 +396,6 @@ class TestPermission:
         talk.choose(0, "no")
         assert (talk.phase, talk.activity, talk.tools()) == ("completed", "idle", [("execute", "error")])
 
-    def test_a_form_is_a_question(self) -> None:
-        talk = AcpTalk().prompted()
-        for key, reply in enumerate([{"action": "accept", "content": {"a": "b"}}, {"action": "decline"}]):
-            talk.wants("elicitation/create", {"sessionId": "s1", "message": "Which?"}, key)
-            assert talk.phase == "waiting_input"
-            talk.reply(key, reply)
-            assert talk.phase == "streaming"
-        assert [body.status for body in talk.told(ev.UserResponded)] == ["answered", "withdrawn"]
-
-    def test_a_page_that_a_person_filled_in_elsewhere_closes_it(self) -> None:
-        talk = AcpTalk().prompted()
-        talk.wants("elicitation/create", {"sessionId": "s1", "message": "Log in", "elicitationId": "e1"}, 0)
-        talk.wants("elicitation/complete", {"elicitationId": "e1"}, None)
-        assert (talk.phase, talk.told(ev.UserResponded)[0].status) == ("streaming", "answered_elsewhere")
-
 
 class TestTexts:
     def test_one_run_of_chunks_of_a_kind_is_one_text(self) -> None:

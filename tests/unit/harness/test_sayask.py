@@ -107,6 +107,7 @@ class TestAnswersOfOurs:
             {"type": "respondToApproval", "approved": True},
             {"call": "TaskService.askResponse", "responseType": "yesButtonClicked", "text": ""},
             {"schemaVersion": "1.0.0", "type": "approval"},
+            {"type": "askResponse", "askResponse": "objectResponse", "text": '{"a.txt": true, "b.txt": false}'},
         ],
     )
     def test_yes_lets_the_call_run_at_once(self, answer: dict[str, Any]) -> None:
@@ -125,6 +126,7 @@ class TestAnswersOfOurs:
             ({"type": "askResponse", "askResponse": "messageResponse", "text": "not so"}, "not so"),
             ({"type": "respondToApproval", "approved": False}, ""),
             ({"schemaVersion": "1.0.0", "type": "rejection", "content": "no"}, "no"),
+            ({"type": "askResponse", "askResponse": "objectResponse", "text": '{"a": false}'}, '{"a": false}'),
         ],
     )
     def test_no_keeps_it_from_running_and_the_turn_goes_on(self, answer: dict[str, Any], reason: str) -> None:
@@ -284,6 +286,14 @@ class TestOutput:
             metadata = {"executionId": "x", "status": "output", "output": text}
             talk.out({"timestamp": 21, "type": "say", "say": "command_output", "metadata": metadata, "partial": True})
         assert [one.delta for one in talk.told(ev.ToolExecutionOutput)] == ["one", " two"]
+
+    def test_a_command_that_prints_json_of_its_own(self) -> None:
+        talk = working().out(message("say:command", 20, "cat a.json"))
+        talk.out(message("say:command_output", 21, '{"output": "x"}'))
+        talk.out({"timestamp": 22, "type": "say", "say": "command_output", "metadata": [{"output": "y"}]})
+        started = {"executionId": "x", "status": "started", "pid": 7}
+        talk.out({"timestamp": 23, "type": "say", "say": "command_output", "metadata": started})
+        assert [one.delta for one in talk.told(ev.ToolExecutionOutput)] == ['{"output": "x"}', '\n[{"output":"y"}]']
 
     def test_the_command_is_over_a_moment_after_it_says_so(self) -> None:
         talk = asking().out(message("ask:command_output", 31, "a\n"))
@@ -491,6 +501,25 @@ class TestKilo:
         assert talk.texts("user", "assistant") == [("user", "go"), ("assistant", "so it is")]
         total = talk.state.usage.total
         assert (total.input, total.output, total.cost_usd, talk.unknown) == (7, 2, 0.5, 0)
+
+    def test_words_that_happen_to_be_json_are_moved_to_metadata_and_still_shown(self) -> None:
+        talk = StreamTalk("sayask").out({"timestamp": 2, "type": "say", "say": "text", "metadata": {"do": "it"}})
+        talk.out({"timestamp": 3, "type": "say", "say": "api_req_started", "metadata": {"request": "r"}})
+        talk.out({"timestamp": 4, "type": "say", "say": "text", "metadata": ["a", 1], "partial": False})
+        talk.out({"timestamp": 5, "type": "say", "say": "completion_result", "metadata": {"ok": True}})
+        assert talk.texts("user", "assistant") == [
+            ("user", '{"do":"it"}'),
+            ("assistant", '["a",1]'),
+            ("assistant", '{"ok":true}'),
+        ]
+        assert (talk.phase, talk.unknown) == ("completed", 0)
+
+    def test_the_prompt_is_echoed_before_the_first_request_and_a_request_with_figures_alone_is_none(self) -> None:
+        talk = StreamTalk("sayask").out({"timestamp": 2, "type": "say", "say": "text", "content": "go"})
+        talk.out({"timestamp": 3, "type": "say", "say": "api_req_started", "metadata": {"request": "r"}})
+        talk.out({"timestamp": 4, "type": "ask", "ask": "completion_result"})
+        talk.out({"timestamp": 5, "type": "say", "say": "api_req_started", "metadata": {"tokensIn": 5, "tokensOut": 2}})
+        assert (talk.phase, len(talk.told(ev.RequestStart)), talk.state.usage.total.input) == ("completed", 1, 5)
 
     def test_lines_of_its_own_interface(self) -> None:
         talk = StreamTalk("sayask").out({"source": "cli", "type": "system", "content": "hello", "timestamp": 1})
