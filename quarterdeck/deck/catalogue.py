@@ -43,6 +43,10 @@ class Catalogue:
         """The highest number that a gate ever had."""
         return max((row.last_gate for row in self._rows.values()), default=0)
 
+    def ids(self) -> list[str]:
+        """Newest first."""
+        return [name for _, name in reversed(self._order)]
+
     def rows(self) -> Iterator[Row]:
         return iter(self._rows.values())
 

@@ -273,6 +273,14 @@ class Deck:
         """All events of all sessions after a cursor, and whatever comes."""
         return self.feed.follow_all(since, types)
 
+    async def check(self) -> None:
+        """Raises unless the log can be used."""
+        self._refuse_if_closed()
+        for session in self._supervisor.sessions.values():
+            if session.record.trouble is not None:
+                raise session.record.trouble
+        await self._log.last_cursor()
+
     async def delete(self, session_id: str) -> None:
         """Removes a session and its log. Only one at rest can be removed."""
         self._refuse_if_closed()
@@ -297,6 +305,14 @@ class Deck:
     def view(self, session_id: str) -> View:
         """Its state as it is now."""
         return self._catalogue.view(session_id)
+
+    def has(self, session_id: str) -> bool:
+        """Whether there is one of this id."""
+        return session_id in self._catalogue
+
+    def session_ids(self) -> list[str]:
+        """All of them, newest first."""
+        return self._catalogue.ids()
 
     async def _session(self, session_id: str) -> Session:
         """From the log, unless it is in use already."""
@@ -330,11 +346,12 @@ class Deck:
         return View(stored.last_index, view.at, view.state), before if is_old else None
 
     def _live_view(self, session_id: str) -> View | None:
+        """What is durable: nothing else is told to anybody."""
         live = self._supervisor.sessions.get(session_id)
-        return live.view if live is not None and live.view.index else None
+        return live.record.durable if live is not None and live.record.durable.index else None
 
     def _in_use(self) -> list[str]:
-        return [name for name, session in self._supervisor.sessions.items() if session.view.index]
+        return [name for name, session in self._supervisor.sessions.items() if session.record.durable.index]
 
     def _at_rest(self) -> None:
         """Something ended; soon afterwards whoever has nothing to do is put back."""

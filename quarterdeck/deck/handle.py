@@ -52,12 +52,15 @@ class SessionHandle:
         """The evidence for every state."""
         return why(self.view)
 
+    async def whole_view(self) -> View:
+        """The view with its whole conversation, which a session at rest reads from the log."""
+        session = await self._deck.in_use(self.id)
+        await session.load()
+        return session.view
+
     async def timeline(self, limit: int = 200, before: int | None = None) -> list[Entry]:
         """What was said and done, the newest entries last."""
-        session = await self._deck.in_use(self.id)
-        entries = window(await session.timeline())
-        end = len(entries) if before is None else max(0, before)
-        return entries[max(0, end - limit) : end]
+        return window((await self.whole_view()).timeline, limit, before)
 
     async def view_at(self, index: int) -> View:
         """As it was after this event, folded from the log."""

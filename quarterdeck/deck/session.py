@@ -36,7 +36,6 @@ from quarterdeck.harness.drive import Capabilities, Decision
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.state import State
-from quarterdeck.kernel.timeline import Timeline
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import PAGE, Fence, Log, Row
 
@@ -137,11 +136,6 @@ class Session:
         return answer
 
     # --- the whole conversation
-
-    async def timeline(self) -> Timeline:
-        """What was said and done. A session that was at rest reads it from the log first."""
-        await self.load()
-        return self.view.timeline
 
     async def load(self) -> None:
         """Makes the timeline whole; the same reading serves all who ask meanwhile."""

@@ -30,7 +30,7 @@ class Change(Struct, frozen=True, omit_defaults=True, gc=False):
     id: str
     field: str | UnsetType = UNSET
     value: Any = UNSET
-    after: str | None | UnsetType = UNSET
+    after: str | UnsetType | None = UNSET
 
 
 def shown(view: View) -> dict[str, Any]:
@@ -185,7 +185,5 @@ def _append(entry: dict[str, Any], field: str, piece: str) -> None:
 #: Fields of an entry that JSON leaves out when they have these values.
 DEFAULTS: dict[str, Any] = {
     told: msgspec.to_builtins(default)
-    for told, default in zip(
-        Entry.__struct_encode_fields__[3:], Entry.__struct_defaults__, strict=True
-    )
+    for told, default in zip(Entry.__struct_encode_fields__[3:], Entry.__struct_defaults__, strict=True)
 }

@@ -1,0 +1,114 @@
+"""A reader of a stream behind a connection: live while it keeps up, from the log while it does not.
+
+A live reader is a sink of the tail: no task, no queue. When its connection does not take what it is sent, it leaves the
+tail and a task reads on from where it stands, page by page as the connection drains, until it has caught up. Either way
+it gets everything once and in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from quarterdeck.events import Event
+from quarterdeck.log.tail import Sink, Tail
+
+P = TypeVar("P", int, str)
+
+#: A connection that holds more unsent bytes than this is not given more.
+HIGH_WATER = 256 * 1024
+
+
+class Line(Protocol):
+    """A connection that takes bytes."""
+
+    def write(self, data: bytes) -> None:
+        """Never blocks; nothing happens when the connection is gone."""
+        ...
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes wait in it."""
+        ...
+
+    async def drained(self) -> None:
+        """Returns when there is room again; ConnectionResetError when it is gone."""
+        ...
+
+
+class Reader(Generic[P]):
+    """`read` gives a page of the log after a position; `send` makes bytes of a slice and writes them."""
+
+    def __init__(
+        self,
+        tail: Tail[P],
+        position: P,
+        line: Line,
+        read: Callable[[P], Awaitable[list[Event]]],
+        send: Callable[[Sequence[Event]], None],
+    ) -> None:
+        self._tail = tail
+        self._line = line
+        self._read = read
+        self._send = send
+        self._sink: Sink[P] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.position = position
+
+    @property
+    def is_live(self) -> bool:
+        return self._sink is not None
+
+    def begin(self) -> None:
+        """Reads from its position on."""
+        self._tail.readers += 1
+        self._catch_up()
+
+    def close(self) -> None:
+        """Reads no more."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._tail.readers -= 1
+        if self._sink is not None:
+            self._tail.detach(self._sink)
+        if self._task is not None:
+            self._task.cancel()
+
+    def _catch_up(self) -> None:
+        if self._sink is not None:
+            self._tail.detach(self._sink)
+            self._sink = None
+        if not self._is_closed:
+            self._task = asyncio.get_running_loop().create_task(self._from_log())
+
+    async def _from_log(self) -> None:
+        try:
+            while True:
+                events = self._tail.after(self.position)
+                if events is None:
+                    floor = self._tail.floor
+                    events = await self._read(self.position)
+                    if not events:
+                        # deltas that have been dropped: the tail is next
+                        self.position = max(self.position, floor)
+                        continue
+                if not events:
+                    break
+                self.position = self._tail.place(events[-1])
+                self._send(events)
+                await self._line.drained()
+        except ConnectionResetError:
+            return
+        self._task = None
+        if not self._is_closed:
+            self._sink = self._tail.attach(self._deliver, self.position)
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        if not events or self._line.unsent > HIGH_WATER:
+            self._catch_up()
+            return
+        self.position = self._tail.place(events[-1])
+        self._send(events)

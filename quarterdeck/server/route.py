@@ -1,0 +1,103 @@
+"""A route as data: what comes in, what goes out, what does it. The server and openapi.json are both made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from quarterdeck.deck.deck import Deck
+from quarterdeck.deck.handle import SessionHandle
+from quarterdeck.server.statuses import BadRequest
+from quarterdeck.server.tokens import Visitor
+
+Method: TypeAlias = Literal["GET", "POST", "PATCH", "DELETE"]
+
+
+class Keyed(Struct, frozen=True, kw_only=True):
+    """What every body may have: the caller's own key of the command."""
+
+    client_id: str = ""
+
+
+class Call(Struct, frozen=True):
+    """One request, read. `path` has what the address names, `query` and `body` are of the route's types."""
+
+    deck: Deck
+    visitor: Visitor
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+    client_id: str
+
+    @property
+    def session(self) -> SessionHandle:
+        """The session of the address; NoSuchSession."""
+        return self.deck.session(self.path["id"])
+
+
+Handle: TypeAlias = Callable[[Call], Awaitable[Any]]
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """`errors` are the codes that this route may answer with besides those that every route may."""
+
+    method: Method
+    path: str
+    says: str
+    handle: Handle
+    answer: Any = None
+    status: int = 200
+    query: type[Struct] | None = None
+    body: type[Struct] | None = None
+    errors: tuple[int, ...] = ()
+    example: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """For clients: `post_sessions_id_prompt`."""
+        words = [word.strip("{}") for word in self.path.split("/") if word]
+        return "_".join([self.method.lower(), *words])
+
+
+class Table:
+    """Routes by the order in which they are told."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+
+    def add(self, method: Method, path: str, says: str, **details: Any) -> Callable[[Handle], Handle]:
+        """A decorator: this function handles that."""
+
+        def register(handle: Handle) -> Handle:
+            self.routes.append(Route(method=method, path=path, says=says, handle=handle, **details))
+            return handle
+
+        return register
+
+
+def read_body(kind: type[Struct], data: bytes) -> Any:
+    """The body of a request; BadRequest names the field that is wrong. No body is an empty object."""
+    try:
+        return msgspec.json.decode(data or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        raise BadRequest(_said(str(error)), "See /openapi.json for the fields.") from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise BadRequest(f"the body is no JSON: {error}", "Send one JSON object in UTF-8.") from None
+
+
+def read_query(kind: type[Struct], found: Mapping[str, str]) -> Any:
+    """The parameters of an address, which are all texts."""
+    try:
+        return msgspec.convert(dict(found), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadRequest(_said(str(error)), "See /openapi.json for the parameters.") from None
+
+
+def _said(message: str) -> str:
+    """msgspec's words with the field in front."""
+    what, _, where = message.partition(" - at `$")
+    field = where.rstrip("`").lstrip(".")
+    return f"{field}: {what}" if field else what

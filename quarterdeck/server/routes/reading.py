@@ -1,0 +1,146 @@
+"""What can be read: the conversation, the evidence, events, attention."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Raw, Struct
+
+from quarterdeck.events import encode_event
+from quarterdeck.harness import registry
+from quarterdeck.kernel.summary import Summary, UsageShown, usage_shown
+from quarterdeck.kernel.timeline import window
+from quarterdeck.kernel.usage import Ledger
+from quarterdeck.kernel.view import View, why
+from quarterdeck.server.route import Call, Table
+from quarterdeck.server.shapes import EventPage, Evidence, TimelinePage
+
+TABLE = Table()
+_MOST = 1000
+Index = Annotated[int, Meta(ge=0, le=(1 << 53))]
+
+
+class TimelineQuery(Struct, frozen=True, kw_only=True):
+    """`at` shows it as it was after that event; `before` is a place among all entries, to page backwards."""
+
+    at: Index | None = None
+    before: Index | None = None
+    limit: Annotated[int, Meta(ge=1, le=_MOST)] = 200
+
+
+@TABLE.add(
+    "GET", "/sessions/{id}/timeline", "What was said and done", query=TimelineQuery, answer=TimelinePage, errors=(404,)
+)
+async def timeline(call: Call) -> TimelinePage:
+    query: TimelineQuery = call.query
+    view = await _view(call, query.at)
+    entries = window(view.timeline, query.limit, query.before)
+    return TimelinePage(tuple(entries), view.index, view.timeline.streaming)
+
+
+async def _view(call: Call, at: int | None) -> View:
+    if at is not None:
+        return await call.session.view_at(at)
+    return await call.session.whole_view()
+
+
+class MessagesQuery(Struct, frozen=True, kw_only=True):
+    """`since` is a time in milliseconds."""
+
+    since: Annotated[int, Meta(ge=0)] = 0
+
+
+@TABLE.add(
+    "GET",
+    "/sessions/{id}/messages",
+    "What was said since a time",
+    query=MessagesQuery,
+    answer=TimelinePage,
+    errors=(404,),
+)
+async def messages(call: Call) -> TimelinePage:
+    view = await _view(call, None)
+    later = [entry for entry in window(view.timeline) if entry.at > call.query.since]
+    return TimelinePage(tuple(later), view.index, view.timeline.streaming)
+
+
+class AtQuery(Struct, frozen=True, kw_only=True):
+    """`at` is the index of an event."""
+
+    at: Index | None = None
+
+
+@TABLE.add("GET", "/sessions/{id}/why", "The evidence for each state", query=AtQuery, answer=Evidence, errors=(404,))
+async def evidence(call: Call) -> Evidence:
+    view = call.session.view if call.query.at is None else await call.session.view_at(call.query.at)
+    return Evidence(view.index, why(view))
+
+
+class Stats(Struct, frozen=True):
+    """What a session used, as far as it is known."""
+
+    usage: Ledger
+    shown: UsageShown
+
+
+@TABLE.add("GET", "/sessions/{id}/stats", "What it used", answer=Stats, errors=(404,))
+async def stats(call: Call) -> Stats:
+    ledger = call.session.view.state.usage
+    return Stats(ledger, usage_shown(ledger))
+
+
+class Needing(Struct, frozen=True):
+    """The sessions that want a person, the most urgent first."""
+
+    sessions: tuple[Summary, ...]
+
+
+@TABLE.add("GET", "/attention", "Who waits for a person", answer=Needing)
+async def attention(call: Call) -> Needing:
+    return Needing(tuple(call.deck.attention()))
+
+
+class AgentShown(Struct, frozen=True):
+    """An agent that this deck knows; `driven` when it can be started from here."""
+
+    name: str
+    driven: bool
+
+
+class Agents(Struct, frozen=True):
+    """All of them."""
+
+    agents: tuple[AgentShown, ...]
+
+
+@TABLE.add("GET", "/agents", "The agents that are known", answer=Agents)
+async def agents(_: Call) -> Agents:
+    return Agents(tuple(AgentShown(name, name in registry.HARNESSES) for name in registry.known()))
+
+
+class RuleShown(Struct, frozen=True):
+    """A rule that decides approvals by itself."""
+
+    id: str
+    text: str
+    scope: str
+    created_at: int
+
+
+class Rules(Struct, frozen=True):
+    """Those of the user and of repositories; a session's own are in its log."""
+
+    rules: tuple[RuleShown, ...]
+
+
+@TABLE.add("GET", "/rules", "The rules that decide approvals", answer=Rules)
+async def rules(call: Call) -> Rules:
+    found = call.deck.house.rules.rules()
+    return Rules(tuple(RuleShown(one.id, one.text, one.scope, one.created_at) for one in found))
+
+
+async def event_page(call: Call, since: int, types: tuple[str, ...] | None, limit: int) -> EventPage:
+    """`GET /sessions/ID/events` for a client that wants an answer and no stream."""
+    events = await call.session.events(since, min(limit, _MOST), types)
+    encoded: tuple[Any, ...] = tuple(Raw(encode_event(event)) for event in events)
+    return EventPage(encoded, events[-1].index if events else since)

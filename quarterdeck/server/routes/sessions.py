@@ -1,0 +1,135 @@
+"""Sessions themselves: make, list, show, change, remove."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from quarterdeck.deck.answers import Done
+from quarterdeck.events import Image
+from quarterdeck.kernel.roster import PAGE, Filter
+from quarterdeck.server.route import Call, Keyed, Table
+from quarterdeck.server.shapes import SessionPage, SessionView, session_view
+
+TABLE = Table()
+Name = Annotated[str, Meta(max_length=100)]
+
+
+class Create(Keyed, frozen=True, kw_only=True):
+    """A new session. `env` is the agent's whole environment; it is never logged and never returned."""
+
+    agent: str
+    prompt: str | None = None
+    images: tuple[Image, ...] = ()
+    cwd: str = "."
+    model: str = ""
+    name: Name = ""
+    mode: str = ""
+    env: dict[str, str] | None = None
+    record: bool = False
+
+
+@TABLE.add(
+    "POST",
+    "/sessions",
+    "Starts a session",
+    body=Create,
+    answer=SessionView,
+    status=201,
+    errors=(409, 413),
+    example={"agent": "demo", "prompt": "Say hello", "cwd": "."},
+)
+async def create(call: Call) -> Struct:
+    body: Create = call.body
+    handle = await call.deck.create(
+        body.agent,
+        body.prompt,
+        images=body.images,
+        cwd=body.cwd,
+        model=body.model,
+        name=body.name,
+        mode=body.mode,
+        env=body.env,
+        record=body.record,
+        client_id=call.client_id,
+    )
+    return session_view(handle.view)
+
+
+class ListQuery(Struct, frozen=True, kw_only=True):
+    """`status` is one or several with commas between; `q` is part of a name, a folder or the last words."""
+
+    status: str = ""
+    archived: bool = False
+    agent: str = ""
+    cwd: str = ""
+    q: str = ""
+    limit: Annotated[int, Meta(ge=1, le=200)] = PAGE
+    cursor: str = ""
+
+
+@TABLE.add("GET", "/sessions", "Lists sessions, newest first", query=ListQuery, answer=SessionPage)
+async def listing(call: Call) -> SessionPage:
+    query: ListQuery = call.query
+    wanted = Filter(
+        status=tuple(one for one in query.status.split(",") if one),
+        archived=query.archived,
+        agent=query.agent,
+        cwd=query.cwd,
+        q=query.q,
+    )
+    page = call.deck.list(wanted, limit=query.limit, cursor=query.cursor)
+    return SessionPage(page.sessions, page.next_cursor, page.badge)
+
+
+@TABLE.add("GET", "/sessions/{id}", "Shows a session", answer=SessionView, errors=(404,))
+async def show(call: Call) -> Struct:
+    return session_view(call.session.view)
+
+
+class Changed(Keyed, frozen=True, kw_only=True):
+    """What is left out stays. `snoozed_until` 0 or null wakes; `read_index` is the last event that a person saw."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)] | UnsetType = UNSET
+    mode: str | UnsetType = UNSET
+    pinned: bool | UnsetType = UNSET
+    snoozed_until: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
+    read_index: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+
+
+@TABLE.add(
+    "PATCH",
+    "/sessions/{id}",
+    "Renames, pins, snoozes, or changes the mode",
+    body=Changed,
+    answer=SessionView,
+    errors=(404, 409),
+    example={"name": "Fix the build"},
+)
+async def change(call: Call) -> Struct:
+    """One key stands for up to three commands, so each has the key with its own name."""
+    body: Changed = call.body
+    session = call.session
+    if body.name is not UNSET:
+        await session.rename(body.name, client_id=_part(call, "name"))
+    if body.mode is not UNSET:
+        await session.switch_mode(body.mode, client_id=_part(call, "mode"))
+    if (body.pinned, body.snoozed_until, body.read_index) != (UNSET, UNSET, UNSET):
+        await session.mark(
+            pinned=None if body.pinned is UNSET else body.pinned,
+            snoozed_until=None if body.snoozed_until is UNSET else body.snoozed_until or 0,
+            read_index=None if body.read_index is UNSET else body.read_index,
+            client_id=_part(call, "mark"),
+        )
+    return session_view(session.view)
+
+
+def _part(call: Call, name: str) -> str:
+    return f"{call.client_id}/{name}" if call.client_id else ""
+
+
+@TABLE.add("DELETE", "/sessions/{id}", "Removes a session and its log", status=204, errors=(404, 409))
+async def remove(call: Call) -> Done:
+    await call.session.delete()
+    return Done()

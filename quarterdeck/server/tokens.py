@@ -1,0 +1,164 @@
+"""Who may come in: tokens with a role. Of every token but the first only a hash is kept.
+
+`token` (0600) is the owner's own, made at the first start; the command line reads it. Others are made by name, for a
+phone or a script, and can be revoked one by one; they are shown once, when they are made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from quarterdeck.errors import QuarterdeckError
+
+Role: TypeAlias = Literal["view", "operate"]
+
+OWNER = "owner"
+_LENGTH = 32
+
+
+class TokensUnreadable(QuarterdeckError):
+    """The file of tokens is damaged. Nobody but the owner gets in until it is mended."""
+
+    code = "tokens_unreadable"
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path}: {why}", "Mend the file, or remove it: then only the owner's token is left.")
+
+
+class NoSuchToken(QuarterdeckError):
+    """No token of this name."""
+
+    code = "no_such_token"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no token is called {name!r}", "`qd devices` lists them.")
+
+
+class TokenExists(QuarterdeckError):
+    """A token of this name is there already."""
+
+    code = "token_exists"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"a token is called {name!r} already", "Choose another name, or revoke that one first.")
+
+
+class Named(Struct, frozen=True):
+    """A token as it is kept."""
+
+    name: str
+    role: Role
+    hash: str
+    created_at: int
+
+
+class Visitor(Struct, frozen=True):
+    """Who is behind a request."""
+
+    name: str
+    role: Role
+
+
+def _hashed(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
+
+
+class Tokens:
+    """The tokens of a home. Other processes may change the files; every look sees what they hold."""
+
+    def __init__(self, home: Path) -> None:
+        self._owner_file = home / "token"
+        self._file = home / "tokens.json"
+        self._seen: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None] | None = None
+        self._known: tuple[Named, ...] = ()
+        self._owner_hash = ""
+
+    def owner(self) -> str:
+        """The owner's token, made if there is none."""
+        try:
+            return self._owner_file.read_text("ascii").strip()
+        except FileNotFoundError:
+            return self.rotate()
+
+    def rotate(self) -> str:
+        """A new token for the owner; the old one is worth nothing from now on."""
+        token = secrets.token_urlsafe(_LENGTH)
+        _write_private(self._owner_file, f"{token}\n".encode())
+        return token
+
+    def create(self, name: str, role: Role, now: int) -> str:
+        """A token of another name, which is told this once only."""
+        named = self.named()
+        if name == OWNER or any(one.name == name for one in named):
+            raise TokenExists(name)
+        token = secrets.token_urlsafe(_LENGTH)
+        self._keep((*named, Named(name, role, _hashed(token), now)))
+        return token
+
+    def revoke(self, name: str) -> None:
+        """It is worth nothing from now on."""
+        named = self.named()
+        kept = tuple(one for one in named if one.name != name)
+        if len(kept) == len(named):
+            raise NoSuchToken(name)
+        self._keep(kept)
+
+    def named(self) -> tuple[Named, ...]:
+        """All but the owner's."""
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=tuple[Named, ...])
+        except FileNotFoundError:
+            return ()
+        except (msgspec.MsgspecError, OSError, UnicodeError) as error:
+            raise TokensUnreadable(self._file, str(error)) from None
+
+    def visitor(self, token: str) -> Visitor | None:
+        """Who this token belongs to. Every kept hash is compared, so that the time tells nothing."""
+        self._look()
+        hashed = _hashed(token)
+        found: Visitor | None = None
+        if hmac.compare_digest(hashed, self._owner_hash):
+            found = Visitor(OWNER, "operate")
+        for one in self._known:
+            if hmac.compare_digest(hashed, one.hash):
+                found = Visitor(one.name, one.role)
+        return found
+
+    def _look(self) -> None:
+        seen = (_stamp(self._owner_file), _stamp(self._file))
+        if seen != self._seen:
+            self._owner_hash = _hashed(self.owner())
+            self._known = self.named()
+            self._seen = (_stamp(self._owner_file), _stamp(self._file))
+
+    def _keep(self, named: tuple[Named, ...]) -> None:
+        _write_private(self._file, msgspec.json.encode(named))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    """Whole or not at all, and never readable by others, not even for a moment."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        os.fchmod(descriptor, 0o600)
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(name, path)
