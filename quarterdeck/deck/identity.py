@@ -17,8 +17,8 @@ NONCE = "QUARTERDECK_NONCE"
 
 _PROC = "/proc"
 _HAS_PROC = os.path.exists("/proc/self/stat")
-#: Field 22 of /proc/PID/stat, counted after the command's closing parenthesis.
-_START_FIELD = 19
+#: Fields 5 and 22 of /proc/PID/stat, counted after the command's closing parenthesis.
+_GROUP_FIELD, _START_FIELD = 2, 19
 
 
 class Identity(NamedTuple):
@@ -51,14 +51,19 @@ def start_time(pid: int) -> int | None:
     """When the kernel started this process, in its own unit; None when it is gone."""
     if not _HAS_PROC:
         return ps().get(pid, (0, None))[1]
+    fields = _stat(pid)
+    return int(fields[_START_FIELD]) if fields else None
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What follows the command in /proc/PID/stat; nothing when it has ended, also when its exit code is still to be
+    fetched (a zombie)."""
     try:
         with open(f"{_PROC}/{pid}/stat", "rb") as file:
-            stat = file.read()
+            fields = file.read().rpartition(b")")[2].split()
     except OSError:
-        return None
-    fields = stat.rpartition(b")")[2].split()
-    # a zombie has ended; only its exit code is still to be fetched
-    return None if fields[0] in b"ZX" else int(fields[_START_FIELD])
+        return []
+    return fields if fields and fields[0] not in b"ZX" else []
 
 
 def is_alive(identity: Identity) -> bool:
@@ -83,6 +88,16 @@ def carriers_of_home(home_id: str) -> list[Identity]:
     """Who carries the nonce of any launch from this home."""
     prefix = _home_prefix(home_id)
     return _carriers(lambda nonce: nonce.startswith(prefix))
+
+
+def members(group: int) -> list[Identity]:
+    """Who is in this process group."""
+    found = ((pid, _stat(pid)) for pid in _pids())
+    return [
+        Identity(pid, int(fields[_START_FIELD]), "")
+        for pid, fields in found
+        if fields and int(fields[_GROUP_FIELD]) == group
+    ]
 
 
 def _carriers(matches: Callable[[str], bool]) -> list[Identity]:

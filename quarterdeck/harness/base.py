@@ -112,6 +112,8 @@ class BookTranslator:
             self.book.process_starting()
         elif event == "signal":
             self.book.stop_asked = True
+        elif event == "note":
+            self.book.notice(text_of(found, "warning"), "warning", "process")
         elif event == "exit":
             code, signal = exit_of(found.get("code"), found.get("signal"))
             self.on_exit(code, signal)

@@ -30,6 +30,7 @@ _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NOT_JSON = (ValueError, RecursionError)
 #: An object longer than this was never one: prose that happens to begin with a brace must not be held for ever.
 _HELD_LINES = 20_000
+_HELD_CHARACTERS = 32 << 20
 
 _whole = msgspec.json.Decoder(cast("type[Any]", Any))
 _prefix = json.JSONDecoder()
@@ -66,6 +67,7 @@ class LineBuffer:
         self._tail = b""
         self._held: list[str] = []
         self._depth = 0
+        self._held_characters = 0
 
     def feed(self, data: bytes) -> list[Piece]:
         """The pieces that these bytes complete."""
@@ -86,8 +88,11 @@ class LineBuffer:
     def reset(self) -> None:
         """What is left belongs to nobody any more."""
         self._tail = b""
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._held.clear()
-        self._depth = 0
+        self._depth = self._held_characters = 0
 
     def _line(self, line: bytes, found: list[Piece]) -> None:
         if not self._held and line[:1] == b"{" and (one := object_in(line)) is not None:
@@ -119,9 +124,11 @@ class LineBuffer:
 
     def _hold(self, text: str, found: list[Piece]) -> None:
         self._held.append(text)
+        self._held_characters += len(text)
         bare = _QUOTED.sub("", text)
         self._depth += bare.count("{") - bare.count("}")
-        if self._depth <= 0 or '"' in bare or len(self._held) > _HELD_LINES:
+        too_long = len(self._held) > _HELD_LINES or self._held_characters > _HELD_CHARACTERS
+        if self._depth <= 0 or '"' in bare or too_long:
             self._close(found)
 
     def _close(self, found: list[Piece]) -> None:
@@ -131,11 +138,9 @@ class LineBuffer:
             self._give_up(found)
             return
         found.append(one)
-        self._held.clear()
-        self._depth = 0
+        self._let_go()
 
     def _give_up(self, found: list[Piece]) -> None:
         """The held lines were prose."""
         found.extend(line for held in self._held if (line := held.strip()))
-        self._held.clear()
-        self._depth = 0
+        self._let_go()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal, TypeAlias
 
 from quarterdeck import events as ev
 from quarterdeck.events import Image, Json
@@ -10,6 +11,9 @@ from quarterdeck.harness.base import BookTranslator, Object, Signal, ignored, ob
 from quarterdeck.harness.drive import CannotDo, Capabilities, Decision, Lines, Spawn, Start
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
+
+Method: TypeAlias = Literal["select", "confirm", "input", "editor"]
+_METHODS: dict[str, Method] = {"select": "select", "confirm": "confirm", "input": "input", "editor": "editor"}
 
 
 class TestTranslator(BookTranslator):
@@ -24,7 +28,7 @@ class TestTranslator(BookTranslator):
 
     def read_line(self, data: Json) -> bool:
         line = object_of(data)
-        reader = getattr(self, f"on_{text_of(line, 'type')}", None)
+        reader = getattr(self, f"told_{text_of(line, 'type')}", None)
         if reader is None:
             return ignored(data) if isinstance(data, str) else False
         reader(line)
@@ -34,21 +38,24 @@ class TestTranslator(BookTranslator):
         """What we answered is known before the agent says that it heard it."""
         line = object_of(data)
         name = text_of(line, "id")
-        if text_of(line, "op") == "answer" and name in self.asked:
-            if self.asked[name] == "approval":
-                self.book.resolve(name, "approved" if line.get("allow") else "rejected", by=text_of(line, "by"))
-            else:
-                self.book.answer(name, line.get("text"), by=text_of(line, "by"), message_id=text_of(line, "message_id"))
+        kind = self.asked.get(name) if text_of(line, "op") == "answer" else None
+        by = text_of(line, "by")
+        if kind == "approval":
+            self.book.resolve(name, "approved" if line.get("allow") else "rejected", by=by)
+        elif kind == "question":
+            self.book.answer(name, line.get("text"), by=by, message_id=text_of(line, "message_id"))
+        elif kind == "dialog":
+            self.book.close_dialog(name, line.get("value"), "cancelled" if line.get("cancelled") else "answered", by)
         return True
 
-    def on_ready(self, line: Object) -> None:
+    def told_ready(self, line: Object) -> None:
         self.book.ready(text_of(line, "session"), "test-model", "1", ("steer",), resumable=True)
 
-    def on_turn_start(self, line: Object) -> None:
+    def told_turn_start(self, line: Object) -> None:
         self.book.prompt(text_of(line, "text"), text_of(line, "id"))
         self.book.request()
 
-    def on_turn_end(self, line: Object) -> None:
+    def told_turn_end(self, line: Object) -> None:
         outcome = text_of(line, "outcome")
         if outcome == "interrupted":
             self.book.abort("interrupted")
@@ -57,47 +64,61 @@ class TestTranslator(BookTranslator):
         else:
             self.book.end()
 
-    def on_text(self, line: Object) -> None:
+    def told_text(self, line: Object) -> None:
         self.book.text(text_of(line, "id"), 0, text_of(line, "delta"))
 
-    def on_text_end(self, line: Object) -> None:
+    def told_text_end(self, line: Object) -> None:
         self.book.message_done(text_of(line, "id"))
 
-    def on_thought(self, line: Object) -> None:
+    def told_thought(self, line: Object) -> None:
         self.book.thinking(text_of(line, "id"), 0, text_of(line, "delta"))
 
-    def on_thought_end(self, line: Object) -> None:
+    def told_thought_end(self, line: Object) -> None:
         self.book.message_done(text_of(line, "id"))
 
-    def on_call(self, line: Object) -> None:
+    def told_call(self, line: Object) -> None:
         self.book.announce(text_of(line, "id"), text_of(line, "name"), line.get("args"))
 
-    def on_call_start(self, line: Object) -> None:
+    def told_call_start(self, line: Object) -> None:
         self.book.start_call(text_of(line, "id"), text_of(line, "name"), line.get("args"))
 
-    def on_call_end(self, line: Object) -> None:
+    def told_call_end(self, line: Object) -> None:
         self.book.end_call(text_of(line, "id"), bool(line.get("ok")), line.get("result"))
 
-    def on_may_i(self, line: Object) -> None:
+    def told_may_i(self, line: Object) -> None:
         name = text_of(line, "id")
         self.asked[name] = "approval"
         self.book.ask(name, text_of(line, "name"), line.get("args"), text_of(line, "call"), "command")
 
-    def on_question(self, line: Object) -> None:
+    def told_question(self, line: Object) -> None:
         name = text_of(line, "id")
         self.asked[name] = "question"
         self.book.question(name, text_of(line, "text"))
 
-    def on_heard(self, line: Object) -> None:
+    def told_dialog(self, line: Object) -> None:
+        name, found = text_of(line, "id"), text_of(line, "method")
+        self.asked[name] = "dialog"
+        self.book.dialog(name, _METHODS.get(found, "confirm"), text_of(line, "title"))
+
+    def told_background(self, line: Object) -> None:
+        self.book.background_start("shell", text_of(line, "id"), text_of(line, "title"))
+
+    def told_background_end(self, line: Object) -> None:
+        self.book.background_end(text_of(line, "id"), bool(line.get("ok")))
+
+    def told_heard(self, line: Object) -> None:
         self.asked.pop(text_of(line, "id"), None)
 
-    def on_steered(self, line: Object) -> None:
+    def told_steered(self, line: Object) -> None:
         self.book.write(ev.SteeringApplied(refs=(text_of(line, "id"),), count=1, turn_id=self.book.turn or None))
 
-    def on_model(self, line: Object) -> None:
+    def told_model(self, line: Object) -> None:
         self.book.write(ev.ModelSwitched(to=text_of(line, "model")))
 
-    def on_complaint(self, line: Object) -> None:
+    def told_deaf(self, line: Object) -> None:
+        """That it hears nothing any more is for a test to know."""
+
+    def told_complaint(self, line: Object) -> None:
         self.book.notice(text_of(line, "text"), "warning")
 
 
@@ -107,7 +128,13 @@ class TestDriver:
     __test__ = False
 
     capabilities = Capabilities(
-        steer=True, approvals=True, questions=True, resume=True, switch_model=True, modes=("ask", "auto")
+        steer=True,
+        approvals=True,
+        questions=True,
+        dialogs=True,
+        resume=True,
+        switch_model=True,
+        modes=("ask", "auto"),
     )
 
     def spawn(self, start: Start) -> Spawn:
@@ -132,6 +159,9 @@ class TestDriver:
     def answer(self, gate: Gate, decision: Decision) -> Lines:
         if gate.kind == "approval":
             return [{"op": "answer", "id": gate.ref, "allow": decision.status == "approved"}]
+        if gate.kind == "dialog":
+            cancelled = decision.status == "cancelled"
+            return [{"op": "answer", "id": gate.ref, "value": decision.answer, "cancelled": cancelled}]
         return [{"op": "answer", "id": gate.ref, "text": decision.answer}]
 
     def switch_model(self, model: str) -> Lines:
@@ -147,7 +177,7 @@ class TestDriver:
         raise CannotDo("test", "run shell commands of yours")
 
     def farewell(self) -> Lines:
-        return [{"op": "interrupt"}]
+        return [{"op": "bye"}]
 
 
 def harness(agent: str) -> Harness:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import os
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from quarterdeck import events as ev
 from quarterdeck.deck.identity import Identity, descendants_of_launch, is_alive, start_time
-from quarterdeck.deck.process import AgentProcess
+from quarterdeck.deck.pipes import WRITE_LIMIT
+from quarterdeck.deck.process import AgentProcess, CannotStart, NoSuchFolder
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness.base import Signal
-from quarterdeck.harness.drive import Start
-from quarterdeck.testing.harness import TestDriver
+from quarterdeck.harness.drive import NotInstalled, Spawn, Start
+from quarterdeck.testing.harness import TestDriver, TestTranslator
 
 Work = Callable[["Rig"], Awaitable[None]]
 
@@ -48,12 +54,14 @@ class Rig:
         self.process.write(self.driver.prompt(text, "m1"))
 
 
-def run(folder: Path, work: Work) -> None:
+def run(folder: Path, work: Work, spawn: Spawn | None = None, environment: dict[str, str] | None = None) -> None:
     async def main() -> None:
         rig = Rig()
-        spawn = rig.driver.spawn(Start(cwd=str(folder)))
+        told = spawn or rig.driver.spawn(Start(cwd=str(folder)))
         nonce = f"{os.getpid()}-{time.monotonic_ns()}"
-        rig.process = await AgentProcess.start(spawn, str(folder), dict(os.environ), nonce, rig.hear)
+        rig.process = await AgentProcess.start(
+            told, str(folder), {**os.environ, **(environment or {})}, nonce, rig.hear
+        )
         try:
             await work(rig)
         finally:
@@ -61,6 +69,17 @@ def run(folder: Path, work: Work) -> None:
             await asyncio.wait([rig.process.exited])
 
     asyncio.run(main())
+
+
+def program(text: str) -> Spawn:
+    return Spawn(argv=(sys.executable, "-c", text))
+
+
+@pytest.fixture(params=["pidfd", "thread"])
+def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to learn of an end."""
+    if request.param == "thread":
+        monkeypatch.delattr(os, "pidfd_open")
 
 
 def test_it_speaks_and_is_heard(tmp_path: Path) -> None:
@@ -73,8 +92,11 @@ def test_it_speaks_and_is_heard(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+# --- the end
+
+
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("crash", -9)])
-def test_its_exit_is_the_last_thing_heard(tmp_path: Path, script: str, code: int) -> None:
+def test_its_exit_is_the_last_thing_heard(tmp_path: Path, watched: None, script: str, code: int) -> None:
     async def work(rig: Rig) -> None:
         rig.prompt(f"say goodbye; {script}")
         assert await rig.process.exited == code
@@ -85,7 +107,7 @@ def test_its_exit_is_the_last_thing_heard(tmp_path: Path, script: str, code: int
 
 
 @pytest.mark.parametrize("script", ["", "hang", "child 300", "orphan 300", "child 300; orphan 300; hang"])
-def test_a_stop_leaves_nothing_behind(tmp_path: Path, script: str) -> None:
+def test_a_stop_leaves_nothing_behind(tmp_path: Path, watched: None, script: str) -> None:
     async def work(rig: Rig) -> None:
         await rig.until("stdout", "ready")
         if script:
@@ -93,22 +115,95 @@ def test_a_stop_leaves_nothing_behind(tmp_path: Path, script: str) -> None:
             await rig.until("stdout", "turn_start")
             for number in range(script.count("300")):
                 await rig.until("stdout", "call_end", number + 1)
-        await rig.process.stop(rig.driver.farewell(), grace=5)
+        assert await rig.process.stop(rig.driver.farewell(), grace=5)
         assert not is_alive(rig.process.identity)
-        assert _settled(rig.process.identity.nonce) == []
+        assert descendants_of_launch(rig.process.identity.nonce) == []
+        assert rig.signals[-1].data["event"] == "exit"
 
     run(tmp_path, work)
 
 
-def test_one_that_does_not_listen_is_killed_after_the_grace(tmp_path: Path) -> None:
+#: What the agent is deaf to, which makes the next step of the stop end it: its exit code, and whether its input was closed.
+STAGES = [
+    ("hang", 0, False),
+    ("ignore bye", 0, True),
+    ("ignore bye; ignore eof", -15, True),
+    ("ignore bye; ignore eof; hang", -15, True),
+    ("ignore bye; ignore eof; ignore term; hang", -9, True),
+    ("deaf", -9, True),
+]
+
+
+@pytest.mark.parametrize(("script", "code", "closed"), STAGES)
+def test_each_step_of_a_stop_is_taken_only_if_the_one_before_did_not_end_it(
+    tmp_path: Path, script: str, code: int, closed: bool
+) -> None:
     async def work(rig: Rig) -> None:
         await rig.until("stdout", "ready")
-        rig.prompt("deaf")
-        await rig.until("stdout", "turn_start")
-        await rig.process.stop(rig.driver.farewell(), grace=0.5)
+        rig.prompt(f"{script}; say done" if "hang" not in script else script.replace("hang", "say done; hang"))
+        await rig.until("stdout", "deaf" if script == "deaf" else "text_end")
+        assert await rig.process.stop(rig.driver.farewell(), grace=5 if code == 0 else 1)
+        assert rig.process.exited.result() == code
+        assert ({"event": "stdin_closed"} in rig.of("proc")) is closed
+        assert rig.of("stdin")[-1] == {"op": "bye"}
         assert not is_alive(rig.process.identity)
 
     run(tmp_path, work)
+
+
+def test_without_a_farewell_the_input_is_closed_at_once(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        await rig.until("stdout", "ready")
+        assert await rig.process.stop([], grace=5)
+        assert rig.process.exited.result() == 0
+        assert [one["event"] for one in rig.of("proc")] == ["start", "signal", "stdin_closed", "exit"]
+        assert await rig.process.stop(rig.driver.farewell(), grace=5)
+        assert len(rig.of("proc")) == 4  # a second stop of what is gone says nothing
+
+    run(tmp_path, work)
+
+
+BARE = (
+    "import subprocess; p = subprocess.Popen(['sleep', '300'], env={}, start_new_session=%s); print(p.pid, flush=True)"
+)
+
+
+def test_what_dropped_the_nonce_goes_with_the_group_when_the_agent_ends_by_itself(
+    tmp_path: Path, watched: None
+) -> None:
+    async def work(rig: Rig) -> None:
+        child = int(await rig.until("stdout"))
+        assert await rig.process.exited == 0
+        assert start_time(child) is None
+
+    run(tmp_path, work, program(BARE % False))
+
+
+def test_what_dropped_the_nonce_and_left_the_group_goes_when_the_agent_is_stopped(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        child = int(await rig.until("stdout"))
+        assert await rig.process.stop([], grace=1)
+        assert start_time(child) is None
+
+    run(tmp_path, work, program(BARE % True + "; input()"))
+
+
+def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        rig = Rig()
+        nonce = f"given-up-{time.monotonic_ns()}"
+        start = AgentProcess.start(
+            rig.driver.spawn(Start(cwd=str(tmp_path))), str(tmp_path), dict(os.environ), nonce, rig.hear
+        )
+        task = asyncio.ensure_future(start)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [one["event"] for one in rig.of("proc")] == ["start", "exit"]
+        assert descendants_of_launch(nonce) == []
+
+    asyncio.run(main())
 
 
 def test_a_pid_that_comes_again_is_somebody_else() -> None:
@@ -129,9 +224,194 @@ def test_long_lines_come_whole(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def _settled(nonce: str) -> list[int]:
-    """Killed processes take a moment to vanish from the table."""
-    until = time.monotonic() + 10
-    while (left := descendants_of_launch(nonce)) and time.monotonic() < until:
-        time.sleep(0.01)
-    return left
+# --- speaking to one that does not listen
+
+
+def test_what_an_agent_does_not_read_waits_up_to_a_limit_and_then_is_refused(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        await rig.until("stdout", "ready")
+        rig.prompt("deaf")
+        await rig.until("stdout", "deaf")
+        taken = 0
+        while rig.process.write([{"op": "steer", "text": "x" * 1_000_000}]):
+            taken += 1
+            assert taken < 20
+        assert taken >= 4
+        assert WRITE_LIMIT < rig.process.unread < WRITE_LIMIT + 2_000_000
+        assert len(rig.of("stdin")) == taken + 1  # what was refused was not said
+        assert await rig.process.stop(rig.driver.farewell(), grace=0.5)
+
+    run(tmp_path, work)
+
+
+def test_one_large_text_is_always_taken(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        await rig.until("stdout", "ready")
+        assert rig.process.write(rig.driver.prompt("x" * (WRITE_LIMIT * 3), "m1"))
+        assert len((await rig.until("stdout", "text_end"))["text"]) == WRITE_LIMIT * 3 + 1
+        assert rig.process.unread == 0
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_input_that_breaks_is_no_failure_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, debug: bool
+) -> None:
+    async def work(rig: Rig) -> None:
+        asyncio.get_running_loop().set_debug(debug)
+        await rig.until("stdout")
+        tries = 0
+        while rig.process.write([{"op": "prompt", "text": "x" * 100_000}]) and tries < 10_000:
+            await asyncio.sleep(0)
+            tries += 1
+        assert is_alive(rig.process.identity)
+        assert await rig.process.stop([{"op": "bye"}], grace=0.5)
+        assert not rig.process.write([{"op": "prompt"}])
+        assert rig.signals[-1].data == {"event": "exit", "code": -15}
+
+    run(tmp_path, work, program("import os, time; os.close(0); print('shut', flush=True); time.sleep(300)"))
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING or record.exc_info] == []
+
+
+def test_half_a_surrogate_pair_that_an_agent_sent_goes_back_as_it_came(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        await rig.until("stdout", "ready")
+        rig.prompt("say \ud800 \x00")
+        assert (await rig.until("stdout", "text_end"))["text"] == "\ud800 \x00 "
+
+    run(tmp_path, work)
+
+
+# --- listening to one that says too much
+
+
+def test_an_agent_waits_while_nobody_reads(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        await rig.until("stdout", "ready")
+        rig.prompt("flood 60000")
+        await rig.until("stdout", "text")
+        rig.process.pause()
+        rig.process.pause()
+        heard = len(rig.signals)
+        await asyncio.sleep(0.3)
+        assert len(rig.signals) == heard < 60_000
+        rig.process.resume()
+        await rig.until("stdout", "turn_end")
+        assert [line["delta"] for line in rig.of("stdout", "text")] == [f"{number} " for number in range(60_000)]
+
+    run(tmp_path, work)
+
+
+def test_one_that_ends_while_nobody_reads_is_heard_to_its_end(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        await rig.until("stdout", "ready")
+        rig.process.pause()
+        rig.prompt("flood 500; stderr alas; exit 3")
+        assert await rig.process.exited == 3
+        assert len(rig.of("stdout", "text")) == 500
+        assert rig.process.last_words == ("alas",)
+
+    run(tmp_path, work)
+
+
+def test_a_line_without_an_end_is_left_out_and_said(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        await rig.until("stdout", "ready")
+        rig.prompt("say before; long 100000000; say after; long 30000000; say last")
+        await rig.until("stdout", "turn_end")
+        notes = [one for one in rig.of("proc") if one["event"] == "note"]
+        assert notes == [{"event": "note", "warning": "a line of more than 32 MiB on the agent's stdout was left out"}]
+        said = [len(one) if isinstance(one, str) else one["text"] for one in rig.of("stdout") if _is_said(one)]
+        assert said == ["before ", "after ", 30_000_000, "last "]
+        assert isinstance(_told(TestTranslator(), rig, "note")[-1], ev.Notice)
+
+    run(tmp_path, work)
+
+
+def _is_said(one: Any) -> bool:
+    return isinstance(one, str) or one["type"] == "text_end"
+
+
+def _told(translator: TestTranslator, rig: Rig, event: str) -> list[ev.Body]:
+    found = [one for one in rig.signals if one.src == "proc" and one.data["event"] == event]
+    return [body for one in found for body in translator.feed(one, 0.0)]
+
+
+def test_the_last_lines_of_standard_error_are_kept(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        await rig.until("stdout", "ready")
+        rig.prompt("; ".join(f"stderr line {number}" for number in range(30)) + f"; stderr {'w' * 9000}; exit 3")
+        assert await rig.process.exited == 3
+        assert rig.process.last_words == (*(f"line {number}" for number in range(11, 30)), "w" * 500)
+
+    run(tmp_path, work)
+
+
+# --- what cannot be started
+
+
+def refusal(folder: Path, spawn: Spawn, cwd: str = "", environment: dict[str, str] | None = None) -> QuarterdeckError:
+    heard: list[Signal] = []
+
+    async def main() -> None:
+        nonce = f"refused-{time.monotonic_ns()}"
+        with pytest.raises(QuarterdeckError) as caught:
+            await AgentProcess.start(
+                spawn, cwd or str(folder), os.environ if environment is None else environment, nonce, heard.append
+            )
+        found.append(caught.value)
+        assert descendants_of_launch(nonce) == []
+
+    found: list[QuarterdeckError] = []
+    asyncio.run(main())
+    assert heard == []
+    assert found[0].message
+    assert found[0].hint
+    return found[0]
+
+
+def test_what_is_not_there_or_cannot_run_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program")
+    (tmp_path / "broken").write_text("#!/not/there\n")
+    (tmp_path / "empty").write_bytes(b"\x7fnothing")
+    for name in ("broken", "empty"):
+        (tmp_path / name).chmod(0o755)
+    wrong: list[tuple[tuple[str, ...], str, type[QuarterdeckError], str]] = [
+        (("no-such-agent-here",), "", NotInstalled, "agent_not_installed"),
+        (("./not-there",), "", NotInstalled, "agent_not_installed"),
+        ((str(tmp_path / "text"),), "", CannotStart, "cannot_start_agent"),
+        ((str(tmp_path / "broken"),), "", CannotStart, "cannot_start_agent"),
+        ((str(tmp_path / "empty"),), "", CannotStart, "cannot_start_agent"),
+        ((sys.executable, "a\0b"), "", CannotStart, "cannot_start_agent"),
+        ((sys.executable, "x" * 10_000_000), "", CannotStart, "cannot_start_agent"),
+        ((sys.executable,), str(tmp_path / "gone"), NoSuchFolder, "no_such_folder"),
+        ((sys.executable,), str(tmp_path / "text"), NoSuchFolder, "no_such_folder"),
+    ]
+    for argv, cwd, kind, code in wrong:
+        found = refusal(tmp_path, Spawn(argv=argv), cwd)
+        assert (type(found), found.code) == (kind, code), argv[0]
+
+
+@pytest.mark.parametrize("environment", [{"A=B": "c"}, {"A": "b\0c"}, {"A": "\ud800"}])
+def test_an_environment_that_cannot_be_passed_on_is_a_typed_error(tmp_path: Path, environment: dict[str, str]) -> None:
+    assert refusal(tmp_path, program("pass"), environment=environment).code == "cannot_start_agent"
+
+
+def test_odd_bytes_of_an_environment_arrive(tmp_path: Path) -> None:
+    async def work(rig: Rig) -> None:
+        await rig.until("stdout", "ready")
+        rig.prompt("echo-env QD_ODD")
+        assert (await rig.until("stdout", "text_end"))["text"] == "a\\xff\\xfeé "
+
+    run(tmp_path, work, environment={"QD_ODD": os.fsdecode(b"a\xff\xfe\xc3\xa9")})
+
+
+def test_without_a_free_descriptor_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", full)
+        found = refusal(tmp_path, program("import time; time.sleep(300)"))
+    assert (found.code, "Too many open files" in found.message) == ("cannot_start_agent", True)
