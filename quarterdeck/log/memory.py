@@ -75,11 +75,11 @@ class MemoryLog:
     def _keep(self, session: _Session, written: tuple[Event, ...]) -> None:
         session.events.extend(written)
         self._all.extend(written)
-        wholes = {whole for event in written if (whole := restated(event.body)) is not None}
-        if wholes and not self._keep_deltas:
+        told = {whole: event.index for event in written if (whole := restated(event.body)) is not None}
+        if told and not self._keep_deltas:
             name = session.row.id
-            session.events = [event for event in session.events if not _is_told(event, wholes)]
-            self._all = [event for event in self._all if event.session_id != name or not _is_told(event, wholes)]
+            session.events = [event for event in session.events if not _is_told(event, told)]
+            self._all = [event for event in self._all if event.session_id != name or not _is_told(event, told)]
 
     async def read(
         self, session_id: str, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None
@@ -131,8 +131,9 @@ class MemoryLog:
         return session
 
 
-def _is_told(event: Event, wholes: set[str]) -> bool:
-    return is_delta(event.body) and growing(event.body) in wholes
+def _is_told(event: Event, told: dict[str, int]) -> bool:
+    """Whether it is a piece of something that was told as a whole after it."""
+    return is_delta(event.body) and event.index <= told.get(growing(event.body), 0)
 
 
 def _is_last_word(event: Event) -> bool:

@@ -237,6 +237,19 @@ async def indexes_and_cursors_never_come_again(open_log: OpenLog) -> None:
 
 
 @_check
+async def what_grows_after_the_whole_is_kept(open_log: OpenLog) -> None:
+    """A whole restates what came before it, and nothing that comes after."""
+    log = await open_log()
+    piece, whole = ev.MessageDelta(message_id="m", delta="x"), ev.MessageAborted(message_id="m")
+    writing = Writing(log)
+    await writing.write(OPENED, piece, whole, piece)
+    assert indexes(await log.read("s1"))[-2:] == [3, 4]
+    await writing.write(whole)
+    assert {1, 3, 5} <= set(indexes(await log.read("s1"))) <= {1, 2, 3, 4, 5}
+    await log.close()
+
+
+@_check
 async def deltas_survive_opening_again(open_log: OpenLog) -> None:
     first = await open_log()
     writing = Writing(first)
