@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -63,6 +63,38 @@ class Store:
             if self._connection.in_transaction:
                 self.rows_of("ROLLBACK")
             raise
+
+    @contextmanager
+    def moment(self) -> Generator[None]:
+        """A read transaction: everything inside it sees the same state of the store. One inside another is the other."""
+        if self._connection.in_transaction:
+            yield
+            return
+        self.rows_of("BEGIN")
+        try:
+            yield
+        finally:
+            if self._connection.in_transaction:
+                self.rows_of("COMMIT")
+
+    def on_progress(self, told: Callable[[], None] | None, every: int = 200_000) -> None:
+        """Calls `told` every so many steps of SQLite while a long statement runs."""
+        self._connection.set_progress_handler(None if told is None else lambda: told() or False, every)
+
+    def copy_to(self, path: Path, told: Callable[[int, int], None], pages: int = 2_000) -> None:
+        """The store as it is at this moment, page by page, while others write on. `told` hears how far it is."""
+        target: Any = apsw.Connection(str(path))
+        try:
+            with self.moment():
+                self.rows_of("SELECT count(*) FROM sqlite_schema")  # the moment begins with the first read
+                with target.backup("main", self._connection, "main") as backup:
+                    while not backup.done:
+                        backup.step(pages)
+                        told(backup.page_count - backup.remaining, backup.page_count)
+            # one file, not three: whoever opens it as a store sets WAL again
+            target.execute("PRAGMA journal_mode = DELETE").fetchall()
+        finally:
+            target.close()
 
     def version(self) -> int:
         """The version of the store; 0 when it is empty."""

@@ -196,13 +196,13 @@ class Writer:
 
     def _inserted(self, append: Append, last: int) -> _Place:
         assert append.row is not None
-        values = (append.row.id, *_row_values(append.row), last, append.view, last)
+        values = (append.row.id, *row_values(append.row), last, append.view, last)
         number = self._store.rows("insert_session", values)[0][0]
         return _Place(int(number), last)
 
     def _updated(self, append: Append, place: _Place, last: int) -> None:
         if append.row is not None:
-            self._store.rows("update_row", (*_row_values(append.row), place.number))
+            self._store.rows("update_row", (*row_values(append.row), place.number))
         if append.view is not None:
             self._store.rows("update_view", (last, append.view, last, place.number))
         else:
@@ -246,7 +246,8 @@ def cursor_text(cursor: int) -> str:
     return f"{cursor:020d}"
 
 
-def _row_values(row: Row) -> tuple[str | int | None, ...]:
+def row_values(row: Row) -> tuple[str | int | None, ...]:
+    """The columns of the catalogue, in the order of the queries."""
     return (
         row.agent,
         row.agent_version,
