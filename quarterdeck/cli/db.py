@@ -17,6 +17,7 @@ from quarterdeck.home import Home, home
 
 if TYPE_CHECKING:
     from quarterdeck.deck.projections import Difference
+    from quarterdeck.log.sqlite.five_states import OldSession
     from quarterdeck.log.sqlite.inspect import Inspection
 
 
@@ -213,6 +214,38 @@ def _named(part: Path, file: Path) -> None:
         if file.exists():
             raise FileExistsError from None
         part.rename(file)
+
+
+@db.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--table", default="AgentSession", show_default=True, help="The table that holds the sessions.")
+def import_(file: Path, table: str) -> None:
+    """Bring in the sessions of a five-state table from the SQLite file FILE.
+
+    Completed ones become active, cancelled ones archived. FILE is not changed, and a session that is here already is left
+    alone, so it can be done again.
+    """
+    import asyncio
+
+    from quarterdeck.log.sqlite.five_states import old_sessions
+
+    sessions = old_sessions(file, table)
+    found = home()
+    found.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _alone(found), Progress("importing") as progress:
+        added = asyncio.run(_imported(found.store, sessions, progress))
+    click.echo(f"{added} sessions imported, {len(sessions) - added} were here already")
+
+
+async def _imported(store: Path, sessions: list[OldSession], told: Progress) -> int:
+    from quarterdeck.deck.importing import imported
+    from quarterdeck.log.sqlite import SqliteLog
+
+    log = await SqliteLog.open(store)
+    try:
+        return await imported(log, sessions, told)
+    finally:
+        await log.close()
 
 
 @contextmanager
