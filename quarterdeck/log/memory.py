@@ -91,10 +91,12 @@ class MemoryLog:
     async def read_all(
         self, since: Cursor = START, limit: int = PAGE, types: Collection[str] | None = None
     ) -> list[Event]:
+        self._refuse_if_closed()
         start = bisect_right(self._all, since, key=lambda event: event.cursor)
         return _page(self._all[start:], limit, types)
 
     async def sessions(self) -> list[Stored]:
+        self._refuse_if_closed()
         return [_stored(session) for session in self._sessions.values()]
 
     async def session(self, session_id: str) -> Stored:
@@ -111,6 +113,7 @@ class MemoryLog:
         return Receipt(NEW, (word,))
 
     async def last_cursor(self) -> Cursor:
+        self._refuse_if_closed()
         return f"{self._count:020d}" if self._count else START
 
     async def close(self) -> None:
@@ -125,6 +128,7 @@ class MemoryLog:
             raise LogUnavailable("it is closed", "Open the log again.")
 
     def _find(self, session_id: str) -> _Session:
+        self._refuse_if_closed()
         session = self._sessions.get(session_id)
         if session is None:
             raise NoSuchSession(session_id)

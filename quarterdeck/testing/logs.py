@@ -420,10 +420,13 @@ async def giving_up_does_not_undo(open_log: OpenLog) -> None:
 
 
 @_check
-async def a_closed_log_takes_nothing(open_log: OpenLog) -> None:
+async def a_closed_log_takes_and_gives_nothing(open_log: OpenLog) -> None:
     log = await open_log()
     writing = Writing(log)
     await writing.write(OPENED)
     await log.close()
     await refused(LogUnavailable, writing.write(ev.Notice(text="late")))
+    await refused(LogUnavailable, log.delete("s1", writing.fence, last_word(writing)))
+    for attempt in (log.read("s1"), log.session("s1"), log.read_all(), log.sessions(), log.last_cursor()):
+        await refused(LogUnavailable, attempt)
     await log.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -54,15 +54,21 @@ class Store:
     @contextmanager
     def transaction(self) -> Generator[None]:
         """Everything inside it becomes durable together, or not at all."""
+        self._roll_back()
         self.rows_of("BEGIN IMMEDIATE")
         try:
             yield
             self.rows_of("COMMIT")
         except BaseException:
-            # a full disk makes SQLite roll back by itself; asking again must not hide the reason
-            if self._connection.in_transaction:
-                self.rows_of("ROLLBACK")
+            # asking a disk that is broken must not hide the reason; it is asked again before the next transaction
+            with suppress(apsw.Error):
+                self._roll_back()
             raise
+
+    def _roll_back(self) -> None:
+        """A full disk makes SQLite roll back by itself."""
+        if self._connection.in_transaction:
+            self.rows_of("ROLLBACK")
 
     @contextmanager
     def moment(self) -> Generator[None]:
@@ -134,19 +140,31 @@ def refusals() -> Generator[None]:
         raise unavailable(error) from error
 
 
-_WORDS: tuple[tuple[type[apsw.Error], str], ...] = (
-    (apsw.FullError, "the disk is full"),
-    (apsw.ReadOnlyError, "the file or its folder is read-only"),
-    (apsw.BusyError, "another program holds the store locked"),
-    (apsw.LockedError, "another program holds the store locked"),
-    (apsw.CantOpenError, "the file cannot be opened"),
-    (apsw.CorruptError, "the file is damaged"),
-    (apsw.NotADBError, "the file is not a Quarterdeck store"),
-    (apsw.IOError, "the disk reports an error"),
+#: SQLite's complaint, in a person's words, and what to do about it.
+_WORDS: tuple[tuple[type[apsw.Error], str, str], ...] = (
+    (apsw.FullError, "the disk is full", "Free some space; the next append succeeds then."),
+    (apsw.ReadOnlyError, "the file or its folder is read-only", "Make both writable for this user."),
+    (apsw.BusyError, "another program holds the store locked", "Find it with `fuser` on the file, and end it."),
+    (apsw.LockedError, "another program holds the store locked", "Find it with `fuser` on the file, and end it."),
+    (
+        apsw.CantOpenError,
+        "the file cannot be opened",
+        "The folder must exist and be writable, which on a read-only disk it is not.",
+    ),
+    (apsw.CorruptError, "the file is damaged", "Run `qd db check`; then restore a backup."),
+    (
+        apsw.NotADBError,
+        "the file is not a Quarterdeck store",
+        "Set QUARTERDECK_HOME to another folder, or move it away.",
+    ),
+    (apsw.IOError, "the disk reports an error", "Look at the disk, its quota and the system's log."),
 )
+_LOST_NOTHING = "Nothing acknowledged is lost."
 
 
 def unavailable(error: apsw.Error) -> LogUnavailable:
     """SQLite's complaint in a person's words."""
-    what = next((words for kind, words in _WORDS if isinstance(error, kind)), "SQLite refused")
-    return LogUnavailable(f"{what} ({error})")
+    for kind, words, hint in _WORDS:
+        if isinstance(error, kind):
+            return LogUnavailable(f"{words} ({error})", f"{hint} {_LOST_NOTHING}")
+    return LogUnavailable(f"SQLite refused ({error})", _LOST_NOTHING)
