@@ -21,6 +21,7 @@ class Entry(NamedTuple):
 # The help text stands here a second time, so that listing the commands imports none of them. A test compares it
 # with the command's own.
 COMMANDS = {
+    "db": Entry("quarterdeck.cli.db:db", "Look after the store: check, migrate, back up, import."),
     "machine": Entry("quarterdeck.cli.machine:machine", "Show a state machine's table of transitions."),
     "replay": Entry("quarterdeck.cli.replay:replay", "Replay a recorded trace and show the states over time."),
 }

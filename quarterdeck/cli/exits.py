@@ -24,6 +24,8 @@ class Exit(IntEnum):
 # By the error's code and not by its class, because an error that comes back from a server has only the code.
 _EXIT_OF_CODE = {
     "already_decided": Exit.NOT_ALLOWED_NOW,
+    "deck_running": Exit.NOT_ALLOWED_NOW,
+    "file_exists": Exit.NOT_ALLOWED_NOW,
     "invalid_command": Exit.WRONG_USE,
     "invalid_rule": Exit.WRONG_USE,
     "malformed_event": Exit.WRONG_USE,

@@ -75,11 +75,11 @@ class MemoryLog:
     def _keep(self, session: _Session, written: tuple[Event, ...]) -> None:
         session.events.extend(written)
         self._all.extend(written)
-        wholes = {whole for event in written if (whole := restated(event.body)) is not None}
-        if wholes and not self._keep_deltas:
+        told = {whole: event.index for event in written if (whole := restated(event.body)) is not None}
+        if told and not self._keep_deltas:
             name = session.row.id
-            session.events = [event for event in session.events if not _is_told(event, wholes)]
-            self._all = [event for event in self._all if event.session_id != name or not _is_told(event, wholes)]
+            session.events = [event for event in session.events if not _is_told(event, told)]
+            self._all = [event for event in self._all if event.session_id != name or not _is_told(event, told)]
 
     async def read(
         self, session_id: str, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None
@@ -91,10 +91,12 @@ class MemoryLog:
     async def read_all(
         self, since: Cursor = START, limit: int = PAGE, types: Collection[str] | None = None
     ) -> list[Event]:
+        self._refuse_if_closed()
         start = bisect_right(self._all, since, key=lambda event: event.cursor)
         return _page(self._all[start:], limit, types)
 
     async def sessions(self) -> list[Stored]:
+        self._refuse_if_closed()
         return [_stored(session) for session in self._sessions.values()]
 
     async def session(self, session_id: str) -> Stored:
@@ -111,6 +113,7 @@ class MemoryLog:
         return Receipt(NEW, (word,))
 
     async def last_cursor(self) -> Cursor:
+        self._refuse_if_closed()
         return f"{self._count:020d}" if self._count else START
 
     async def close(self) -> None:
@@ -125,14 +128,16 @@ class MemoryLog:
             raise LogUnavailable("it is closed", "Open the log again.")
 
     def _find(self, session_id: str) -> _Session:
+        self._refuse_if_closed()
         session = self._sessions.get(session_id)
         if session is None:
             raise NoSuchSession(session_id)
         return session
 
 
-def _is_told(event: Event, wholes: set[str]) -> bool:
-    return is_delta(event.body) and growing(event.body) in wholes
+def _is_told(event: Event, told: dict[str, int]) -> bool:
+    """Whether it is a piece of something that was told as a whole after it."""
+    return is_delta(event.body) and event.index <= told.get(growing(event.body), 0)
 
 
 def _is_last_word(event: Event) -> bool:

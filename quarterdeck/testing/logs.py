@@ -237,6 +237,19 @@ async def indexes_and_cursors_never_come_again(open_log: OpenLog) -> None:
 
 
 @_check
+async def what_grows_after_the_whole_is_kept(open_log: OpenLog) -> None:
+    """A whole restates what came before it, and nothing that comes after."""
+    log = await open_log()
+    piece, whole = ev.MessageDelta(message_id="m", delta="x"), ev.MessageAborted(message_id="m")
+    writing = Writing(log)
+    await writing.write(OPENED, piece, whole, piece)
+    assert indexes(await log.read("s1"))[-2:] == [3, 4]
+    await writing.write(whole)
+    assert {1, 3, 5} <= set(indexes(await log.read("s1"))) <= {1, 2, 3, 4, 5}
+    await log.close()
+
+
+@_check
 async def deltas_survive_opening_again(open_log: OpenLog) -> None:
     first = await open_log()
     writing = Writing(first)
@@ -407,10 +420,13 @@ async def giving_up_does_not_undo(open_log: OpenLog) -> None:
 
 
 @_check
-async def a_closed_log_takes_nothing(open_log: OpenLog) -> None:
+async def a_closed_log_takes_and_gives_nothing(open_log: OpenLog) -> None:
     log = await open_log()
     writing = Writing(log)
     await writing.write(OPENED)
     await log.close()
     await refused(LogUnavailable, writing.write(ev.Notice(text="late")))
+    await refused(LogUnavailable, log.delete("s1", writing.fence, last_word(writing)))
+    for attempt in (log.read("s1"), log.session("s1"), log.read_all(), log.sessions(), log.last_cursor()):
+        await refused(LogUnavailable, attempt)
     await log.close()

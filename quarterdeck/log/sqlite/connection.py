@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -54,15 +54,53 @@ class Store:
     @contextmanager
     def transaction(self) -> Generator[None]:
         """Everything inside it becomes durable together, or not at all."""
+        self._roll_back()
         self.rows_of("BEGIN IMMEDIATE")
         try:
             yield
             self.rows_of("COMMIT")
         except BaseException:
-            # a full disk makes SQLite roll back by itself; asking again must not hide the reason
-            if self._connection.in_transaction:
-                self.rows_of("ROLLBACK")
+            # asking a disk that is broken must not hide the reason; it is asked again before the next transaction
+            with suppress(apsw.Error):
+                self._roll_back()
             raise
+
+    def _roll_back(self) -> None:
+        """A full disk makes SQLite roll back by itself."""
+        if self._connection.in_transaction:
+            self.rows_of("ROLLBACK")
+
+    @contextmanager
+    def moment(self) -> Generator[None]:
+        """A read transaction: everything inside it sees the same state of the store. One inside another is the other."""
+        if self._connection.in_transaction:
+            yield
+            return
+        self.rows_of("BEGIN")
+        try:
+            yield
+        finally:
+            if self._connection.in_transaction:
+                self.rows_of("COMMIT")
+
+    def on_progress(self, told: Callable[[], None] | None, every: int = 200_000) -> None:
+        """Calls `told` every so many steps of SQLite while a long statement runs."""
+        self._connection.set_progress_handler(None if told is None else lambda: told() or False, every)
+
+    def copy_to(self, path: Path, told: Callable[[int, int], None], pages: int = 2_000) -> None:
+        """The store as it is at this moment, page by page, while others write on. `told` hears how far it is."""
+        target: Any = apsw.Connection(str(path))
+        try:
+            with self.moment():
+                self.rows_of("SELECT count(*) FROM sqlite_schema")  # the moment begins with the first read
+                with target.backup("main", self._connection, "main") as backup:
+                    while not backup.done:
+                        backup.step(pages)
+                        told(backup.page_count - backup.remaining, backup.page_count)
+            # one file, not three: whoever opens it as a store sets WAL again
+            target.execute("PRAGMA journal_mode = DELETE").fetchall()
+        finally:
+            target.close()
 
     def version(self) -> int:
         """The version of the store; 0 when it is empty."""
@@ -102,19 +140,31 @@ def refusals() -> Generator[None]:
         raise unavailable(error) from error
 
 
-_WORDS: tuple[tuple[type[apsw.Error], str], ...] = (
-    (apsw.FullError, "the disk is full"),
-    (apsw.ReadOnlyError, "the file or its folder is read-only"),
-    (apsw.BusyError, "another program holds the store locked"),
-    (apsw.LockedError, "another program holds the store locked"),
-    (apsw.CantOpenError, "the file cannot be opened"),
-    (apsw.CorruptError, "the file is damaged"),
-    (apsw.NotADBError, "the file is not a Quarterdeck store"),
-    (apsw.IOError, "the disk reports an error"),
+#: SQLite's complaint, in a person's words, and what to do about it.
+_WORDS: tuple[tuple[type[apsw.Error], str, str], ...] = (
+    (apsw.FullError, "the disk is full", "Free some space; the next append succeeds then."),
+    (apsw.ReadOnlyError, "the file or its folder is read-only", "Make both writable for this user."),
+    (apsw.BusyError, "another program holds the store locked", "Find it with `fuser` on the file, and end it."),
+    (apsw.LockedError, "another program holds the store locked", "Find it with `fuser` on the file, and end it."),
+    (
+        apsw.CantOpenError,
+        "the file cannot be opened",
+        "The folder must exist and be writable, which on a read-only disk it is not.",
+    ),
+    (apsw.CorruptError, "the file is damaged", "Run `qd db check`; then restore a backup."),
+    (
+        apsw.NotADBError,
+        "the file is not a Quarterdeck store",
+        "Set QUARTERDECK_HOME to another folder, or move it away.",
+    ),
+    (apsw.IOError, "the disk reports an error", "Look at the disk, its quota and the system's log."),
 )
+_LOST_NOTHING = "Nothing acknowledged is lost."
 
 
 def unavailable(error: apsw.Error) -> LogUnavailable:
     """SQLite's complaint in a person's words."""
-    what = next((words for kind, words in _WORDS if isinstance(error, kind)), "SQLite refused")
-    return LogUnavailable(f"{what} ({error})")
+    for kind, words, hint in _WORDS:
+        if isinstance(error, kind):
+            return LogUnavailable(f"{words} ({error})", f"{hint} {_LOST_NOTHING}")
+    return LogUnavailable(f"SQLite refused ({error})", _LOST_NOTHING)

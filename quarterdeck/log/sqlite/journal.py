@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import msgspec
 from msgspec import Struct
@@ -61,12 +61,12 @@ class Journal:
                 open_parts.add(part)
                 self._packs_of.setdefault(part, []).append(cursor)
 
-    def droppable(self, told: set[tuple[int, str]]) -> list[int]:
+    def droppable(self, told: Set[tuple[int, str]]) -> list[int]:
         """The packs that hold nothing more once these wholes are restated. Changes nothing: the commit may fail."""
         packs = {cursor for part in told for cursor in self._packs_of.get(part, ())}
         return [cursor for cursor in packs if self._open_in_pack[cursor] <= told]
 
-    def tell(self, told: set[tuple[int, str]]) -> None:
+    def tell(self, told: Set[tuple[int, str]]) -> None:
         """These wholes are restated, durably."""
         for part in told:
             for cursor in self._packs_of.pop(part, ()):

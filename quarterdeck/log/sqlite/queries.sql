@@ -80,6 +80,15 @@ FROM session WHERE id = ?;
 -- name: session_ids
 SELECT number, id FROM session;
 
+-- name: last_indexes
+SELECT number, last_index FROM session;
+
+-- name: count_sessions
+SELECT count(*) FROM session;
+
+-- name: count_events
+SELECT count(*) FROM event;
+
 -- name: read_session
 -- {types} is nothing or a condition on the event's type; {rare} the index to use, which SQLite does not find for several.
 SELECT cursor, position, at, origin, body FROM event {rare} WHERE session = ? AND position > ? {types}

@@ -6,8 +6,7 @@ over all sessions, by cursor) inside one read transaction, so that a reader sees
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from collections.abc import Collection
 from heapq import merge
 from pathlib import Path
 from typing import Any, cast
@@ -29,9 +28,14 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._store = Store(path, read_only=True)
 
+    @property
+    def store(self) -> Store:
+        """The connection, for whoever reads more than events."""
+        return self._store
+
     def read(self, session_id: str, since: int, limit: int, types: Collection[str] | None) -> list[Event]:
         """One session's events above `since`."""
-        with refusals(), _moment(self._store):
+        with refusals(), self._store.moment():
             place = self._store.rows("place_of_session", (session_id,))
             if not place:
                 raise NoSuchSession(session_id)
@@ -47,7 +51,7 @@ class Reader:
 
     def read_all(self, since: int, limit: int, types: Collection[str] | None) -> list[Event]:
         """All sessions' events after a cursor, and the last words about those that were deleted."""
-        with refusals(), _moment(self._store):
+        with refusals(), self._store.moment():
             rows = self._store.events("read_all", (since,), limit, types)
             words = self._store.events("read_tombstones", (since,), limit, types)
             pieces = self._pieces(since, rows, limit, types)
@@ -67,6 +71,10 @@ class Reader:
         packs = self._store.rows("deltas_between", (after, before))
         return [piece for _, blob in packs for piece in unpacked(blob)]
 
+    def pieces(self) -> list[Piece]:
+        """Every delta that is kept."""
+        return [piece for _, blob in self._store.rows("deltas") for piece in unpacked(blob)]
+
     def sessions(self) -> list[tuple[Row, int, bytes, int]]:
         """The catalogue: row, last index, view, index of the view."""
         with refusals():
@@ -82,16 +90,6 @@ class Reader:
 
     def close(self) -> None:
         self._store.close()
-
-
-@contextmanager
-def _moment(store: Store) -> Generator[None]:
-    """A read transaction: everything inside it sees the same state of the store."""
-    store.rows_of("BEGIN")
-    try:
-        yield
-    finally:
-        store.rows_of("COMMIT")
 
 
 def _may_grow(types: Collection[str] | None) -> bool:

@@ -115,6 +115,8 @@ class SqliteLog:
         return await self._loop.run_in_executor(self._writing, self._writer.delete, session_id, fence, event)
 
     async def last_cursor(self) -> Cursor:
+        if self._closed:
+            raise _closed()
         newest = await self._loop.run_in_executor(self._writing, lambda: self._writer.last_cursor)
         return cursor_text(newest) if newest else START
 
@@ -130,6 +132,8 @@ class SqliteLog:
         self._reading.shutdown()
 
     async def _on_reader(self, work: Callable[[], _T]) -> _T:
+        if self._closed:
+            raise _closed()
         return await self._loop.run_in_executor(self._reading, work)
 
     def _stored(self, row: Row, last_index: int, view: bytes, view_index: int) -> Stored:

@@ -44,7 +44,8 @@ class _Group:
         self.rows: list[_EventRow] = []
         self.pieces: list[Piece] = []
         self.parts: list[tuple[int, str]] = []
-        self.told: set[tuple[int, str]] = set()
+        #: Each whole that is told, and at which index: a piece that comes after it begins anew.
+        self.told: dict[tuple[int, str], int] = {}
 
 
 class Writer:
@@ -115,10 +116,10 @@ class Writer:
         return told
 
     def _remember(self, group: _Group) -> None:
+        if group.told:
+            self._journal.tell(group.told.keys())
         if group.pieces:
             self._journal.add(group.pieces[0].cursor, group.parts)
-        if group.told:
-            self._journal.tell(group.told)
 
     def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
         """The session, all of its events and its pieces in the packs; only the last word about it stays."""
@@ -189,19 +190,19 @@ class Writer:
         else:
             whole = restated(event.body)
             if whole is not None:
-                group.told.add((number, whole))
+                group.told[number, whole] = event.index
             group.rows.append((self._cursor, number, event.index, event.at, event.origin, type_of(event.body), body))
         return replace(event, cursor=cursor_text(self._cursor))
 
     def _inserted(self, append: Append, last: int) -> _Place:
         assert append.row is not None
-        values = (append.row.id, *_row_values(append.row), last, append.view, last)
+        values = (append.row.id, *row_values(append.row), last, append.view, last)
         number = self._store.rows("insert_session", values)[0][0]
         return _Place(int(number), last)
 
     def _updated(self, append: Append, place: _Place, last: int) -> None:
         if append.row is not None:
-            self._store.rows("update_row", (*_row_values(append.row), place.number))
+            self._store.rows("update_row", (*row_values(append.row), place.number))
         if append.view is not None:
             self._store.rows("update_view", (last, append.view, last, place.number))
         else:
@@ -217,11 +218,13 @@ class Writer:
 
     def _drop_told(self, group: _Group) -> None:
         """Deltas that are restated now. A text that began and was restated in one group leaves none at all."""
-        both = list(zip(group.pieces, group.parts, strict=True))
-        group.pieces = [piece for piece, part in both if part not in group.told]
-        group.parts = [part for _, part in both if part not in group.told]
-        dropped = self._journal.droppable(group.told)
-        if dropped or len(group.pieces) < len(both):
+        before, told = len(group.pieces), group.told
+        if before:
+            both = zip(group.pieces, group.parts, strict=True)
+            kept = [(piece, part) for piece, part in both if piece.index > told.get(part, 0)]
+            group.pieces, group.parts = [piece for piece, _ in kept], [part for _, part in kept]
+        dropped = self._journal.droppable(told.keys())
+        if dropped or len(group.pieces) < before:
             # the newest cursor may have been a delta's; it must never be given again
             self._store.rows("keep_cursor", (self._cursor,))
         self._drop(dropped)
@@ -243,7 +246,8 @@ def cursor_text(cursor: int) -> str:
     return f"{cursor:020d}"
 
 
-def _row_values(row: Row) -> tuple[str | int | None, ...]:
+def row_values(row: Row) -> tuple[str | int | None, ...]:
+    """The columns of the catalogue, in the order of the queries."""
     return (
         row.agent,
         row.agent_version,

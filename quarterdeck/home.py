@@ -1,0 +1,62 @@
+"""Where Quarterdeck keeps its files: one folder, and a name for each file in it.
+
+Pure: it says where things would be, and neither looks nor creates.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Home(NamedTuple):
+    """The folder of one deck."""
+
+    folder: Path
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "quarterdeck.db"
+
+    @property
+    def token(self) -> Path:
+        return self.folder / "token"
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "config.toml"
+
+    @property
+    def traces(self) -> Path:
+        return self.folder / "traces"
+
+    @property
+    def server(self) -> Path:
+        return self.folder / "server.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held (flock) by whoever owns the store: a deck, or a command that must be alone with it."""
+        return self.folder / "lock"
+
+
+def home(environment: Mapping[str, str] = os.environ, platform: str = sys.platform, user: Path | None = None) -> Home:
+    """`QUARTERDECK_HOME`, or the folder where this platform keeps the state of programs."""
+    user = user or Path(environment.get("HOME") or Path.home())
+    chosen = environment.get("QUARTERDECK_HOME")
+    if chosen:
+        return Home(Path(os.path.abspath(_expanded(chosen, user))))
+    if platform == "darwin":
+        return Home(user / "Library" / "Application Support" / "Quarterdeck")
+    state = environment.get("XDG_STATE_HOME", "")
+    # a relative path there is invalid, says the XDG specification, and to be ignored
+    base = Path(state) if os.path.isabs(state) else user / ".local" / "state"
+    return Home(base / "quarterdeck")
+
+
+def _expanded(path: str, user: Path) -> Path:
+    """A leading ~ is the user's folder also where no shell has expanded it (a service file, a test)."""
+    return user / path[2:] if path.startswith("~/") else user if path == "~" else Path(path)
