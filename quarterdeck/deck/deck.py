@@ -330,11 +330,12 @@ class Deck:
         return View(stored.last_index, view.at, view.state), before if is_old else None
 
     def _live_view(self, session_id: str) -> View | None:
+        """What is durable of it: nobody is shown what a crash could still take back."""
         live = self._supervisor.sessions.get(session_id)
-        return live.view if live is not None and live.view.index else None
+        return live.record.durable if live is not None and live.record.durable.index else None
 
     def _in_use(self) -> list[str]:
-        return [name for name, session in self._supervisor.sessions.items() if session.view.index]
+        return [name for name, session in self._supervisor.sessions.items() if session.record.durable.index]
 
     def _at_rest(self) -> None:
         """Something ended; soon afterwards whoever has nothing to do is put back."""

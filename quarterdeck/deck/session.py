@@ -141,7 +141,7 @@ class Session:
     async def timeline(self) -> Timeline:
         """What was said and done. A session that was at rest reads it from the log first."""
         await self.load()
-        return self.view.timeline
+        return self.record.durable.timeline
 
     async def load(self) -> None:
         """Makes the timeline whole; the same reading serves all who ask meanwhile."""
@@ -154,7 +154,8 @@ class Session:
     async def _load(self) -> None:
         try:
             view = View()
-            while view.index < self.record.view.index:
+            # the log may hold more than the record knows to be durable, so both must have come to an end
+            while view.index < self.record.view.index or not self.record.is_settled:
                 await self.record.settled()
                 events = await self.house.log.read(self.id, view.index, PAGE)
                 view = fold_all(events, view) if events else replace(view, index=self.record.durable.index)
