@@ -86,6 +86,7 @@ class Agent:
 
     def turn(self, line: Line) -> None:
         self.stop.clear()
+        self.answers = queue.Queue()  # an interrupt that came too late was for the turn before
         self.say("turn_start", id=line.get("id"), text=line.get("text"))
         try:
             for word in str(line.get("text", "")).replace(";", "\n").splitlines():
@@ -117,8 +118,9 @@ class Agent:
             raise Interrupted
 
     def next_id(self, kind: str) -> str:
+        """Never the same again, also not in another process of the same conversation."""
         self.count += 1
-        return f"{kind}{self.count}-{self.session}"
+        return f"{kind}{self.count}-{os.getpid()}"
 
     # --- the words
 
