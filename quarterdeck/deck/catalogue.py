@@ -94,7 +94,8 @@ class Catalogue:
         if live is not None:
             return live
         stored = self.stored(session_id)
-        return View(stored.view_index, stored.row.last_active_at, unpacked(stored.view))
+        # at rest: whatever came after the stored view did not change it
+        return View(stored.last_index, stored.row.last_active_at, unpacked(stored.view))
 
     def summary(self, session_id: str) -> Summary:
         return summary(self.view(session_id))

@@ -19,10 +19,12 @@ from quarterdeck.kernel.routing import STEER, is_held
 from quarterdeck.kernel.state import State
 
 if TYPE_CHECKING:
+    from quarterdeck.deck.launch import Launch
     from quarterdeck.deck.session import Session
 
 #: Written, or about to be; the agent has not said that it took the text.
 ON_ITS_WAY = ("sending", "delivered")
+NOT_READ = "the agent does not read what it is sent"
 LOST = "the agent ended before it said that it had read this"
 
 
@@ -91,18 +93,32 @@ class Delivery:
     async def _send(self, item: Waiting) -> None:
         session, launch = self._session, self._session.launch
         await session.record.commit([ev.DeliveryChanged(message_id=item.id, status="sending")], "supervisor")
-        if launch is None or launch is not session.launch or launch.is_ended or launch.is_doomed:
-            return  # its end has said what became of the text
         if item.id not in {one.id for one in session.state.queue}:
             return
-        as_steering = item.kind == "steer" and session.state.turn.is_open
-        try:
-            if as_steering:
-                launch.say(launch.driver.steer(item.text, item.id))
-            else:
-                launch.say(launch.driver.prompt(item.text, item.id, item.images))
-        except CannotDo as error:
-            session.note(ev.DeliveryChanged(message_id=item.id, status="failed", reason=error.message))
+        if launch is None or launch is not session.launch or launch.is_ended or launch.is_doomed:
+            # nobody was there to read it, so it was not sent, whatever the end of the process made of it
+            session.note(ev.DeliveryChanged(message_id=item.id, status="queued", reason="it was not sent"))
             return
-        if as_steering:
+        as_steering = item.kind == "steer" and session.state.turn.is_open
+        problem = self._say(launch, item, as_steering)
+        if problem:
+            self._fail(item, problem)
+        elif as_steering:
             session.note(ev.DeliveryChanged(message_id=item.id, status="delivered"))
+
+    def _say(self, launch: Launch, item: Waiting, as_steering: bool) -> str:
+        """Writes the text; '' or what is in the way."""
+        driver = launch.driver
+        try:
+            lines = driver.steer(item.text, item.id) if as_steering else driver.prompt(item.text, item.id, item.images)
+        except CannotDo as error:
+            return error.message
+        return "" if launch.say(lines) else NOT_READ
+
+    def _fail(self, item: Waiting, problem: str) -> None:
+        """The text says so, and so does the session if it was at work for it: a spinner must not turn for nothing."""
+        session = self._session
+        bodies: list[Body] = [ev.DeliveryChanged(message_id=item.id, status="failed", reason=problem)]
+        if not session.state.turn.is_open:
+            bodies.append(ev.TurnFailed(kind="internal", message=problem))
+        session.note(*bodies)

@@ -56,7 +56,7 @@ class SessionHandle:
         """The view with its whole conversation, which a session at rest reads from the log."""
         session = await self._deck.in_use(self.id)
         await session.load()
-        return session.view
+        return session.record.durable
 
     async def timeline(self, limit: int = 200, before: int | None = None) -> list[Entry]:
         """What was said and done, the newest entries last."""

@@ -84,6 +84,8 @@ async def drop(session: Session, wanted: Drop, client_id: str = "") -> Dropped:
 
 async def resend(session: Session, wanted: Resend, client_id: str = "") -> Done:
     async def work(print_: str) -> Done:
+        if session.startup.is_stopping:
+            await session.startup.stop()  # its end would look like the end of what begins now
         item = _found(session, wanted.item_id)
         if item.receipt not in ("failed", "unknown"):
             raise _refused(session, "resend", f"the text is {item.receipt}")

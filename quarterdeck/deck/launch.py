@@ -77,10 +77,9 @@ class Launch:
             self.say(answer)
         self._arm()
 
-    def say(self, lines: Lines) -> None:
-        """Writes these lines, unless the process is gone: then its exit says so."""
-        if self._process is not None and lines:
-            self._process.write(lines)
+    def say(self, lines: Lines) -> bool:
+        """Writes these lines. False when the process is gone, which its exit tells, or reads nothing any more."""
+        return self._process is not None and (not lines or self._process.write(lines))
 
     async def stop(self, grace: float) -> None:
         """Ends the process and all that it started."""

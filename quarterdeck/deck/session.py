@@ -148,7 +148,8 @@ class Session:
     async def _load(self) -> None:
         try:
             view = View()
-            while view.index < self.record.view.index:
+            # the log may hold more than the record knows to be durable, so both must have come to an end
+            while view.index < self.record.view.index or not self.record.is_settled:
                 await self.record.settled()
                 events = await self.house.log.read(self.id, view.index, PAGE)
                 view = fold_all(events, view) if events else replace(view, index=self.record.durable.index)

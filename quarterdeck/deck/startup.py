@@ -40,6 +40,10 @@ class Startup:
     def is_under_way(self) -> bool:
         return self._task is not None or self._stop is not None
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop is not None
+
     def want(self, *, anyway: bool = False, finished: bool = True) -> None:
         """A process is needed: for the next text, or `anyway`. `finished`: whether the last turn, which is then read
         back, was."""
@@ -106,13 +110,13 @@ class Startup:
     async def _bring_up(self) -> None:
         session, house = self._session, self._session.house
         profile = session.state.profile
-        start = Start(
-            cwd=profile.cwd, model=profile.model, mode=profile.mode, native_session_id=profile.native_session_id
-        )
+        # a new task is a new conversation
+        native = "" if session.state.beneath.value == "creating" else profile.native_session_id
+        start = Start(cwd=profile.cwd, model=profile.model, mode=profile.mode, native_session_id=native)
         nonce = f"{house.home_id}.{secrets.token_hex(8)}"
         launch = Launch(house.harness_of(profile.agent), start, nonce, session.hear, house.clock.monotonic)
         launch.watcher = house.trace(session.id)
-        self._own(profile.native_session_id)
+        self._own(native)
         await session.load()
         await session.record.commit([ev.ProcessStarting(nonce=nonce)], "supervisor")
         session.launch = launch

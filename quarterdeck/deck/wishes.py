@@ -22,7 +22,7 @@ from quarterdeck.events import Body, Image
 from quarterdeck.harness.drive import CannotDo, Decision, Lines
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.gate import Gate, to_decide
-from quarterdeck.kernel.routing import Intent, Route, route
+from quarterdeck.kernel.routing import Intent, Route, is_busy, route
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -43,6 +43,14 @@ class Wish:
     def check(self) -> None:
         """Raises unless the state allows it now."""
         cmd.check(self.session.state, self.command, self.session.house.settings.steering_limit)
+
+    async def check_at_rest(self) -> None:
+        """The same for a command that begins a turn: it waits for the end of a process that is being ended, which would
+        look like the end of that turn."""
+        self.check()
+        if self.session.startup.is_stopping:
+            await self.session.startup.stop()
+            self.check()
 
     def refuse(self, why: str) -> NotAllowed:
         """The error that says so."""
@@ -89,9 +97,14 @@ async def _take(
     wish: Wish, text: str, images: tuple[Image, ...], intent: Intent, command: cmd.Prompt | None = None
 ) -> Receipt:
     session = wish.session
-    wish.check()
+    await wish.check_at_rest()
     if images and not session.capabilities.images:
         raise CannotDo(session.state.profile.agent, "read images")
+    new_task = command is not None and command.new_task
+    if new_task and not is_busy(session.state):
+        # the agent that is up is in the conversation before
+        await session.startup.stop()
+        wish.check()
     way = route(session.state, intent, session.house.settings.steering_limit)
     if way.meaning == "answer":
         return await _answer_with(wish, way, text)
@@ -100,7 +113,6 @@ async def _take(
     if way.meaning == "resume_then_prompt":
         _check_resume(wish)
     name = uuid4().hex
-    new_task = command is not None and command.new_task
     bodies, disposition = _texted(session, way, text, name, images, new_task)
     receipt = await wish.commit(bodies, Receipt(name, disposition, reason=way.reason))
     session.delivery.pump()
@@ -145,7 +157,7 @@ async def _supersede(wish: Wish, command: cmd.Prompt) -> Receipt:
 
 async def _steer(wish: Wish, command: cmd.Steer) -> Steered:
     session = wish.session
-    wish.check()
+    await wish.check_at_rest()
     way = route(session.state, "steer", session.house.settings.steering_limit)
     ref = command.ref or uuid4().hex
     if way.meaning == "prompt":
@@ -274,7 +286,7 @@ async def _retry(wish: Wish, _: cmd.Retry) -> Done:
     session = wish.session
     wish.check()
     await session.load()
-    wish.check()
+    await wish.check_at_rest()
     failed = [item for item in session.state.queue if item.receipt == "failed"]
     bodies: list[Body] = [ev.TurnRetried()]
     bodies += [ev.DeliveryChanged(message_id=item.id, status="queued") for item in failed]
@@ -295,7 +307,7 @@ def _last_text(session: Session) -> str:
 
 async def _resume(wish: Wish, _: cmd.Resume) -> Status:
     session = wish.session
-    wish.check()
+    await wish.check_at_rest()
     if session.state.lifecycle.value == "suspended":
         _check_resume(wish)
         finished = session.state.phase.value != "paused"

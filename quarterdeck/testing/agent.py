@@ -160,6 +160,7 @@ class Agent:
             raise Interrupted
 
     def next_id(self, kind: str) -> str:
+        """Never the same again, also not in another process of the same conversation."""
         self.count += 1
         return f"{kind}{self.count}-{self.session}-{os.getpid()}"
 

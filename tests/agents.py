@@ -1,0 +1,150 @@
+"""Agents for tests, each like the scripted one but for one thing. `known` makes them known to the deck."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from msgspec.structs import replace
+
+from quarterdeck import events as ev
+from quarterdeck.events import Image
+from quarterdeck.harness import registry
+from quarterdeck.harness.base import Object, text_of
+from quarterdeck.harness.drive import Lines, NotInstalled, Spawn, Start
+from quarterdeck.harness.registry import Harness
+from quarterdeck.testing.harness import TestDriver, TestTranslator
+
+NAMES = ("plain", "forgetful", "nameless", "missing", "mute", "early", "gated", "twin", "able", "lying")
+
+
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deck finds them by their names from now on."""
+    for name in NAMES:
+        monkeypatch.setitem(registry.HARNESSES, name, "tests.agents:harness")
+
+
+class PlainDriver(TestDriver):
+    """It cannot be steered."""
+
+    capabilities = replace(TestDriver.capabilities, steer=False)
+
+
+class PlainTranslator(TestTranslator):
+    def on_ready(self, line: Object) -> None:
+        self.book.ready(text_of(line, "session"), "test-model", "1", (), resumable=True)
+
+
+class ForgetfulDriver(TestDriver):
+    """It cannot go on in an earlier conversation, and says so."""
+
+    capabilities = replace(TestDriver.capabilities, resume=False)
+
+    def spawn(self, start: Start) -> Spawn:
+        return super().spawn(replace(start, native_session_id=""))
+
+
+class ForgetfulTranslator(TestTranslator):
+    def on_ready(self, line: Object) -> None:
+        self.book.ready(text_of(line, "session"), "test-model", "1", ("steer",), resumable=False)
+
+
+class LyingTranslator(TestTranslator):
+    """It says that it can be resumed, whatever its driver can do."""
+
+
+class NamelessTranslator(TestTranslator):
+    """It says that it can be resumed and does not say by which name."""
+
+    def on_ready(self, line: Object) -> None:
+        self.book.ready("", "test-model", "1", ("steer",), resumable=True)
+
+
+class MissingDriver(TestDriver):
+    """Its program is not there."""
+
+    def spawn(self, start: Start) -> Spawn:
+        raise NotInstalled("missing", "missing-cli")
+
+
+class MuteDriver(TestDriver):
+    """It starts and says nothing."""
+
+    def spawn(self, start: Start) -> Spawn:
+        return Spawn(argv=(sys.executable, "-c", "import time; time.sleep(600)"))
+
+
+class EarlyDriver(TestDriver):
+    """It complains and leaves before it is ready."""
+
+    def spawn(self, start: Start) -> Spawn:
+        words = "import sys; sys.stderr.write('no such model\\n'); sys.stderr.flush(); sys.exit(3)"
+        return Spawn(argv=(sys.executable, "-c", words))
+
+
+_WAITS = """
+import os, runpy, sys, time
+while not os.path.exists("go"):
+    time.sleep(0.01)
+sys.argv = ["agent", *sys.argv[1:]]
+runpy.run_module("quarterdeck.testing.agent", run_name="__main__")
+"""
+
+
+class GatedDriver(TestDriver):
+    """It is ready once there is a file `go` in its folder."""
+
+    def spawn(self, start: Start) -> Spawn:
+        rest = super().spawn(start).argv[3:]
+        return Spawn(argv=(sys.executable, "-c", _WAITS, *rest))
+
+
+class TwinDriver(TestDriver):
+    """Each of its processes is in the same conversation."""
+
+    def spawn(self, start: Start) -> Spawn:
+        return super().spawn(replace(start, native_session_id="twin"))
+
+
+class AbleDriver(TestDriver):
+    """It can do what the scripted one cannot."""
+
+    capabilities = replace(
+        TestDriver.capabilities, images=True, compact=True, bash=True, modes=("plan", "ask", "edits", "auto", "bypass")
+    )
+
+    def prompt(self, text: str, message_id: str, images: tuple[Image, ...] = ()) -> Lines:
+        seen = f"; say saw {len(images)} images" if images else ""
+        return super().prompt(text + seen, message_id)
+
+    def switch_mode(self, mode: str) -> Lines:
+        return [{"op": "model", "model": f"in mode {mode}"}]
+
+    def compact(self) -> Lines:
+        return [{"op": "model", "model": "compacted"}]
+
+    def bash(self, command: str, bash_id: str) -> Lines:
+        return [{"op": "model", "model": f"ran {command}"}]
+
+
+class AbleTranslator(TestTranslator):
+    def on_model(self, line: Object) -> None:
+        self.book.write(ev.Notice(text=text_of(line, "model"), level="info", source="agent"))
+
+
+_MADE = {
+    "plain": (PlainDriver, PlainTranslator),
+    "forgetful": (ForgetfulDriver, ForgetfulTranslator),
+    "lying": (ForgetfulDriver, LyingTranslator),
+    "nameless": (TestDriver, NamelessTranslator),
+    "missing": (MissingDriver, TestTranslator),
+    "mute": (MuteDriver, TestTranslator),
+    "early": (EarlyDriver, TestTranslator),
+    "gated": (GatedDriver, TestTranslator),
+    "twin": (TwinDriver, TestTranslator),
+    "able": (AbleDriver, AbleTranslator),
+}
+
+
+def harness(agent: str) -> Harness:
+    return Harness(agent, *_MADE[agent])

@@ -1,0 +1,159 @@
+"""A real deck for tests: its home is a folder of the test, its agents are processes, its time can be moved on.
+
+`@on_loop` runs an async test. `at_home` opens a deck over a home. `until` waits for what a session shows. `Time` moves
+the clock of the loop and of the deck together, so that half an hour passes in no time at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import msgspec
+
+from quarterdeck import Deck, SessionHandle, Settings
+from quarterdeck.deck.clock import Clock
+from quarterdeck.events import Event
+from quarterdeck.kernel.gate import Gate
+from quarterdeck.kernel.view import View
+
+P = ParamSpec("P")
+
+#: A hanging test is ended by a thread: the loop's own time may be moved.
+PATIENCE_S = 30.0
+#: As in the product, but nobody in a test waits five seconds for an agent that will not go.
+SETTINGS = Settings(stop_grace=0.3)
+
+
+def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """The test as a plain function."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(_guarded(test(*args, **kwargs)))
+
+    return run
+
+
+async def _guarded(work: Awaitable[None]) -> None:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    guard = threading.Timer(PATIENCE_S, loop.call_soon_threadsafe, (task.cancel, "the test hung"))
+    guard.daemon = True
+    guard.start()
+    try:
+        await work
+    finally:
+        guard.cancel()
+
+
+class Time:
+    """The loop's clock and the deck's: both can be moved on, and the wall clock alone as well."""
+
+    def __init__(self) -> None:
+        self.moved = 0.0
+        self.slept = 0.0
+        self.wall_moved_ms = 0
+        loop = asyncio.get_running_loop()
+        loop.time = self.monotonic  # type: ignore[method-assign]
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.moved
+
+    def wall(self) -> int:
+        return int((time.time() + self.moved + self.slept) * 1000) + self.wall_moved_ms
+
+    def up(self) -> float:
+        return self.monotonic() + self.slept
+
+    def clock(self) -> Clock:
+        return Clock(self.wall, self.monotonic, self.up)
+
+    async def skip(self, seconds: float) -> None:
+        """So much time passes, and whatever was due in it begins."""
+        self.moved += seconds
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def _opened(home: Path, settings: Settings, clock: Clock | None, environment: dict[str, str] | None) -> Any:
+    deck = await Deck.open(home / "home", settings=settings, clock=clock, environment=environment)
+    try:
+        yield deck
+    finally:
+        await deck.close()
+
+
+def at_home(
+    folder: Path,
+    settings: Settings = SETTINGS,
+    clock: Clock | None = None,
+    environment: dict[str, str] | None = None,
+    **changes: object,
+) -> AbstractAsyncContextManager[Deck]:
+    """A deck over the home in this folder; `changes` are to the settings."""
+    return _opened(folder, msgspec.structs.replace(settings, **changes), clock, environment)
+
+
+async def until(session: SessionHandle, holds: Callable[[View], object]) -> View:
+    """Waits for events until this holds of the session."""
+    events = session.subscribe(session.view.index)
+    try:
+        while not holds(session.view):
+            await anext(events)
+    finally:
+        await events.aclose()
+    return session.view
+
+
+async def eventually(holds: Callable[[], object]) -> None:
+    """Waits for something that no event tells of."""
+    while not holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def gate_of(session: SessionHandle) -> Gate:
+    """Waits until something is asked."""
+    view = await until(session, lambda view: view.state.gates.open)
+    return view.state.gates.open[0]
+
+
+async def busy(session: SessionHandle) -> View:
+    """Waits until a turn is open."""
+    return await until(session, lambda view: view.state.turn.is_open)
+
+
+async def types_of(session: SessionHandle, since: int = 0) -> list[str]:
+    return [event.type for event in await all_events(session, since)]
+
+
+async def all_events(session: SessionHandle, since: int = 0) -> list[Event]:
+    return await session.events(since, 100_000)
+
+
+async def texts_of(session: SessionHandle, kind: str = "") -> list[str]:
+    """What the timeline shows, in order."""
+    return [entry.text.strip() for entry in await session.timeline() if not kind or entry.kind == kind]
+
+
+def pid_of(deck: Deck, session: SessionHandle) -> int:
+    """The process of a session that has one."""
+    live = deck._supervisor.sessions[session.id].launch
+    assert live is not None
+    assert live.pid is not None
+    return live.pid
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this number runs (one that is dead and not yet waited for does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
