@@ -8,13 +8,14 @@ from pathlib import Path
 import msgspec
 
 from quarterdeck.harness.base import Signal
+from quarterdeck.home import Home
 
 _encode = msgspec.json.encode
 
 
 def trace_of(home: Path, session_id: str) -> Callable[[Signal, float], None]:
     """Writes each signal as a line of `traces/ID.jsonl`. Times count from the first signal of this process."""
-    folder = home / "traces"
+    folder = Home(home).traces
     folder.mkdir(mode=0o700, exist_ok=True)
     file = (folder / f"{session_id}.jsonl").open("ab", buffering=0)
     begun: list[float] = []
