@@ -10,7 +10,7 @@ import asyncio
 import fcntl
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -41,7 +41,7 @@ from quarterdeck.kernel.roster import Badge, Filter, Page
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Stored
+from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Row, Stored
 from quarterdeck.log.tail import Feed
 
 _TIDY_AFTER_S = 1.0
@@ -306,6 +306,14 @@ class Deck:
     def view(self, session_id: str) -> View:
         """Its state as it is now."""
         return self._catalogue.view(session_id)
+
+    def rows(self) -> Iterator[Row]:
+        """The catalogue as it is."""
+        return self._catalogue.rows()
+
+    def add(self, session: Session) -> Session:
+        """One more that is in use."""
+        return self._supervisor.add(session)
 
     def has(self, session_id: str) -> bool:
         """Whether there is one of this id."""

@@ -23,7 +23,9 @@ from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck.answers import Answer
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
+from quarterdeck.deck.ear import Ear
 from quarterdeck.deck.launch import Launch
+from quarterdeck.deck.observation import Observation
 from quarterdeck.deck.policy import Rule, RuleStore, session_rules
 from quarterdeck.deck.receipts import Receipts
 from quarterdeck.deck.record import Record
@@ -32,6 +34,7 @@ from quarterdeck.deck.slots import Slots
 from quarterdeck.deck.startup import Startup
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin
+from quarterdeck.harness.base import Translator
 from quarterdeck.harness.drive import Capabilities, Decision
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
@@ -77,6 +80,8 @@ class Session:
         )
         self.receipts = Receipts(house.log, session_id, is_new=not view.index)
         self.launch: Launch | None = None
+        #: Set while an agent that somebody else started tells us what it does.
+        self.observation: Observation | None = None
         self.startup = Startup(self)
         self.delivery = Delivery(self)
         #: Commands under way and readers: while there are any the session stays in memory.
@@ -99,7 +104,8 @@ class Session:
     def is_idle(self) -> bool:
         """Nothing lives here: what the log holds is all there is."""
         busy = self.users or self.launch or self.startup.is_under_way or self.delivery.is_under_way or self._answers
-        return not busy and self.record.is_settled
+        seen = self.observation
+        return not busy and self.record.is_settled and (seen is None or not (seen.is_held or seen.is_waiting))
 
     @property
     def capabilities(self) -> Capabilities:
@@ -161,19 +167,21 @@ class Session:
 
     # --- what the agent says
 
-    def hear(self, launch: Launch, bodies: list[Body], origin: Origin) -> None:
+    def hear(self, ear: Ear, bodies: list[Body], origin: Origin) -> None:
         """The translator's words, as they may stand in the log."""
-        if launch is not self.launch:
+        if ear is not self.launch and ear is not self.observation:
             return
-        written = [told for body in bodies for told in self._told(launch, body)]
+        written = [told for body in bodies for told in self._told(ear, body)]
         if written:
             self.record.write(written, origin)
             if any(isinstance(body, gate_desk.OPENING) for body in written):
                 self.judge()
-        if launch.is_ended:
-            self.startup.ended(launch)
+        if self.observation is not None:
+            self.observation.settle(self.state.gates)
+        if isinstance(ear, Launch) and ear.is_ended:
+            self.startup.ended(ear)
 
-    def _told(self, launch: Launch, body: Body) -> tuple[Body, ...]:
+    def _told(self, ear: Ear, body: Body) -> tuple[Body, ...]:
         kind = type(body)
         if kind in _PLAIN:
             return (body,)
@@ -181,38 +189,46 @@ class Session:
             return (gate_desk.named(body, self.state.gates, self.house.next_gate),)
         if isinstance(body, gate_desk.CLOSING):
             return () if gate_desk.is_told_already(body, self.state.gates) else (body,)
-        return self.startup.told(launch, body)
+        return self.startup.told(ear, body) if isinstance(ear, Launch) else (body,)
+
+    def observe(self, translator: Translator) -> Observation:
+        """From now on an agent of somebody else's is listened to."""
+        if self.observation is None:
+            translator.restore(self.view)
+            self.observation = Observation(translator, self.hear, self.house.clock.monotonic)
+        return self.observation
 
     def judge(self) -> None:
         """Rules decide what they can of what is asked; each gate on its own, and the log names the rule."""
         for gate in self.state.gates.open:
             verdict = gate_desk.verdict_on(gate, self.state, self.house.rules, self._rules)
-            if verdict.effect == "ask" or self.launch is None:
+            if verdict.effect == "ask" or (self.launch is None and self.observation is None):
                 continue
             yes = verdict.effect == "allow"
             decision = Decision(status="approved" if yes else "rejected", reason="" if yes else f"rule: {verdict.text}")
             self.record.write([gate_desk.closing(gate, decision, "rule", verdict.text)], "supervisor")
-            self.later(self._tell_decision(gate, decision))
+            self.later(self._tell_decision(gate, decision, self.launch))
 
     def add_rule(self, rule: Rule) -> None:
         """A rule of this session only."""
         self._rules = (*self._rules, rule)
 
-    async def _tell_decision(self, gate: Gate, decision: Decision) -> None:
+    async def _tell_decision(self, gate: Gate, decision: Decision, asked_by: Launch | None) -> None:
         """The agent hears of a decision when it is durable; a store that refuses it keeps it and tries again."""
-        launch = self.launch
-        while launch is self.launch and not self.record.is_settled:
+        while not self.record.is_settled:
             try:
                 await self.record.settled()
             except QuarterdeckError:
                 await asyncio.sleep(1)
-        if launch is not None and launch is self.launch:
+        if asked_by is self.launch:
             self.say_decision(gate, decision)
 
     def say_decision(self, gate: Gate, decision: Decision) -> None:
         """To the agent, if it is there."""
         if self.launch is not None:
             self.launch.say(self.launch.driver.answer(gate, decision))
+        if self.observation is not None:
+            self.observation.decide(gate.id, decision)
 
     # --- events of our own
 

@@ -78,7 +78,7 @@ class Supervisor:
     def judge_all(self) -> None:
         """The rules changed: each open gate is judged again, on its own."""
         for session in self.sessions.values():
-            if session.launch is not None and session.state.gates.open:
+            if session.state.gates.open:
                 session.judge()
 
     def jumped(self, jump: Jump) -> None:

@@ -21,6 +21,7 @@ from quarterdeck.server import socket, sse
 from quarterdeck.server.failures import Failures
 from quarterdeck.server.frames import with_restating
 from quarterdeck.server.guard import Guard
+from quarterdeck.server.ingest import Ingest
 from quarterdeck.server.openapi import openapi
 from quarterdeck.server.route import Call, Route, read_body, read_query
 from quarterdeck.server.routes import all_routes
@@ -72,6 +73,7 @@ class Server:
         self.is_secure = is_secure
         self.streams = sse.Streams(deck)
         self.shared = socket.Shared()
+        self.ingest = Ingest(deck, tokens.owner())
         self.routes = all_routes()
         self._by_command = {one.path.removeprefix("/sessions/{id}/"): one for one in self.routes if _is_command(one)}
         self._failures = Failures(time.monotonic)
@@ -90,6 +92,7 @@ class Server:
         add("/events", self._all_events)
         add("/sessions/{id}/events", self._events)
         add("/ws", self._socket)
+        self.ingest.register(self.app)
 
     # --- the doors
 
@@ -116,6 +119,9 @@ class Server:
         if not self.guard.knows_origin(request.headers.get("Origin"), host or ""):
             raise ForeignOrigin
         if request.path in _OPEN:
+            return
+        if request.path.startswith("/ingest/"):
+            self.ingest.check(request)
             return
         visitor = self._visitor(request)
         if visitor.role != "operate" and request.method not in _SAFE:

@@ -1,0 +1,49 @@
+"""Sessions of agents that somebody else started: found by the agent's own name for them, opened when they are new.
+
+What such an agent tells is evidence that it lives: a session that was suspended at our restart is active again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from quarterdeck import events as ev
+from quarterdeck.deck.repo import repo_of
+from quarterdeck.deck.session import Session
+from quarterdeck.kernel.view import View
+
+if TYPE_CHECKING:
+    from quarterdeck.deck.deck import Deck
+
+
+class Adoption:
+    """The sessions that are known by an agent's own names."""
+
+    def __init__(self, deck: Deck) -> None:
+        self._deck = deck
+        self._known: dict[tuple[str, str], str] = {}
+        for row in deck.rows():
+            if row.resume_data and row.status in ("active", "suspended"):
+                self._known[row.agent, row.resume_data] = row.id
+
+    async def session(self, agent: str, native: str, cwd: str) -> Session:
+        """The session of this conversation, in use and active."""
+        owner = self._deck.house.owners.get(native)
+        name = owner or self._known.get((agent, native), "")
+        if name and self._deck.has(name):
+            session = await self._deck.in_use(name)
+            if session.state.lifecycle.value == "suspended":
+                session.note(ev.SessionResumed(by="evidence"))
+            if session.state.lifecycle.value == "active":
+                return session
+        return self._opened(agent, native, cwd)
+
+    def _opened(self, agent: str, native: str, cwd: str) -> Session:
+        """Written, not awaited: the agent waits for our answer, and what it said is a fact."""
+        name = uuid4().hex[:16]
+        self._known[agent, native] = name
+        session = self._deck.add(Session(self._deck.house, name, View(), ""))
+        repo = repo_of(cwd) if cwd else None
+        session.note(ev.SessionOpened(agent=agent, cwd=cwd, repo=repo, owner="terminal"))
+        return session
