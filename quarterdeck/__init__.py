@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 
 # To publish a name: one line here, and the same import below for type checkers. A test compares the two.
 _EXPORTS: dict[str, str] = {
+    "AsyncClient": "quarterdeck.client.client",
+    "Client": "quarterdeck.client.client",
     "Deck": "quarterdeck.deck.deck",
     "QuarterdeckError": "quarterdeck.errors",
     "SessionHandle": "quarterdeck.deck.handle",
@@ -24,6 +26,8 @@ __all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 # pyright: ignore[reportUn
 
 if TYPE_CHECKING:
     # "as" the same name is how a typed package says that it passes a name on.
+    from quarterdeck.client.client import AsyncClient as AsyncClient
+    from quarterdeck.client.client import Client as Client
     from quarterdeck.deck.deck import Deck as Deck
     from quarterdeck.deck.handle import SessionHandle as SessionHandle
     from quarterdeck.deck.opening import open as open  # noqa: A004
