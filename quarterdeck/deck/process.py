@@ -116,7 +116,7 @@ class AgentProcess:
     def write(self, lines: list[Json]) -> bool:
         """Each as one JSON line, all of them or none. False when it was not taken: the process is gone, which its exit
         tells, or it has not read what it was told for so long that more would only pile up. Never blocks."""
-        if not self._stdin.write(b"".join(map(encoded, lines))):
+        if lines and not self._stdin.write(b"".join(map(encoded, lines))):
             return False
         for line in lines:
             self._hear(Signal("stdin", line))
