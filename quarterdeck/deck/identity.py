@@ -105,7 +105,12 @@ def _carriers(matches: Callable[[str], bool]) -> list[Identity]:
 
 
 def _marked(pid: int) -> Identity | None:
-    """Both halves of the same process: a pid that changed its owner between the two readings is nobody."""
+    """Both halves of the same process: a pid that changed its owner between the two readings is nobody.
+
+    Hardly any process is marked, so one reading has to be enough for the others.
+    """
+    if not _nonce_in(pid):
+        return None
     started_at = start_time(pid)
     nonce = _nonce_in(pid)
     if started_at is None or not nonce or start_time(pid) != started_at:

@@ -85,9 +85,12 @@ class AgentProcess:
         except OSError as error:
             process._discard()
             raise CannotStart(spawn.argv[0], error.strerror or str(error)) from error
+        # not to be cancelled in the middle: then nobody would know whose the descriptors are (uvloop closes them itself)
+        connecting = asyncio.ensure_future(process._connect())
         try:
-            await process._connect()
+            await asyncio.shield(connecting)
         except BaseException:
+            await asyncio.wait([connecting])
             process.kill()
             await asyncio.wait([process.exited])
             raise
@@ -104,13 +107,6 @@ class AgentProcess:
         """There is no descriptor left to watch it by: it ends as if it had never begun."""
         self.kill()
         self._child.wait()
-        self._gone.set()
-        self._close_pipes()
-
-    def _close_pipes(self) -> None:
-        self._stdin.abort()
-        for pipe in (self._stdout, self._stderr):
-            pipe.close()
         for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
             if stream is not None:
                 stream.close()
@@ -120,7 +116,7 @@ class AgentProcess:
     def write(self, lines: list[Json]) -> bool:
         """Each as one JSON line, all of them or none. False when it was not taken: the process is gone, which its exit
         tells, or it has not read what it was told for so long that more would only pile up. Never blocks."""
-        if not self._stdin.write(b"".join(map(encoded, lines))):
+        if lines and not self._stdin.write(b"".join(map(encoded, lines))):
             return False
         for line in lines:
             self._hear(Signal("stdin", line))
@@ -162,7 +158,8 @@ class AgentProcess:
             await self._swept()
             self.resume()
             await asyncio.wait([self._stdout.ended, self._stderr.ended], timeout=_LAST_WORDS_S)
-            self._close_pipes()
+            self._stdout.close()
+            self._stderr.close()
             self._hear(Signal("proc", {"event": "exit", "code": code}))
         finally:
             self.exited.set_result(code)

@@ -41,6 +41,11 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     bash: bool = False
     modes: tuple[Mode, ...] = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that it has, as agent_ready tells them."""
+        return tuple(name for name in self.__struct_fields__ if getattr(self, name))
+
 
 class Start(Struct, frozen=True, kw_only=True):
     """What the deck wants started. `native_session_id` is set when an earlier conversation is to go on."""

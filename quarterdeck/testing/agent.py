@@ -122,7 +122,7 @@ class Agent:
             self.current = line["number"]
             if self.current > self.stopped:
                 self.stop.clear()
-        self.say("turn_start", id=line.get("id"), text=line.get("text"))
+        self.say("turn_start", id=line.get("id"), text=line.get("text"), images=line.get("images", []))
         try:
             for word in str(line.get("text", "")).replace(";", "\n").splitlines():
                 self.take_asides()

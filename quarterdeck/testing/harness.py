@@ -5,15 +5,29 @@ from __future__ import annotations
 import sys
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from quarterdeck import events as ev
 from quarterdeck.events import Image, Json
-from quarterdeck.harness.base import BookTranslator, Object, Signal, ignored, object_of, text_of
+from quarterdeck.harness.base import BookTranslator, Object, Signal, ignored, list_of, object_of, text_of
 from quarterdeck.harness.drive import CannotDo, Capabilities, Decision, Lines, Spawn, Start
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
 
 Method: TypeAlias = Literal["select", "confirm", "input", "editor"]
 _METHODS: dict[str, Method] = {"select": "select", "confirm": "confirm", "input": "input", "editor": "editor"}
+
+
+CAPABILITIES = Capabilities(
+    steer=True,
+    approvals=True,
+    questions=True,
+    dialogs=True,
+    resume=True,
+    images=True,
+    switch_model=True,
+    modes=("ask", "auto"),
+)
 
 
 class TestTranslator(BookTranslator):
@@ -49,10 +63,14 @@ class TestTranslator(BookTranslator):
         return True
 
     def told_ready(self, line: Object) -> None:
-        self.book.ready(text_of(line, "session"), "test-model", "1", ("steer",), resumable=True)
+        self.book.ready(text_of(line, "session"), "test-model", "1", CAPABILITIES.names, resumable=True)
 
     def told_turn_start(self, line: Object) -> None:
-        self.book.prompt(text_of(line, "text"), text_of(line, "id"))
+        images = tuple(
+            Image(media_type=text_of(one, "media_type"), data=text_of(one, "data"), path=text_of(one, "path"))
+            for one in map(object_of, list_of(line, "images"))
+        )
+        self.book.prompt(text_of(line, "text"), text_of(line, "id"), images=images)
         self.book.request()
 
     def told_turn_end(self, line: Object) -> None:
@@ -127,15 +145,7 @@ class TestDriver:
 
     __test__ = False
 
-    capabilities = Capabilities(
-        steer=True,
-        approvals=True,
-        questions=True,
-        dialogs=True,
-        resume=True,
-        switch_model=True,
-        modes=("ask", "auto"),
-    )
+    capabilities = CAPABILITIES
 
     def spawn(self, start: Start) -> Spawn:
         resume = ("--resume", start.native_session_id) if start.native_session_id else ()
@@ -148,7 +158,8 @@ class TestDriver:
         return []
 
     def prompt(self, text: str, message_id: str, images: tuple[Image, ...] = ()) -> Lines:
-        return [{"op": "prompt", "id": message_id, "text": text}]
+        shown = {"images": msgspec.to_builtins(images)} if images else {}
+        return [{"op": "prompt", "id": message_id, "text": text, **shown}]
 
     def steer(self, text: str, ref: str) -> Lines:
         return [{"op": "steer", "id": ref, "text": text}]

@@ -1,0 +1,237 @@
+"""The harness suite passes with the scripted agent, and finds what is wrong with a harness that only seems right."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from quarterdeck import events as ev
+from quarterdeck.events import Body, Image
+from quarterdeck.harness.base import Object, Signal
+from quarterdeck.harness.drive import Capabilities, Decision, Lines, Spawn, Start
+from quarterdeck.harness.registry import Harness, harness
+from quarterdeck.kernel.gate import Gate
+from quarterdeck.kernel.view import View
+from quarterdeck.testing import harnesses
+from quarterdeck.testing.harness import CAPABILITIES, TestDriver, TestTranslator
+from quarterdeck.testing.harnesses import CHECKS, Check, checks, run
+from quarterdeck.testing.scene import Script
+
+SCRIPT = Script(
+    answer="say hello there",
+    answer_has="hello",
+    hang="say wait; hang",
+    ask="ask make; say asked",
+    question="question which colour",
+    reply="blue",
+    dialog="dialog confirm really",
+    steps="sleep 0.3; say one; sleep 0.3; say two",
+    children="child 300; orphan 300",
+    recall="recall",
+    recall_has="2 prompts",
+    other_model="bigger",
+)
+TEST = harness("test")
+
+
+def name_of(check: Check) -> str:
+    return check.__name__
+
+
+def script_in(folder: Path) -> Script:
+    return replace(SCRIPT, environment={"QD_TEST_STATE": str(folder / "state")})
+
+
+@pytest.mark.parametrize("check", checks(TEST, SCRIPT), ids=name_of)
+def test_the_scripted_agent(check: Check, tmp_path: Path) -> None:
+    asyncio.run(run(check, TEST, script_in(tmp_path), str(tmp_path)))
+
+
+def test_every_check_applies_to_the_scripted_agent() -> None:
+    assert checks(TEST, SCRIPT) == CHECKS
+    assert len(CHECKS) > 20
+
+
+# --- what is left out, and what may not be
+
+
+def with_driver(driver: type[TestDriver]) -> Harness:
+    return Harness("wrong", driver, TestTranslator)
+
+
+def with_translator(translator: type[TestTranslator]) -> Harness:
+    return Harness("wrong", TestDriver, translator)
+
+
+class Modest(TestDriver):
+    capabilities = Capabilities(interrupt=False)
+
+
+def test_what_is_not_promised_is_left_out() -> None:
+    names = set(map(name_of, checks(with_driver(Modest), Script(answer="a", hang="h"))))
+    assert "a_prompt_is_answered_in_one_turn" in names
+    assert not names & {"what_is_allowed_runs", "a_resumed_session_goes_on", "the_model_is_switched"}
+
+
+def test_a_promise_without_a_prompt_to_show_it_is_an_error() -> None:
+    with pytest.raises(ValueError, match="promises questions, and the script has no 'question'"):
+        checks(TEST, replace(SCRIPT, question=""))
+
+
+# --- what it finds
+
+
+class Mute(TestTranslator):
+    def told_text(self, line: Object) -> None:
+        """Says nothing."""
+
+
+class Nameless(TestTranslator):
+    def told_ready(self, line: Object) -> None:
+        self.book.ready()
+
+
+class NeverEnds(TestTranslator):
+    def told_turn_end(self, line: Object) -> None:
+        """The turn stays open."""
+
+
+class Forgetful(TestTranslator):
+    def told_may_i(self, line: Object) -> None:
+        """Nobody is asked."""
+
+
+class Random(TestTranslator):
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Random.made += 1
+        self.number = Random.made
+
+    def told_text(self, line: Object) -> None:
+        super().told_text({**line, "delta": f"{line['delta']} {self.number}"})
+
+
+class Contradictory(TestTranslator):
+    def told_text(self, line: Object) -> None:
+        super().told_text(line)
+        self.book.write(ev.StateChange(state="idle"))
+
+
+class Replaying(TestTranslator):
+    """Tells what was before as new."""
+
+    was_resumed = False
+
+    def restore(self, view: View) -> None:
+        super().restore(view)
+        self.was_resumed = bool(view.state.profile.native_session_id)
+
+    def told_ready(self, line: Object) -> None:
+        super().told_ready(line)
+        if self.was_resumed:
+            self.book.prompt("the old one")
+            self.book.end()
+
+
+class Murderous(TestDriver):
+    """Its interrupt ends the whole process."""
+
+    def interrupt(self) -> Lines:
+        return [{"op": "bye"}]
+
+
+class Pretending(TestDriver):
+    capabilities = replace(CAPABILITIES, images=False)
+
+
+class Yes(TestDriver):
+    """Allows whatever was refused."""
+
+    def answer(self, gate: Gate, decision: Decision) -> Lines:
+        return super().answer(gate, replace(decision, status="approved"))
+
+
+class Restless(TestDriver):
+    """Never goes on with an old session."""
+
+    def spawn(self, start: Start) -> Spawn:
+        return super().spawn(replace(start, native_session_id=""))
+
+
+class Silent(TestDriver):
+    def prompt(self, text: str, message_id: str, images: tuple[Image, ...] = ()) -> Lines:
+        return []
+
+
+WRONG = [
+    (with_translator(Mute), "a_prompt_is_answered_in_one_turn", "it said nothing"),
+    (with_translator(Nameless), "says_which_session_it_has_and_what_it_can_do", "no session of its own"),
+    (with_translator(NeverEnds), "a_prompt_is_answered_in_one_turn", "not within .* s: the turn ends"),
+    (with_translator(Forgetful), "what_is_allowed_runs", "a gate .approval. opens"),
+    (with_translator(Random), "a_prompt_is_answered_in_one_turn", "translated again it differs"),
+    (with_translator(Contradictory), "a_prompt_is_answered_in_one_turn", "activity idle in an open turn"),
+    (with_translator(Replaying), "a_resumed_session_goes_on", "PromptReceived"),
+    (
+        with_driver(Murderous),
+        "an_interrupt_ends_the_turn_and_not_the_process",
+        "the process ended|it ended before|does not take",
+    ),
+    (with_driver(Pretending), "what_it_cannot_do_is_refused_and_nothing_is_said", "does not promise to take images"),
+    (with_driver(Yes), "what_is_refused_does_not_run", "rejected"),
+    (with_driver(Restless), "a_resumed_session_goes_on", "native"),
+    (with_driver(Silent), "a_prompt_keeps_its_name_or_its_text", "the prompt begins a turn"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "check", "why"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
+def test_it_finds_what_is_wrong(wrong: Harness, check: str, why: str, tmp_path: Path) -> None:
+    script = replace(script_in(tmp_path), patience=3.0, grace=1.0)
+    with pytest.raises(AssertionError, match=why):
+        asyncio.run(run(getattr(harnesses, check), wrong, script, str(tmp_path)))
+
+
+def test_nothing_that_it_heard_was_unknown(tmp_path: Path) -> None:
+    """So no word of the scripted agent goes unread."""
+
+    async def main() -> tuple[int, list[Body]]:
+        scene = harnesses.Scene(TEST, script_in(tmp_path), str(tmp_path))
+        await scene.begin()
+        await scene.finish("think a; tool b; fail c; background 0.05; flood 3; stderr x; sleep 0.2; say end", "p1")
+        await scene.finish("error it broke", "p2")
+        await scene.close()
+        scene.check_whole()
+        return scene.translator.unknown, scene.bodies
+
+    unknown, bodies = asyncio.run(main())
+    assert unknown == 0
+    assert [body.ok for body in bodies if isinstance(body, ev.ToolExecutionEnd)] == [True, False]
+    assert [body.ok for body in bodies if isinstance(body, ev.BackgroundEnded)] == [True]
+    assert [body.outcome for body in bodies if isinstance(body, ev.AgentEnd)] == ["completed", "failed"]
+
+
+def test_images_arrive(tmp_path: Path) -> None:
+    image = Image(media_type="image/png", data="aGk=")
+
+    async def main() -> list[ev.PromptReceived]:
+        scene = harnesses.Scene(TEST, SCRIPT, str(tmp_path))
+        await scene.begin()
+        await scene.ready()
+        scene.say(scene.driver.prompt("say hi", "p1", (image,)))
+        await scene.until(lambda: bool(scene.since(0, ev.AgentEnd)), "the turn ends")
+        await scene.close()
+        return scene.since(0, ev.PromptReceived)
+
+    (taken,) = asyncio.run(main())
+    assert taken.images == (image,)
+
+
+def test_a_line_that_is_no_word_of_the_agent_is_counted() -> None:
+    translator = TestTranslator()
+    for kind in ("exit", "silence", "nothing", ""):
+        translator.feed(Signal("stdout", {"type": kind}), 0.0)
+    assert translator.unknown == 4
