@@ -22,8 +22,8 @@ def opened(path: Path, sessions: int) -> Any:
     connection: Any = apsw.Connection(str(path))
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
-    for _, sql in migrations():
-        connection.execute(sql).fetchall()
+    for version, sql in migrations():
+        connection.execute(f"{sql}; PRAGMA user_version = {version}").fetchall()
     connection.execute("BEGIN").fetchall()
     for number in range(1, sessions + 1):
         connection.execute(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from msgspec.structs import replace
 
 from bench.figure import Figure
 from bench.log import streaming, working
@@ -21,6 +22,8 @@ from quarterdeck.log.sqlite import SqliteLog
 
 EVENTS = 100_000
 PAGE = 2_000
+#: One turn takes a good part of a second.
+ROUNDS = 9
 _SELECT = (
     "SELECT cursor, position, at, origin, body FROM event WHERE session = 1 AND position > ? ORDER BY position LIMIT ?"
 )
@@ -35,6 +38,7 @@ def figures(effort: Effort) -> Iterator[Figure]:
         floor, ours, folded = _bare(path), _read(loop, log), _folded(loop, log)
         assert floor.run() == ours.run() == folded.run() == last
         per_event = [Work(work.run, events) for work in (floor, ours, folded)]
+        effort = replace(effort, rounds=min(effort.rounds, ROUNDS))
         name = f"replay of {events:,} events"
         yield Figure(
             "replay", f"{name}, read, to a bare select and decode", ratio(per_event[1], per_event[0], effort), 4
