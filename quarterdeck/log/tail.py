@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
-from quarterdeck.events import Event
+from quarterdeck.events import Event, SessionDeleted
 from quarterdeck.log.base import PAGE, START, Log
 
 P = TypeVar("P", int, str)
@@ -159,12 +159,12 @@ class Feed:
     async def follow(
         self, session_id: str, since: int = 0, types: Collection[str] | None = None
     ) -> AsyncGenerator[Event]:
-        """Everything of one session after `since`, then whatever comes, for ever."""
+        """Everything of one session after `since`, then whatever comes, until the session is deleted."""
         tail = await self.tail(session_id)
         reading = _Reading(tail, since, lambda at: self._log.read(session_id, at, PAGE), types)
         tail.readers += 1
         try:
-            while True:
+            while not reading.ended:
                 for event in await reading.more():
                     yield event
         finally:
@@ -206,6 +206,8 @@ class _Reading(Generic[P]):
         self._since = since
         self._read = read
         self._types = types
+        #: The last event that was given is the last one of all.
+        self.ended = False
 
     async def more(self) -> Sequence[Event]:
         """What comes next; maybe nothing of the types that are wanted."""
@@ -222,6 +224,7 @@ class _Reading(Generic[P]):
         if not events:
             return ()
         self._since = tail.place(events[-1])
+        self.ended = isinstance(events[-1].body, SessionDeleted)
         return events if self._types is None else [event for event in events if event.type in self._types]
 
 
