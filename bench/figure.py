@@ -18,6 +18,7 @@ class Figure(Struct, frozen=True):
     ratio: Ratio
     target: float | None = None
     bound: Literal["at most", "at least"] = "at most"
+    unit: Literal["time", "bytes"] = "time"
 
     @property
     def verdict(self) -> Literal["ok", "OVER", ""]:
@@ -63,8 +64,8 @@ def _row(one: Figure) -> tuple[str, ...]:
         f"  {one.name}",
         f"{_short(ratio.median)}x",
         f"[{_short(ratio.low)}-{_short(ratio.high)}]",
-        _time(ratio.subject_ns),
-        _time(ratio.floor_ns),
+        _amount(ratio.subject_ns, one.unit),
+        _amount(ratio.floor_ns, one.unit),
         "" if one.target is None else f"{sign} {one.target:g}x",
         one.verdict,
     )
@@ -79,6 +80,10 @@ def _line(row: tuple[str, ...], widths: list[int]) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _amount(value: float, unit: str) -> str:
+    return _time(value) if unit == "time" else f"{value / 1e3:.1f} kB" if value < 1e6 else f"{value / 1e6:.0f} MB"
 
 
 def _time(ns: float) -> str:

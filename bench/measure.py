@@ -14,8 +14,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from msgspec import Struct
+
+Clock: TypeAlias = Callable[[], int]
 
 
 class Effort(Struct, frozen=True):
@@ -50,16 +53,16 @@ class Ratio(Struct, frozen=True):
     floor_ns: float
 
 
-def ratio(subject: Work, floor: Work, effort: Effort) -> Ratio:
-    """The CPU time of one operation of the subject, divided by that of the floor."""
+def ratio(subject: Work, floor: Work, effort: Effort, clock: Clock = time.process_time_ns) -> Ratio:
+    """The time of one operation of the subject, divided by that of the floor. CPU time unless another clock is given."""
     with _no_collector():
-        repeat_subject, repeat_floor = _repeats(subject, effort.turn_s), _repeats(floor, effort.turn_s)
-        before = _cpu_ns(floor, repeat_floor)
+        repeat_subject, repeat_floor = (_repeats(work, effort.turn_s, clock) for work in (subject, floor))
+        before = _spent_ns(floor, repeat_floor, clock)
         subjects: list[float] = []
         floors: list[float] = []
         for _ in range(effort.rounds):
-            subjects.append(_cpu_ns(subject, repeat_subject))
-            after = _cpu_ns(floor, repeat_floor)
+            subjects.append(_spent_ns(subject, repeat_subject, clock))
+            after = _spent_ns(floor, repeat_floor, clock)
             floors.append((before + after) / 2)
             before = after
     return _summed_up(subjects, floors)
@@ -89,22 +92,22 @@ def _summed_up(subjects: list[float], floors: list[float]) -> Ratio:
     )
 
 
-def _repeats(work: Work, turn_s: float) -> int:
+def _repeats(work: Work, turn_s: float, clock: Clock) -> int:
     """How often `run` must be called to fill a turn; finding that out is the warm-up too."""
     repeats = 1
     while True:
-        spent = _cpu_ns(work, repeats) * work.operations * repeats / 1e9
+        spent = _spent_ns(work, repeats, clock) * work.operations * repeats / 1e9
         if spent >= turn_s:
             return repeats
         repeats = max(repeats * 2, int(repeats * turn_s / spent)) if spent > 0 else repeats * 2
 
 
-def _cpu_ns(work: Work, repeats: int) -> float:
+def _spent_ns(work: Work, repeats: int, clock: Clock) -> float:
     run = work.run
-    start = time.process_time_ns()
+    start = clock()
     for _ in range(repeats):
         run()
-    return max(time.process_time_ns() - start, 1) / (repeats * work.operations)
+    return max(clock() - start, 1) / (repeats * work.operations)
 
 
 def _child_cpu_ns(command: Sequence[str]) -> float:

@@ -11,10 +11,11 @@ Only what is durable may be published.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
-from quarterdeck.events import Event
+from quarterdeck.events import Event, SessionDeleted
 from quarterdeck.log.base import PAGE, START, Log
 
 P = TypeVar("P", int, str)
@@ -50,7 +51,9 @@ class Tail(Generic[P]):
         self._limit = limit
         self._events: list[Event] = []
         self._sinks: dict[Sink[P], None] = {}
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        #: What came after which position: readers that wait together stand at the same one.
+        self._slice: tuple[P, list[Event]] = (head, [])
         self._scheduled = False
 
     @property
@@ -91,25 +94,23 @@ class Tail(Generic[P]):
     async def changed(self) -> None:
         """Returns once something more was published. Each who waits has a future of their own: one can be cancelled."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self._waiters[waiter] = None
         try:
             await waiter
         finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            self._waiters.pop(waiter, None)
 
-    def after(self, position: P) -> list[Event] | None:
+    def after(self, position: P) -> Sequence[Event] | None:
         """What came after a position; None when the tail does not reach back to it."""
+        if position == self.head:
+            return ()
         if position < self.floor:
             return None
-        low, high = 0, len(self._events)
-        while low < high:
-            middle = (low + high) // 2
-            if self.place(self._events[middle]) > position:
-                high = middle
-            else:
-                low = middle + 1
-        return self._events[low:]
+        known, events = self._slice
+        if known != position or not events or self.place(events[-1]) != self.head:
+            events = self._events[bisect_right(self._events, position, key=self.place) :]
+            self._slice = (position, events)
+        return events
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -118,12 +119,12 @@ class Tail(Generic[P]):
 
     def _pump(self) -> None:
         self._scheduled = False
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
         head = self.head
-        slices: dict[P, list[Event] | None] = {}
+        slices: dict[P, Sequence[Event] | None] = {}
         for sink in tuple(self._sinks):
             position = sink.position
             if position == head or sink.behind:
@@ -166,20 +167,24 @@ class Feed:
     async def follow(
         self, session_id: str, since: int = 0, types: Collection[str] | None = None
     ) -> AsyncGenerator[Event]:
-        """Everything of one session after `since`, then whatever comes, for ever."""
+        """Everything of one session after `since`, then whatever comes, until the session is deleted."""
         tail = await self.tail(session_id)
+        reading = _Reading(tail, since, lambda at: self._log.read(session_id, at, PAGE), types)
         tail.readers += 1
         try:
-            async for event in _follow(tail, since, lambda at: self._log.read(session_id, at, PAGE), types):
-                yield event
+            while not reading.ended:
+                for event in await reading.more():
+                    yield event
         finally:
             tail.readers -= 1
             self._let_go(session_id, tail)
 
     async def follow_all(self, since: str = START, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """The same over all sessions."""
-        async for event in _follow(self.all, since, lambda at: self._log.read_all(at, PAGE), types):
-            yield event
+        reading = _Reading(self.all, since, lambda at: self._log.read_all(at, PAGE), types)
+        while True:
+            for event in await reading.more():
+                yield event
 
     async def tail(self, session_id: str) -> Tail[int]:
         """The tail of a session, from its newest durable event on; NoSuchSession."""
@@ -204,23 +209,39 @@ class Feed:
             del self._sessions[session_id]
 
 
-async def _follow(
-    tail: Tail[P], since: P, read: Callable[[P], Awaitable[list[Event]]], types: Collection[str] | None
-) -> AsyncGenerator[Event]:
-    """From the log until the tail reaches back to us, from the tail from then on; from the log again if we fall behind."""
-    while True:
-        events = tail.after(since)
+class _Reading(Generic[P]):
+    """From the log until the tail reaches back to us, from the tail from then on; from the log again if we fall behind.
+
+    It gives slices: an iterator that hands on each event by itself is at its dearest when it stands on another one.
+    """
+
+    def __init__(
+        self, tail: Tail[P], since: P, read: Callable[[P], Awaitable[list[Event]]], types: Collection[str] | None
+    ) -> None:
+        self._tail = tail
+        self._since = since
+        self._read = read
+        self._types = types
+        #: The last event that was given is the last one of all.
+        self.ended = False
+
+    async def more(self) -> Sequence[Event]:
+        """What comes next; maybe nothing of the types that are wanted."""
+        tail = self._tail
+        events = tail.after(self._since)
         if events is None:
             # an empty answer: what was there are deltas that have been dropped, so the tail is next
             floor = tail.floor
-            events = await read(since)
-            since = since if events else max(since, floor)
+            events = await self._read(self._since)
+            if not events:
+                self._since = max(self._since, floor)
         elif not events:
             await tail.changed()
-        for event in events:
-            since = tail.place(event)
-            if types is None or event.type in types:
-                yield event
+        if not events:
+            return ()
+        self._since = tail.place(events[-1])
+        self.ended = isinstance(events[-1].body, SessionDeleted)
+        return events if self._types is None else [event for event in events if event.type in self._types]
 
 
 def _index(event: Event) -> int:

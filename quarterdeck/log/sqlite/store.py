@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,28 +11,29 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
 from quarterdeck.log.base import PAGE, START, Append, Cursor, Fence, LogUnavailable, Receipt, Row, Stored
 from quarterdeck.log.sqlite.reader import Reader
+from quarterdeck.log.sqlite.worker import Worker, told
 from quarterdeck.log.sqlite.writer import Outcome, Writer, cursor_text
 
 _T = TypeVar("_T")
 
 
 class _Gathering:
-    """Appends that will share a commit, and the one future that tells them all."""
+    """Appends that will share a commit, and who waits for each."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    __slots__ = ("appends", "waiting")
+
+    def __init__(self) -> None:
         self.appends: list[Append] = []
-        self.done: asyncio.Future[list[Outcome]] = loop.create_future()
+        self.waiting: list[asyncio.Future[Receipt]] = []
 
 
 class SqliteLog:
     """Open one with `await SqliteLog.open(path)`."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, writing: ThreadPoolExecutor, reading: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._writing = writing
-        self._reading = reading
+        self._writing = Worker(loop, "qd-log-writer")
+        self._reading = Worker(loop, "qd-log-reader")
         self._writer: Writer
         self._reader: Reader
         self._gathering: _Gathering | None = None
@@ -43,17 +43,13 @@ class SqliteLog:
     @classmethod
     async def open(cls, path: Path) -> SqliteLog:
         """Creates the file if need be, brings it to the newest version, and takes its ownership."""
-        log = cls(
-            asyncio.get_running_loop(),
-            ThreadPoolExecutor(1, thread_name_prefix="qd-log-writer"),
-            ThreadPoolExecutor(1, thread_name_prefix="qd-log-reader"),
-        )
+        log = cls(asyncio.get_running_loop())
         try:
-            log._writer = await log._loop.run_in_executor(log._writing, Writer, path)
-            log._reader = await log._loop.run_in_executor(log._reading, Reader, path)
+            log._writer = await log._writing.call(lambda: Writer(path))
+            log._reader = await log._reading.call(lambda: Reader(path))
         except BaseException:
-            log._writing.shutdown(wait=False)
-            log._reading.shutdown(wait=False)
+            log._writing.stop()
+            log._reading.stop()
             raise
         return log
 
@@ -62,35 +58,38 @@ class SqliteLog:
             raise _closed()
         gathering = self._gathering
         if gathering is None:
-            gathering = self._gathering = _Gathering(self._loop)
+            gathering = self._gathering = _Gathering()
             if not self._busy:
                 # not at once: what else this pass of the loop appends joins the same commit
                 self._loop.call_soon(self._flush)
-        place = len(gathering.appends)
+        # a future for each: a caller that gives up cancels its own, and not the commit of the others
+        waiting: asyncio.Future[Receipt] = self._loop.create_future()
         gathering.appends.append(append)
-        # shielded: a caller that gives up must not cancel the commit of the others
-        outcomes = await asyncio.shield(gathering.done)
-        outcome = outcomes[place]
-        if isinstance(outcome, QuarterdeckError):
-            raise outcome
-        return outcome
+        gathering.waiting.append(waiting)
+        return await waiting
 
     def _flush(self) -> None:
         gathering, self._gathering = self._gathering, None
         if gathering is None:
             return
         self._busy = True
-        commit = self._writing.submit(self._writer.commit, gathering.appends)
-        commit.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._committed, gathering, done))
 
-    def _committed(self, gathering: _Gathering, commit: Future[list[Outcome]]) -> None:
+        def committed(outcomes: list[Outcome] | None, error: BaseException | None) -> None:
+            self._committed(gathering, outcomes, error)
+
+        self._writing.do(lambda: self._writer.commit(gathering.appends), committed)
+
+    def _committed(self, gathering: _Gathering, outcomes: list[Outcome] | None, error: BaseException | None) -> None:
         self._busy = False
-        error = commit.exception()
-        if error is None:
-            gathering.done.set_result(commit.result())
+        if outcomes is None:
+            for waiting in gathering.waiting:
+                told(waiting, None, error)
         else:
-            gathering.done.set_exception(error)
-            gathering.done.exception()  # looked at, so that a group whose callers all left is not reported as lost
+            for waiting, outcome in zip(gathering.waiting, outcomes, strict=True):
+                if isinstance(outcome, QuarterdeckError):
+                    told(waiting, None, outcome)
+                else:
+                    told(waiting, outcome, None)
         self._flush()
 
     async def read(
@@ -110,31 +109,32 @@ class SqliteLog:
         return self._stored(*await self._on_reader(lambda: self._reader.session(session_id)))
 
     async def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
-        if self._closed:
-            raise _closed()
-        return await self._loop.run_in_executor(self._writing, self._writer.delete, session_id, fence, event)
+        return await self._on_writer(lambda: self._writer.delete(session_id, fence, event))
 
     async def last_cursor(self) -> Cursor:
-        if self._closed:
-            raise _closed()
-        newest = await self._loop.run_in_executor(self._writing, lambda: self._writer.last_cursor)
+        newest = await self._on_writer(lambda: self._writer.last_cursor)
         return cursor_text(newest) if newest else START
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        # the writer's queue is in order, so what was appended before is committed before
+        # the writer's work is in order, so what was appended before is committed before
         self._flush()
-        await self._loop.run_in_executor(self._writing, self._writer.close)
-        await self._loop.run_in_executor(self._reading, self._reader.close)
-        self._writing.shutdown()
-        self._reading.shutdown()
+        await self._writing.call(self._writer.close)
+        await self._reading.call(self._reader.close)
+        self._writing.stop()
+        self._reading.stop()
+
+    async def _on_writer(self, work: Callable[[], _T]) -> _T:
+        if self._closed:
+            raise _closed()
+        return await self._writing.call(work)
 
     async def _on_reader(self, work: Callable[[], _T]) -> _T:
         if self._closed:
             raise _closed()
-        return await self._loop.run_in_executor(self._reading, work)
+        return await self._reading.call(work)
 
     def _stored(self, row: Row, last_index: int, view: bytes, view_index: int) -> Stored:
         return Stored(row, last_index, view, view_index, self._writer.fence_at(last_index))

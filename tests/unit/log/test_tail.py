@@ -12,7 +12,7 @@ from quarterdeck import events as ev
 from quarterdeck.events import Event
 from quarterdeck.log.memory import MemoryLog
 from quarterdeck.log.tail import Feed, Tail
-from quarterdeck.testing.logs import OPENED, Writing
+from quarterdeck.testing.logs import OPENED, Writing, last_word
 
 
 class Source:
@@ -131,6 +131,35 @@ def test_all_sessions_are_one_stream() -> None:
                 await source.say(ev.Notice(text="x"))
         await reading
         assert seen == sorted(set(seen))
+
+    run(work)
+
+
+@pytest.mark.parametrize("types", [None, {"notice"}])
+def test_a_reader_of_one_session_ends_with_it_and_one_of_all_goes_on(types: set[str] | None) -> None:
+    async def work(log: MemoryLog, feed: Feed) -> None:
+        source, other = Source(log, feed), Source(log, feed, "s2")
+        await source.say(OPENED)
+        one: list[str] = []
+        everything: list[str] = []
+
+        async def of_one() -> None:
+            one.extend([event.type async for event in feed.follow("s1", types=types)])
+
+        async def of_all() -> None:
+            async for event in feed.follow_all():
+                everything.append(event.type)
+                if len(everything) == 4:
+                    return
+
+        reading = [asyncio.ensure_future(of_one()), asyncio.ensure_future(of_all())]
+        await asyncio.sleep(0)
+        await source.say(ev.Notice(text="x"))
+        feed.publish((await log.delete("s1", source.writing.fence, last_word(source.writing))).events)
+        await other.say(OPENED)
+        await asyncio.gather(*reading)
+        assert one == (["session_opened", "notice", "session_deleted"] if types is None else ["notice"])
+        assert everything == ["session_opened", "notice", "session_deleted", "session_opened"]
 
     run(work)
 

@@ -1,0 +1,153 @@
+"""What durability costs: fold, append, acknowledge and publish against bare apsw with the same tables and batches."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+from bench import raw_store
+from bench.figure import Figure
+from bench.measure import SMOKE, Effort, Work, ratio
+from quarterdeck import events as ev
+from quarterdeck.deck.record import Record
+from quarterdeck.events import Body
+from quarterdeck.log.base import Append
+from quarterdeck.log.sqlite import SqliteLog
+from quarterdeck.log.sqlite.writer import Outcome
+from quarterdeck.log.tail import Feed
+
+SESSIONS = 64
+#: How many events a session writes before it waits for them to be durable.
+AWAIT_EVERY = 8
+LONE = 20
+_PIECE = "and the parser took that for "
+_ARGS = {"file_path": "/home/ada/project/src/parser/lexer.py", "old_string": "return None", "new_string": "return []"}
+_OUTPUT = "src/parser/lexer.py:41: def tokens(self) -> list[Token]:\n"
+
+
+def figures(effort: Effort) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        sessions = SESSIONS if effort is not SMOKE else 2
+        for name, make, target in (("95 % deltas", streaming, 4.0), ("no deltas", working, 7.0)):
+            place = Path(folder) / make.__name__
+            place.mkdir()
+            yield _flood(place, name, make, sessions, target, effort)
+        yield from _lone(Path(folder), effort)
+
+
+def streaming(turn: int) -> list[Body]:
+    """A turn of which nineteen of twenty events are pieces of text."""
+    message = f"m{turn}"
+    pieces = [ev.MessageDelta(message_id=message, delta=_PIECE, turn_id="t") for _ in range(114)]
+    return [
+        ev.PromptReceived(text="And the other one?", message_id=f"p{turn}"),
+        ev.AgentStart(turn_id="t"),
+        ev.RequestStart(model="m-large", turn_id="t"),
+        ev.MessageStart(message_id=message, turn_id="t"),
+        *pieces,
+        ev.ResponseComplete(message_id=message, blocks=(ev.Block(text=_PIECE * 114),), turn_id="t"),
+        ev.AgentEnd(turn_id="t"),
+    ]
+
+
+def working(turn: int) -> list[Body]:
+    """A turn without any: texts come whole, and calls run."""
+    bodies: list[Body] = [ev.PromptReceived(text="Go on", message_id=f"p{turn}"), ev.AgentStart(turn_id="t")]
+    for step in range(7):
+        message, call = f"m{turn}_{step}", f"c{turn}_{step}"
+        bodies += [
+            ev.RequestStart(model="m-large", turn_id="t"),
+            ev.MessageStart(message_id=message, turn_id="t"),
+            ev.ResponseComplete(message_id=message, blocks=(ev.Block(text=_PIECE * 4),), turn_id="t"),
+            ev.ToolCall(name="Edit", call_id=call, args=_ARGS, turn_id="t"),
+            ev.ToolExecutionStart(name="Edit", call_id=call, args=_ARGS, turn_id="t"),
+            ev.ToolExecutionEnd(name="Edit", call_id=call, result=_OUTPUT, turn_id="t"),
+        ]
+    return [*bodies, ev.Usage(tokens=ev.TokenUsage(input=1200, output=300), turn_id="t"), ev.AgentEnd(turn_id="t")]
+
+
+class Flood:
+    """Sessions that all write at once, each through its record, with a feed that is read."""
+
+    def __init__(self, path: Path, sessions: int) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.commits = 0
+        self.events = 0
+        self.loop.run_until_complete(self._open(path, sessions))
+
+    async def _open(self, path: Path, sessions: int) -> None:
+        self.log = await SqliteLog.open(path)
+        self._count_commits()
+        feed = await Feed.over(self.log)
+        self.records = [Record(self.log, feed.publish, f"s{number}", clock=lambda: 1) for number in range(sessions)]
+        for record in self.records:
+            record.write([ev.SessionOpened(agent="bench"), ev.AgentReady()], "process")
+            await record.settled()
+
+    def _count_commits(self) -> None:
+        writer = self.log._writer  # pyright: ignore[reportPrivateUsage]
+        commit = writer.commit
+
+        def counted(appends: list[Append]) -> list[Outcome]:
+            self.commits += 1
+            self.events += sum(len(append.events) for append in appends)
+            return commit(appends)
+
+        writer.commit = counted
+
+    def run(self, bodies: Sequence[Body]) -> None:
+        self.loop.run_until_complete(self._all(bodies))
+
+    async def _all(self, bodies: Sequence[Body]) -> None:
+        await asyncio.gather(*(self._one(record, bodies) for record in self.records))
+
+    async def _one(self, record: Record, bodies: Sequence[Body]) -> None:
+        for place, body in enumerate(bodies, 1):
+            record.write((body,), "stream")
+            if place % AWAIT_EVERY == 0:
+                await record.settled()
+        await record.settled()
+
+    def batch(self) -> int:
+        """How many events shared a commit, on average."""
+        return max(1, round(self.events / self.commits))
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.log.close())
+        self.loop.close()
+
+
+def _flood(
+    folder: Path, name: str, make: Callable[[int], list[Body]], sessions: int, target: float, effort: Effort
+) -> Figure:
+    flood, turns, tape = Flood(folder / "ours.db", sessions), count(), make(0)
+    flood.commits = flood.events = 0
+    flood.run(make(next(turns)))
+    batch = flood.batch()
+    subject = Work(lambda: flood.run(make(next(turns))), len(tape) * sessions)
+    floor = raw_store.insert_work(folder / "raw.db", tape, sessions, batch)
+    found = ratio(subject, floor, effort)
+    flood.close()
+    return Figure("log", f"{sessions} sessions, {name}, {batch} a commit, to bare inserts", found, target)
+
+
+def _lone(folder: Path, effort: Effort) -> Iterator[Figure]:
+    """Nobody else writes: what a person waits for. By the clock on the wall, most of which is the disk; and by CPU time."""
+    flood = Flood(folder / "lone.db", 1)
+    record = flood.records[0]
+
+    async def appended() -> None:
+        for _ in range(LONE):
+            record.write((ev.Notice(text=_PIECE),), "stream")
+            await record.settled()
+
+    subject = Work(lambda: flood.loop.run_until_complete(appended()), LONE)
+    floor = raw_store.commit_work(folder / "lone_raw.db", ev.Notice(text=_PIECE), LONE)
+    name = "one lone append to one bare commit"
+    yield Figure("log", f"{name}, wall time", ratio(subject, floor, effort, time.perf_counter_ns), 1.5)
+    yield Figure("log", f"{name}, CPU time", ratio(subject, floor, effort))
+    flood.close()
