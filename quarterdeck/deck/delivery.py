@@ -95,6 +95,7 @@ class Delivery:
             return  # its end has said what became of the text
         if item.id not in {one.id for one in session.state.queue}:
             return
+        session.is_unwanted = False
         as_steering = item.kind == "steer" and session.state.turn.is_open
         try:
             if as_steering:

@@ -23,6 +23,7 @@ from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck.answers import Answer
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
+from quarterdeck.deck.interruption import interrupt
 from quarterdeck.deck.launch import Launch
 from quarterdeck.deck.policy import Rule, RuleStore, session_rules
 from quarterdeck.deck.receipts import Receipts
@@ -83,6 +84,8 @@ class Session:
         #: Commands under way and readers: while there are any the session stays in memory.
         self.users = 0
         self.is_closing = False
+        #: The turn of the text that is being sent is to end as soon as it begins.
+        self.is_unwanted = False
         self._is_whole = view.index == 0
         self._loading: asyncio.Task[None] | None = None
         self._rules: tuple[Rule, ...] = ()
@@ -176,6 +179,9 @@ class Session:
             self.record.write(written, origin)
             if any(isinstance(body, gate_desk.OPENING) for body in written):
                 self.judge()
+            if self.is_unwanted and any(isinstance(body, ev.AgentStart) and not body.agent_path for body in written):
+                self.is_unwanted = False
+                interrupt(self)
         if launch.is_ended:
             self.startup.ended(launch)
 
