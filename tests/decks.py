@@ -115,8 +115,8 @@ async def until(session: SessionHandle, holds: Callable[[View], object]) -> View
 
 async def eventually(holds: Callable[[], object]) -> None:
     """Waits for something that no event tells of."""
-    while not holds():
-        await asyncio.sleep(0.01)  # noqa: ASYNC110
+    while not holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def gate_of(session: SessionHandle) -> Gate:
@@ -145,7 +145,7 @@ async def texts_of(session: SessionHandle, kind: str = "") -> list[str]:
 
 def pid_of(deck: Deck, session: SessionHandle) -> int:
     """The process of a session that has one."""
-    live = deck._supervisor.sessions[session.id].launch  # noqa: SLF001
+    live = deck._supervisor.sessions[session.id].launch
     assert live is not None
     assert live.pid is not None
     return live.pid
