@@ -125,6 +125,7 @@ class Session:
             return await self.receipts.once(client_id, name, body, kind, work)
         finally:
             self.users -= 1
+            self.house.slots.nudge()
             self.house.at_rest()
 
     async def commit(self, bodies: Sequence[Body], answer: A, name: str, client_id: str, print_: str) -> A:
@@ -236,6 +237,8 @@ class Session:
         self.house.publish(events)
         if self.state.queue:
             self.delivery.pump()
+        if not self.state.turn.is_open:
+            self.house.slots.nudge()
 
     def _on_trouble(self, error: QuarterdeckError | None) -> None:
         """While the store refuses, the agent's words wait in its pipe."""
