@@ -331,14 +331,19 @@ async def _archive(wish: Wish, _: cmd.Archive) -> Status:
 
 
 async def _put_away(wish: Wish, how: Any) -> Status:
-    """The process ends first: an archived session has none."""
+    """The process ends first: an archived session has none, and no text that waits brings it back."""
     session = wish.session
     wish.check()
-    if session.launch is not None or session.startup.is_under_way:
-        _interrupt_gently(session)
-        await session.startup.stop()
-        wish.check()
-    return await wish.commit([ev.SessionArchived(end_reason=how)], Status(session.id, how))
+    session.is_closing = True
+    try:
+        if session.launch is not None or session.startup.is_under_way:
+            _interrupt_gently(session)
+            await session.startup.stop()
+            wish.check()
+        return await wish.commit([ev.SessionArchived(end_reason=how)], Status(session.id, how))
+    finally:
+        session.is_closing = False
+        session.delivery.pump()
 
 
 def _interrupt_gently(session: Session) -> None:
