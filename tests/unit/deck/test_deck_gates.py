@@ -295,14 +295,21 @@ class TestAlways:
             assert deck.house.rules.rules() == ()
 
     @on_loop
-    async def test_there_must_be_a_repository_to_remember_it_for(self, tmp_path: Path) -> None:
+    async def test_without_a_repository_it_is_for_the_folder(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
-            session = await deck.create("test", "ask git status", cwd=str(tmp_path))
+            session = await deck.create("test", "ask git status; say on", cwd=str(tmp_path))
             gate = await gate_of(session)
-            place = session.view.state.profile.repo
-            assert place is None, "the test's folder is in a repository"
+            answer = await session.approve(gate.id, always="repo")
+            assert answer.rule == f"allow shell git status in repo {tmp_path}"
+
+    @on_loop
+    async def test_what_no_rule_can_say_is_refused_and_still_asked(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask", cwd=str(tmp_path))
+            gate = await gate_of(session)
             before = session.view
-            with pytest.raises(InvalidRule, match="no repo") as refused:
-                await session.approve(gate.id, always="repo")
+            with pytest.raises(InvalidRule) as refused:
+                await session.approve(gate.id, always="user")
             assert refused.value.hint
             assert session.view is before
+            assert not (tmp_path / "home" / "rules.toml").exists()
