@@ -30,7 +30,7 @@ from quarterdeck.deck.record import packed, row_of, unpacked
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.settings import Settings, settings_from
 from quarterdeck.deck.supervisor import Supervisor
-from quarterdeck.deck.trace import trace_of
+from quarterdeck.deck.trace import trace_file, trace_of
 from quarterdeck.errors import NotAllowed, QuarterdeckError
 from quarterdeck.events import Event, Image
 from quarterdeck.harness import registry
@@ -266,9 +266,15 @@ class Deck:
         """Resumes every suspended session that was in the middle of something and that can be resumed."""
         chosen = [row.id for row in self._catalogue.rows() if row.status == "suspended" and row.supports_resume]
         interrupted = [name for name in chosen if _was_interrupted(self._catalogue.view(name).state)]
-        for name in interrupted:
+        return [name for name in interrupted if await self._was_resumed(name)]
+
+    async def _was_resumed(self, name: str) -> bool:
+        """One that cannot be resumed after all does not keep the others."""
+        try:
             await self.session(name).resume()
-        return interrupted
+        except QuarterdeckError:
+            return False
+        return True
 
     def subscribe(self, since: str = START, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events of all sessions after a cursor, and whatever comes."""
@@ -294,6 +300,8 @@ class Deck:
         self._supervisor.sessions.pop(session_id, None)
         self._environments.pop(session_id, None)
         self._catalogue.removed(session_id)
+        self._recorded.discard(session_id)
+        trace_file(self.home, session_id).unlink(missing_ok=True)
         self.feed.publish(receipt.events)
 
     # --- for handles
@@ -387,7 +395,8 @@ class Deck:
         return f"g{self._last_gate}"
 
     def _trace(self, session_id: str) -> Callable[..., None] | None:
-        return trace_of(self.home, session_id) if session_id in self._recorded else None
+        is_recorded = session_id in self._recorded or trace_file(self.home, session_id).exists()
+        return trace_of(self.home, session_id) if is_recorded else None
 
     # --- jobs
 

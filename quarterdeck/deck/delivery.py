@@ -99,6 +99,7 @@ class Delivery:
             # nobody was there to read it, so it was not sent, whatever the end of the process made of it
             session.note(ev.DeliveryChanged(message_id=item.id, status="queued", reason="it was not sent"))
             return
+        session.is_unwanted = False
         as_steering = item.kind == "steer" and session.state.turn.is_open
         problem = self._say(launch, item, as_steering)
         if problem:

@@ -24,6 +24,7 @@ from quarterdeck.deck.answers import Answer
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
 from quarterdeck.deck.ear import Ear
+from quarterdeck.deck.interruption import interrupt
 from quarterdeck.deck.launch import Launch
 from quarterdeck.deck.observation import Observation
 from quarterdeck.deck.policy import Rule, RuleStore, session_rules
@@ -87,6 +88,8 @@ class Session:
         #: Commands under way and readers: while there are any the session stays in memory.
         self.users = 0
         self.is_closing = False
+        #: The turn of the text that is being sent is to end as soon as it begins.
+        self.is_unwanted = False
         self._is_whole = view.index == 0
         self._loading: asyncio.Task[None] | None = None
         self._rules: tuple[Rule, ...] = ()
@@ -127,6 +130,7 @@ class Session:
             return await self.receipts.once(client_id, name, body, kind, work)
         finally:
             self.users -= 1
+            self.house.slots.nudge()
             self.house.at_rest()
 
     async def commit(self, bodies: Sequence[Body], answer: A, name: str, client_id: str, print_: str) -> A:
@@ -176,6 +180,9 @@ class Session:
             self.record.write(written, origin)
             if any(isinstance(body, gate_desk.OPENING) for body in written):
                 self.judge()
+            if self.is_unwanted and any(isinstance(body, ev.AgentStart) and not body.agent_path for body in written):
+                self.is_unwanted = False
+                interrupt(self)
         if self.observation is not None:
             self.observation.settle(self.state.gates)
         if isinstance(ear, Launch) and ear.is_ended:
@@ -240,6 +247,8 @@ class Session:
         self.house.publish(events)
         if self.state.queue:
             self.delivery.pump()
+        if not self.state.turn.is_open:
+            self.house.slots.nudge()
 
     def _on_trouble(self, error: QuarterdeckError | None) -> None:
         """While the store refuses, the agent's words wait in its pipe."""

@@ -15,6 +15,7 @@ class Slots:
         self._make_room = make_room
         self._taken: set[str] = set()
         self._line: deque[tuple[str, asyncio.Future[None]]] = deque()
+        self._clearing: asyncio.Task[None] | None = None
 
     @property
     def is_full(self) -> bool:
@@ -40,6 +41,18 @@ class Slots:
             if turn.done() and not turn.cancelled():
                 self.give_back(name)
             raise
+
+    def nudge(self) -> None:
+        """Somebody has become idle: if others wait, that one may have to go."""
+        if self._line and self._clearing is None:
+            self._clearing = asyncio.get_running_loop().create_task(self._clear())
+
+    async def _clear(self) -> None:
+        try:
+            while self.waiting and await self._make_room():
+                pass
+        finally:
+            self._clearing = None
 
     def give_back(self, name: str) -> None:
         """The place is free; the first in line has it."""

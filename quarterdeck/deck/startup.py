@@ -97,7 +97,7 @@ class Startup:
         finally:
             self._task = None
             if session.launch is None:
-                session.house.slots.give_back(session.id)
+                self._give_back()
         session.delivery.pump()
         session.house.at_rest()
 
@@ -118,15 +118,22 @@ class Startup:
         launch.watcher = house.trace(session.id)
         self._own(native)
         await session.load()
-        await session.record.commit([ev.ProcessStarting(nonce=nonce)], "supervisor")
+        try:
+            await session.record.commit([ev.ProcessStarting(nonce=nonce)], "supervisor")
+        except asyncio.CancelledError:
+            session.note(ev.ProcessExited(asked=True))  # it was announced, and nothing came of it
+            raise
         session.launch = launch
-        await launch.begin(await house.environment_of(session.id), session.view)
+        try:
+            await launch.begin(await house.environment_of(session.id), session.view)
+        except OSError as error:  # the folder or the program is gone
+            raise StartFailed(profile.agent, f"{error.strerror}: {error.filename}") from None
         try:
             await asyncio.wait_for(launch.decided.wait(), house.settings.start_timeout)
         except TimeoutError:
             seconds = house.settings.start_timeout
             raise StartFailed(profile.agent, f"it did not answer within {seconds:g} seconds") from None
-        if launch.is_ready and not launch.is_ended:
+        if launch.is_ready and not launch.is_ended and not launch.is_doomed:
             self._is_up()
 
     def _is_up(self) -> None:
@@ -157,7 +164,9 @@ class Startup:
             try:
                 self._own(body.native_session_id)
             except QuarterdeckError as error:
-                return (ev.Notice(text=error.message, level="error", source="deck"),)
+                launch.is_doomed = True
+                self._session.later(self._fail(error.message))
+                return ()
         return (body,)
 
     def ended(self, launch: Launch) -> None:
@@ -175,11 +184,15 @@ class Startup:
         session = self._session
         if session.launch is launch:
             session.launch = None
-            owners = session.house.owners
-            for native in [name for name, owner in owners.items() if owner == session.id]:
-                del owners[native]
-            session.house.slots.give_back(session.id)
+            self._give_back()
             session.house.at_rest()
+
+    def _give_back(self) -> None:
+        """The place and the conversations are free for others."""
+        house, name = self._session.house, self._session.id
+        for native in [native for native, owner in house.owners.items() if owner == name]:
+            del house.owners[native]
+        house.slots.give_back(name)
 
     def _own(self, native_session_id: str) -> None:
         """Two processes in one conversation would each lose what the other writes."""

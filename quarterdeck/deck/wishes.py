@@ -16,6 +16,7 @@ from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import inputs
 from quarterdeck.deck.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 from quarterdeck.deck.delivery import ON_ITS_WAY
+from quarterdeck.deck.interruption import CANCELLED, interrupt
 from quarterdeck.deck.policy import Rule, always, rule_for
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Body, Image
@@ -148,10 +149,10 @@ async def _supersede(wish: Wish, command: cmd.Prompt) -> Receipt:
     """The text takes the place of what was asked: the gates are closed, the turn is ended, and the text is next."""
     session, name = wish.session, uuid4().hex
     gates = session.state.gates.open
-    closed = [gate_desk.closing(gate, _CANCELLED, "user", status="superseded") for gate in gates]
+    closed = [gate_desk.closing(gate, CANCELLED, "user", status="superseded") for gate in gates]
     queued = ev.PromptQueued(text=command.text, message_id=name, images=command.images)
     receipt = await wish.commit([*closed, queued], Receipt(name, "queued", reason="Read when the turn has ended"))
-    _interrupt(session, gates)
+    interrupt(session, gates)
     return receipt
 
 
@@ -177,9 +178,6 @@ async def _steer(wish: Wish, command: cmd.Steer) -> Steered:
 # --- stop
 
 
-_CANCELLED = Decision(status="cancelled")
-
-
 async def _abort(wish: Wish, command: cmd.Abort) -> Dropped:
     session = wish.session
     wish.check()
@@ -187,15 +185,18 @@ async def _abort(wish: Wish, command: cmd.Abort) -> Dropped:
     dropped = [item for item in state.queue if _is_dropped(session, item.id, command)]
     bodies: list[Body] = [ev.PromptDropped(text=item.text, message_id=item.id) for item in dropped]
     gates = state.gates.open
-    bodies += [gate_desk.closing(gate, _CANCELLED, "user") for gate in gates]
+    bodies += [gate_desk.closing(gate, CANCELLED, "user") for gate in gates]
     runs = state.turn.is_open and session.launch is not None
     if not runs:
         # nothing that could tell us of its end: what was to come does not come
         bodies.append(ev.AgentAbort(reason=command.reason or "stopped"))
     answer = await wish.commit(bodies, Dropped(tuple(item.text for item in dropped)))
     session.startup.unwanted()
-    if runs or any(item.receipt == "sending" for item in session.state.queue):
-        _interrupt(session, gates)
+    is_sending = any(item.receipt == "sending" for item in session.state.queue)
+    # an agent that has not begun yet may not listen: it is told again when it does
+    session.is_unwanted = is_sending and not runs
+    if runs or is_sending:
+        interrupt(session, gates)
     return answer
 
 
@@ -210,26 +211,6 @@ def _is_dropped(session: Session, item_id: str, command: cmd.Abort) -> bool:
     return to_come and first is not None and first.id == item_id
 
 
-def _interrupt(session: Session, gates: Sequence[Gate] = ()) -> None:
-    """What was asked is answered as cancelled, then the turn is interrupted. An agent that does not react is ended."""
-    launch = session.launch
-    if launch is None:
-        return
-    lines: Lines = []
-    for gate in gates:
-        lines += launch.driver.answer(gate, _CANCELLED)
-    launch.say([*lines, *launch.driver.interrupt()])
-    turn = session.state.turn.id
-    loop = asyncio.get_running_loop()
-    loop.call_later(session.house.settings.stop_grace, _insist, session, launch, turn)
-
-
-def _insist(session: Session, launch: object, turn: str) -> None:
-    if session.launch is launch and turn and session.state.turn.id == turn:
-        session.note(ev.Notice(text="The agent did not stop, so its process is ended", level="warning", source="deck"))
-        session.later(session.startup.stop())
-
-
 # --- gates
 
 
@@ -237,23 +218,30 @@ async def _approve(wish: Wish, command: cmd.Approve) -> Decided:
     session = wish.session
     wish.check()
     gate = to_decide(session.state.gates, command.gate_id)
-    bodies: list[Body] = []
-    rule: Rule | None = None
-    if command.always is not None:
-        rule = rule_for(gate, command.always, gate_desk.place_of(session.state), session.house.clock.wall())
-        bodies.append(always(rule))
-        if rule.scope != "session":
-            await asyncio.to_thread(session.house.rules.add, rule)
-            wish.check()
+    if command.always is None:
+        return await _say_yes(wish, gate, None)
+    rule = rule_for(gate, command.always, gate_desk.place_of(session.state), session.house.clock.wall())
+    rules = session.house.rules
+    is_new = rule.scope != "session" and await asyncio.to_thread(rules.add, rule) is rule
+    try:
+        wish.check()
+        answer = await _say_yes(wish, gate, rule)
+    except BaseException:
+        if is_new:  # somebody else decided meanwhile, or the store refuses: then nothing was said for always either
+            await asyncio.to_thread(rules.remove, rule.id)
+        raise
+    if rule.scope == "session":
+        session.add_rule(rule)
+    session.house.rules_changed()
+    return answer
+
+
+async def _say_yes(wish: Wish, gate: Gate, rule: Rule | None) -> Decided:
     decision = Decision(status="approved", always=rule is not None)
-    text = rule.text if rule is not None else ""
-    bodies.append(gate_desk.closing(gate, decision, "user"))
-    answer = await wish.commit(bodies, Decided(gate.id, text))
-    session.say_decision(gate, decision)
-    if rule is not None:
-        if rule.scope == "session":
-            session.add_rule(rule)
-        session.house.rules_changed()
+    closing = gate_desk.closing(gate, decision, "user")
+    bodies = [closing] if rule is None else [always(rule), closing]
+    answer = await wish.commit(bodies, Decided(gate.id, rule.text if rule is not None else ""))
+    wish.session.say_decision(gate, decision)
     return answer
 
 
@@ -265,7 +253,7 @@ async def _reject(wish: Wish, command: cmd.Reject) -> Decided:
     answer = await wish.commit([gate_desk.closing(gate, decision, "user")], Decided(gate.id))
     session.say_decision(gate, decision)
     if not command.auto_resume and session.state.turn.is_open:
-        _interrupt(session)
+        interrupt(session)
     return answer
 
 
@@ -343,21 +331,26 @@ async def _archive(wish: Wish, _: cmd.Archive) -> Status:
 
 
 async def _put_away(wish: Wish, how: Any) -> Status:
-    """The process ends first: an archived session has none."""
+    """The process ends first: an archived session has none, and no text that waits brings it back."""
     session = wish.session
     wish.check()
-    if session.launch is not None or session.startup.is_under_way:
-        _interrupt_gently(session)
-        await session.startup.stop()
-        wish.check()
-    return await wish.commit([ev.SessionArchived(end_reason=how)], Status(session.id, how))
+    session.is_closing = True
+    try:
+        if session.launch is not None or session.startup.is_under_way:
+            _interrupt_gently(session)
+            await session.startup.stop()
+            wish.check()
+        return await wish.commit([ev.SessionArchived(end_reason=how)], Status(session.id, how))
+    finally:
+        session.is_closing = False
+        session.delivery.pump()
 
 
 def _interrupt_gently(session: Session) -> None:
     launch = session.launch
     if launch is not None and launch.is_ready:
         for gate in session.state.gates.open:
-            launch.say(launch.driver.answer(gate, _CANCELLED))
+            launch.say(launch.driver.answer(gate, CANCELLED))
 
 
 # --- settings

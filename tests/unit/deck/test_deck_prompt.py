@@ -241,7 +241,7 @@ async def test_an_archived_session_refuses_it(tmp_path: Path) -> None:
         session = await deck.create("test", cwd=str(tmp_path))
         await session.archive()
         before = session.view
-        with pytest.raises(NotAllowed, match=r"Session is archived|is archived") as refused:
+        with pytest.raises(NotAllowed, match="is archived") as refused:
             await session.prompt("say two")
         assert refused.value.allowed == ("delete",)
         assert (session.view.index, session.view.state) == (before.index, before.state)

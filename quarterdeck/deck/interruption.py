@@ -1,0 +1,36 @@
+"""How a turn is stopped: the agent is told, and ended if it does not listen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from quarterdeck import events as ev
+from quarterdeck.harness.drive import Decision, Lines
+from quarterdeck.kernel.gate import Gate
+
+if TYPE_CHECKING:
+    from quarterdeck.deck.session import Session
+
+CANCELLED = Decision(status="cancelled")
+
+
+def interrupt(session: Session, gates: Sequence[Gate] = ()) -> None:
+    """What was asked is answered as cancelled, then the turn is interrupted. An agent that does not react is ended."""
+    launch = session.launch
+    if launch is None:
+        return
+    lines: Lines = []
+    for gate in gates:
+        lines += launch.driver.answer(gate, CANCELLED)
+    launch.say([*lines, *launch.driver.interrupt()])
+    turn = session.state.turn.id
+    loop = asyncio.get_running_loop()
+    loop.call_later(session.house.settings.stop_grace, _insist, session, launch, turn)
+
+
+def _insist(session: Session, launch: object, turn: str) -> None:
+    if session.launch is launch and turn and session.state.turn.id == turn:
+        session.note(ev.Notice(text="The agent did not stop, so its process is ended", level="warning", source="deck"))
+        session.later(session.startup.stop())

@@ -1,0 +1,200 @@
+"""Stop, whatever the session does at that moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.errors import NotAllowed
+from tests import agents
+from tests.decks import (
+    all_events,
+    at_home,
+    busy,
+    eventually,
+    gate_of,
+    is_alive,
+    on_loop,
+    pid_of,
+    texts_of,
+    types_of,
+    until,
+)
+
+
+@pytest.fixture(autouse=True)
+def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents.known(monkeypatch)
+
+
+@on_loop
+async def test_a_turn_ends_and_the_process_lives_on(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "hang", cwd=str(tmp_path))
+        await busy(session)
+        pid = pid_of(deck, session)
+        assert (await session.abort()).dropped == ()
+        view = await session.settled()
+        assert view.state.phase.value == "stopped"
+        assert not view.timeline.streaming
+        assert is_alive(pid)
+        assert (await types_of(session)).count("agent_abort") == 1
+        await session.prompt("say on")
+        await session.settled()
+        assert await texts_of(session, "assistant") == ["on"]
+
+
+@on_loop
+async def test_the_queue_is_kept_and_read_next(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("plain", "hang", cwd=str(tmp_path))
+        await busy(session)
+        await session.prompt("say two")
+        assert (await session.abort()).dropped == ()
+        await until(session, lambda view: not view.state.queue and not view.state.turn.is_open)
+        assert await texts_of(session, "assistant") == ["two"]
+
+
+@on_loop
+async def test_the_queue_is_given_back_if_that_is_wanted(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("plain", "hang", cwd=str(tmp_path))
+        await busy(session)
+        await session.prompt("say two")
+        await session.prompt("say three")
+        assert (await session.abort(clear_queue=True)).dropped == ("say two", "say three")
+        view = await session.settled()
+        assert view.state.queue == ()
+        assert view.state.phase.value == "stopped"
+
+
+@on_loop
+async def test_a_session_that_is_being_created(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("gated", "say one", cwd=str(tmp_path))
+        await until(session, lambda view: view.state.process.value == "starting")
+        assert (await session.abort()).dropped == ("say one",)
+        assert session.summary.phase == "stopped"
+        assert session.queue == ()
+        (tmp_path / "go").touch()
+        await session.prompt("say two")
+        await session.settled()
+        assert await texts_of(session, "assistant") == ["two"]
+
+
+@on_loop
+async def test_a_session_that_waits_for_a_place(tmp_path: Path) -> None:
+    async with at_home(tmp_path, running_limit=1) as deck:
+        first = await deck.create("test", "hang", cwd=str(tmp_path))
+        await busy(first)
+        second = await deck.create("test", "say two", cwd=str(tmp_path))
+        await eventually(lambda: deck.waiting() == (second.id,))
+        assert (await second.abort()).dropped == ("say two",)
+        assert second.summary.phase == "stopped"
+        assert deck.waiting() == ()
+        await first.abort()
+        await first.settled()
+        assert "process_starting" not in await types_of(second)
+        third = await deck.create("test", "say three", cwd=str(tmp_path))
+        await third.settled()
+        assert await texts_of(third, "assistant") == ["three"]
+
+
+@on_loop
+async def test_with_gates_open_they_are_answered_as_cancelled_first(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "ask rm; sleep 30; say no", cwd=str(tmp_path))
+        gate = await gate_of(session)
+        await session.abort()
+        view = await session.settled()
+        assert view.state.gates.open == ()
+        assert view.state.phase.value == "stopped"
+        resolved = [event.body for event in await all_events(session) if event.type == "approval_resolved"]
+        assert [(body.gate_id, body.status, body.by) for body in resolved] == [(gate.id, "withdrawn", "user")]
+        assert await texts_of(session, "assistant") == []
+
+
+@on_loop
+async def test_a_question_is_withdrawn_too(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "question which?; sleep 30", cwd=str(tmp_path))
+        await gate_of(session)
+        await session.abort()
+        view = await session.settled()
+        assert view.state.phase.value == "stopped"
+        responded = [event.body for event in await all_events(session) if event.type == "user_responded"]
+        assert [body.status for body in responded] == ["withdrawn"]
+
+
+@on_loop
+async def test_an_agent_that_ignores_it_is_ended_after_the_grace(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "child 600; deaf", cwd=str(tmp_path))
+        await until(session, lambda view: view.state.turn.is_open and view.state.run.value != "executing_tools")
+        await until(session, lambda view: any(e.kind == "tool" for e in view.timeline.entries))
+        pid = pid_of(deck, session)
+        await session.abort()
+        view = await until(session, lambda view: view.state.process.value == "none")
+        assert view.state.phase.value == "stopped"
+        assert view.state.lifecycle.value == "active"
+        assert not is_alive(pid)
+        notices = [event.body.text for event in await all_events(session) if event.type == "notice"]
+        assert notices == ["The agent did not stop, so its process is ended"]
+        await session.prompt("say back")
+        await session.settled()
+        assert await texts_of(session, "assistant") == ["back"]
+
+
+@on_loop
+async def test_a_text_on_its_way_is_stopped_as_soon_as_its_turn_begins(tmp_path: Path) -> None:
+    """An agent that is interrupted before it began does not know what is meant."""
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "say one", cwd=str(tmp_path))
+        await session.settled()
+        pid = pid_of(deck, session)
+        os.kill(pid, signal.SIGSTOP)
+        await session.prompt("hang")
+        await until(session, lambda view: view.state.queue[0].receipt == "sending")
+        assert (await session.abort()).dropped == ()
+        assert session.summary.phase == "stopped"
+        os.kill(pid, signal.SIGCONT)
+        await busy(session)
+        view = await session.settled()
+        assert view.state.phase.value == "stopped"
+        assert view.state.queue == ()
+        await session.prompt("say two")
+        assert (await session.settled()).state.phase.value == "completed"
+
+
+@on_loop
+async def test_when_nothing_runs_it_is_allowed_and_told(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "say one", cwd=str(tmp_path))
+        await session.settled()
+        assert (await session.abort()).dropped == ()
+        assert session.summary.phase == "completed"
+        assert (await types_of(session))[-1] == "agent_abort"
+
+
+@on_loop
+async def test_a_suspended_or_archived_session_has_nothing_to_stop(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", cwd=str(tmp_path))
+    async with at_home(tmp_path) as deck:
+        session = deck.session(session.id)
+        with pytest.raises(NotAllowed, match="suspended"):
+            await session.abort()
+        with pytest.raises(NotAllowed):
+            await session.archive()
+
+
+@on_loop
+async def test_the_reason_is_told(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("gated", "say one", cwd=str(tmp_path))
+        await session.abort(reason="wrong folder")
+        aborts = [event.body.reason for event in await all_events(session) if event.type == "agent_abort"]
+        assert aborts == ["wrong folder"]

@@ -1,0 +1,315 @@
+"""What a human is asked: decided once, by a person or by a rule, from any surface."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from quarterdeck import Deck, SessionHandle
+from quarterdeck.deck.policy import InvalidRule, RulesUnreadable
+from quarterdeck.errors import AlreadyDecided, NoSuchGate, NotAllowed
+from quarterdeck.events import Body
+from tests import agents
+from tests.conformance.marks import case
+from tests.decks import all_events, at_home, gate_of, on_loop, texts_of, until
+
+
+@pytest.fixture(autouse=True)
+def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents.known(monkeypatch)
+
+
+async def _resolved(session: SessionHandle) -> list[Body]:
+    return [event.body for event in await all_events(session) if event.type == "approval_resolved"]
+
+
+async def _tools(session: SessionHandle) -> list[tuple[str, bool]]:
+    ended = [event.body for event in await all_events(session) if event.type == "tool_execution_end"]
+    return [(body.name, body.ok) for body in ended]
+
+
+class TestOneDecision:
+    @case("0-040")
+    @on_loop
+    async def test_yes(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            assert session.summary.phase == "waiting_approval"
+            phases = [session.summary.phase]
+            answer = await session.approve(gate.id)
+            phases.append(session.summary.phase)
+            assert answer.gate_id == gate.id
+            await session.settled()
+            assert phases == ["waiting_approval", "streaming"]
+            assert await _tools(session) == [("rm", True)]
+            assert [(body.status, body.by, body.rule) for body in await _resolved(session)] == [
+                ("approved", "user", "")
+            ]
+
+    @case("0-041")
+    @on_loop
+    async def test_no_and_go_on(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            await session.reject(gate.id, reason="not here", auto_resume=True)
+            assert session.summary.phase == "streaming"
+            view = await session.settled()
+            assert view.state.phase.value == "completed"
+            assert await _tools(session) == [("rm", False)]
+            assert await texts_of(session, "assistant") == ["done"]
+            assert [(body.status, body.reason) for body in await _resolved(session)] == [("rejected", "not here")]
+
+    @on_loop
+    async def test_no_and_stop(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; sleep 30; say done", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            await session.reject(gate.id)
+            view = await session.settled()
+            assert view.state.phase.value == "stopped"
+            assert await texts_of(session, "assistant") == []
+
+    @on_loop
+    async def test_the_answer_to_a_question(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "question which?", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            assert deck.attention()[0].attention.gate_id == gate.id
+            await session.respond(gate.id, "red")
+            await session.settled()
+            assert await texts_of(session, "assistant") == ["you said red"]
+
+    @on_loop
+    async def test_the_second_is_told_who_decided_what(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; question which?", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            await session.approve(gate.id)
+            question = await until(session, lambda view: any(g.kind == "question" for g in view.state.gates.open))
+            before = session.view.index
+            for second in (session.approve(gate.id), session.reject(gate.id)):
+                with pytest.raises(AlreadyDecided) as told:
+                    await second
+                assert (told.value.status, told.value.by, told.value.code) == ("approved", "user", "already_decided")
+                assert told.value.hint
+            assert session.view.index == before
+            await session.respond(question.state.gates.open[0].id, "red")
+            with pytest.raises(AlreadyDecided, match="answered by user"):
+                await session.respond(question.state.gates.open[0].id, "blue")
+
+    @on_loop
+    async def test_two_at_once_are_one_decision(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            answers = await asyncio.gather(
+                session.approve(gate.id), session.reject(gate.id, auto_resume=True), return_exceptions=True
+            )
+            assert [type(answer).__name__ for answer in answers] == ["Decided", "AlreadyDecided"]
+            await session.settled()
+            assert len(await _resolved(session)) == 1
+            assert await _tools(session) == [("rm", True)]
+
+    @on_loop
+    async def test_what_is_not_asked_cannot_be_decided(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            with pytest.raises(NoSuchGate, match="g99") as missing:
+                await session.approve("g99")
+            assert gate.id in missing.value.hint
+            with pytest.raises(NotAllowed, match=f"{gate.id} is a"):
+                await session.respond(gate.id, "x")
+            other = await deck.create("test", cwd=str(tmp_path))
+            with pytest.raises(NotAllowed, match="nothing is asked"):
+                await other.approve(gate.id)
+            assert [one.id for one in session.view.state.gates.open] == [gate.id]
+
+    @on_loop
+    async def test_gate_names_are_global_and_never_come_back(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            names = []
+            for _ in range(2):
+                session = await deck.create("test", "ask rm", cwd=str(tmp_path))
+                names.append((await gate_of(session)).id)
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm", cwd=str(tmp_path))
+            names.append((await gate_of(session)).id)
+        assert names == ["g1", "g2", "g3"]
+
+    @on_loop
+    async def test_an_agent_that_is_gone_asks_nothing(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm", cwd=str(tmp_path))
+            gate = await gate_of(session)
+        async with at_home(tmp_path) as deck:
+            session = deck.session(session.id)
+            assert session.view.state.gates.open == ()
+            assert session.summary.attention is None or session.summary.attention.kind != "approval"
+            with pytest.raises(NotAllowed, match="suspended"):
+                await session.approve(gate.id)
+
+
+def _repo(folder: Path, name: str) -> Path:
+    path = folder / name
+    (path / ".git").mkdir(parents=True)
+    (path / ".git" / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
+    return path
+
+
+async def _asked_twice(deck: Deck, folder: Path, scope: str, again: str = "ask git status; say done") -> SessionHandle:
+    """A session in which "always" was said once and that asks the same again."""
+    session = await deck.create("test", "ask git status; say one", cwd=str(folder))
+    gate = await gate_of(session)
+    answer = await session.approve(gate.id, always=scope)
+    assert answer.rule.startswith("allow shell git status")
+    await session.settled()
+    await session.prompt(again)
+    await session.settled()
+    return session
+
+
+class TestAlways:
+    @case("0-093")
+    @on_loop
+    async def test_in_this_session(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await _asked_twice(deck, tmp_path, "session")
+            assert await texts_of(session, "assistant") == ["one", "done"]
+            assert await _tools(session) == [("git status", True)] * 2
+            by = [(body.status, body.by, body.rule) for body in await _resolved(session)]
+            assert by == [
+                ("approved", "user", ""),
+                ("approved", "rule", f"allow shell git status in session {session.id}"),
+            ]
+            assert not (tmp_path / "home" / "rules.toml").exists()
+            other = await deck.create("test", "ask git status", cwd=str(tmp_path))
+            await gate_of(other)
+
+    @on_loop
+    async def test_a_rule_of_the_session_outlives_the_deck(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await _asked_twice(deck, tmp_path, "session")
+        async with at_home(tmp_path) as deck:
+            session = deck.session(session.id)
+            await session.prompt("ask git status; say again")
+            view = await session.settled()
+            assert view.state.gates.open == ()
+            assert (await texts_of(session, "assistant"))[-1] == "again"
+
+    @on_loop
+    async def test_in_this_repository(self, tmp_path: Path) -> None:
+        here, there = _repo(tmp_path, "here"), _repo(tmp_path, "there")
+        async with at_home(tmp_path) as deck:
+            session = await _asked_twice(deck, here, "repo")
+            assert (await _resolved(session))[-1].rule == f"allow shell git status in repo {here}"
+            beside = await deck.create("test", "ask git status; say yes", cwd=str(here))
+            await beside.settled()
+            assert await texts_of(beside, "assistant") == ["yes"]
+            elsewhere = await deck.create("test", "ask git status", cwd=str(there))
+            await gate_of(elsewhere)
+            assert f"in repo {here}" in (tmp_path / "home" / "rules.toml").read_text(encoding="utf-8")
+
+    @on_loop
+    async def test_everywhere_and_for_ever(self, tmp_path: Path) -> None:
+        there = _repo(tmp_path, "there")
+        async with at_home(tmp_path) as deck:
+            session = await _asked_twice(deck, tmp_path, "user")
+            assert (await _resolved(session))[-1].rule == "allow shell git status everywhere"
+        async with at_home(tmp_path) as deck:
+            other = await deck.create("test", "ask git status; say yes", cwd=str(there))
+            await other.settled()
+            assert await texts_of(other, "assistant") == ["yes"]
+
+    @on_loop
+    async def test_what_is_asked_elsewhere_is_judged_again(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            sessions = [await deck.create("test", "ask git status; say yes", cwd=str(tmp_path)) for _ in range(3)]
+            gates = [await gate_of(session) for session in sessions]
+            await sessions[0].approve(gates[0].id, always="user")
+            for session in sessions:
+                await session.settled()
+                assert await texts_of(session, "assistant") == ["yes"]
+            assert [body.by for session in sessions for body in await _resolved(session)] == ["user", "rule", "rule"]
+
+    @on_loop
+    async def test_a_denial_wins(self, tmp_path: Path) -> None:
+        home = tmp_path / "home"
+        home.mkdir()
+        (home / "rules.toml").write_text(
+            '[[rule]]\ntext = "allow shell git status everywhere"\n\n[[rule]]\ntext = "deny shell git everywhere"\n',
+            encoding="utf-8",
+        )
+        (home / "rules.toml").chmod(0o600)
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask git status; say on", cwd=str(tmp_path))
+            await session.settled()
+            assert await _tools(session) == [("git status", False)]
+            (decision,) = await _resolved(session)
+            assert (decision.status, decision.by, decision.rule) == ("rejected", "rule", "deny shell git everywhere")
+            assert await texts_of(session, "assistant") == ["on"]
+
+    @on_loop
+    async def test_rules_that_cannot_be_read_decide_nothing(self, tmp_path: Path) -> None:
+        home = tmp_path / "home"
+        home.mkdir()
+        (home / "rules.toml").write_text("this is no rule", encoding="utf-8")
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask git status", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            before = session.view.index
+            with pytest.raises(RulesUnreadable) as refused:
+                await session.approve(gate.id, always="user")
+            assert refused.value.hint
+            assert session.view.index == before
+            await session.approve(gate.id)
+            await session.settled()
+            assert await _tools(session) == [("git status", True)]
+
+    @on_loop
+    async def test_a_question_is_never_decided_by_a_rule(self, tmp_path: Path) -> None:
+        home = tmp_path / "home"
+        home.mkdir()
+        (home / "rules.toml").write_text('[[rule]]\ntext = "allow * everywhere"\n', encoding="utf-8")
+        (home / "rules.toml").chmod(0o600)
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "question which?", cwd=str(tmp_path))
+            assert (await gate_of(session)).kind == "question"
+
+    @on_loop
+    async def test_a_yes_that_came_too_late_is_none_for_always(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask git status; say on", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            late, first = await asyncio.gather(
+                session.approve(gate.id, always="user"),
+                session.reject(gate.id, auto_resume=True),
+                return_exceptions=True,
+            )
+            assert type(first).__name__ == "Decided"
+            assert isinstance(late, AlreadyDecided)
+            assert deck.house.rules.rules() == ()
+
+    @on_loop
+    async def test_without_a_repository_it_is_for_the_folder(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask git status; say on", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            answer = await session.approve(gate.id, always="repo")
+            assert answer.rule == f"allow shell git status in repo {tmp_path}"
+
+    @on_loop
+    async def test_what_no_rule_can_say_is_refused_and_still_asked(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            before = session.view
+            with pytest.raises(InvalidRule) as refused:
+                await session.approve(gate.id, always="user")
+            assert refused.value.hint
+            assert session.view is before
+            assert not (tmp_path / "home" / "rules.toml").exists()
