@@ -11,7 +11,7 @@ What we send to the agent is fed in too (src `stdin`, `hook.reply`): an answer t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -21,6 +21,8 @@ from quarterdeck.kernel.view import View
 
 #: A JSON object of an agent.
 Object: TypeAlias = dict[str, Any]
+#: A method of a translator that reads what one source says, and answers whether it knew the signal.
+Reader: TypeAlias = Callable[[Any, Json], bool]
 
 
 class Signal(Struct, frozen=True, gc=False):
@@ -52,25 +54,28 @@ class Translator(Protocol):
 class BookTranslator:
     """What most translators are: a table of readers by source, a book to write in, and named deadlines.
 
-    A subclass fills `readers` (source → method) in its __init__ and writes through `self.book`. A reader answers whether
-    it knew the signal. `timers` maps a name to the time at which `on_<name>` is to be called.
+    A subclass adds its methods to `readers` (source → method) and writes through `self.book`. `timers` maps a name to the
+    time at which `on_<name>` is to be called.
+
+    Tables belong to the class and attributes have slots, because sessions are many and mostly short: what is built for
+    each of them is paid at every start, and beyond thirty attributes without slots every call of a method costs twice.
     """
 
-    #: A server on its standard input leaves with code zero only when that is closed, and closing it is ours to do: such
-    #: an exit was asked for, whether or not anybody wrote down that we did.
-    is_server = False
+    __slots__ = ("book", "now", "timers", "unknown")
+
+    #: source → what reads it, for all translators of a class
+    readers: ClassVar[dict[str, Reader]]
 
     def __init__(self) -> None:
         self.book = Book()
         self.unknown = 0
         self.now = 0.0
         self.timers: dict[str, float] = {}
-        self.readers: dict[str, Callable[[Json], bool]] = {"proc": self.read_proc, "stderr": ignored}
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         self.now = now
         reader = self.readers.get(signal.src)
-        if reader is None or not reader(signal.data):
+        if reader is None or not reader(self, signal.data):
             self.unknown += 1
         return self.book.take()
 
@@ -119,13 +124,25 @@ class BookTranslator:
     def on_exit(self, code: int | None, signal: str | None) -> None:
         """A translator that has open questions of its own closes them here first."""
         self.timers.clear()
-        asked = self.book.stop_asked or (self.is_server and code == 0)
+        asked = self.book.stop_asked or (self.is_server() and code == 0)
         self.book.process_exited(code, signal, asked=asked)
 
+    def is_server(self) -> bool:
+        """Whether it serves its standard input. A server leaves with code zero only when that is closed, and closing it is
+        ours to do: such an exit was asked for, whether or not anybody wrote down that we did."""
+        return False
 
-def ignored(_: Json) -> bool:
+
+def ignored(_: BookTranslator, _data: Json) -> bool:
     """A source that is known and says nothing about the state."""
     return True
+
+
+def _proc(translator: BookTranslator, data: Json) -> bool:
+    return translator.read_proc(data)
+
+
+BookTranslator.readers = {"proc": _proc, "stderr": ignored}
 
 
 _SIGNALS = {
@@ -179,9 +196,12 @@ def origin_of(src: str) -> Origin:
 # --- reading JSON that nobody promised us: wrong types read as absent
 
 
-def text_of(found: Object, *names: str) -> str:
+def text_of(found: Object, name: str, *others: str) -> str:
     """The first of these fields that is a non-empty text; else ''."""
-    for name in names:
+    value = found.get(name)
+    if isinstance(value, str) and value:
+        return value
+    for name in others:
         value = found.get(name)
         if isinstance(value, str) and value:
             return value

@@ -6,7 +6,7 @@ import sys
 
 from quarterdeck import events as ev
 from quarterdeck.events import Image, Json
-from quarterdeck.harness.base import BookTranslator, Object, Signal, ignored, object_of, text_of
+from quarterdeck.harness.base import BookTranslator, Object, Signal, object_of, text_of
 from quarterdeck.harness.drive import CannotDo, Capabilities, Decision, Lines, Spawn, Start
 from quarterdeck.kernel.gate import Gate
 
@@ -16,16 +16,17 @@ class TestTranslator(BookTranslator):
 
     __test__ = False  # not a test, whatever pytest thinks of the name
 
+    __slots__ = ("asked",)
+
     def __init__(self) -> None:
         super().__init__()
-        self.readers |= {"stdout": self.read_line, "stdin": self.read_input}
         self.asked: dict[str, str] = {}
 
     def read_line(self, data: Json) -> bool:
         line = object_of(data)
         reader = getattr(self, f"on_{text_of(line, 'type')}", None)
         if reader is None:
-            return ignored(data) if isinstance(data, str) else False
+            return isinstance(data, str)
         reader(line)
         return True
 
@@ -39,6 +40,8 @@ class TestTranslator(BookTranslator):
             else:
                 self.book.answer(name, line.get("text"), by=text_of(line, "by"), message_id=text_of(line, "message_id"))
         return True
+
+    readers = BookTranslator.readers | {"stdout": read_line, "stdin": read_input}
 
     def on_ready(self, line: Object) -> None:
         self.book.ready(text_of(line, "session"), "test-model", "1", ("steer",), resumable=True)

@@ -30,6 +30,8 @@ class Prompt(Struct):
 class Prompts(Connection):
     """Which prompt is served, which wait, and how they end."""
 
+    __slots__ = ("_made", "cost", "cost_told", "gone", "loaded", "model", "prompts", "side_turn", "spoke")
+
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
         self.prompts: list[Prompt] = []
@@ -40,13 +42,6 @@ class Prompts(Connection):
         self.gone = False
         self.cost = self.cost_told = 0.0
         self._made = 0
-        self.sends |= {
-            "session/prompt": self.sent_prompt,
-            "session/cancel": self.sent_cancel,
-            "$/cancel_request": self.sent_cancel_request,
-        }
-        self.answers["session/prompt"] = self.answered_prompt
-        self.updates["usage_update"] = self.read_usage
 
     def new_id(self, what: str) -> str:
         """An id for what the agent gives none; not one that an earlier process of this session had."""

@@ -28,18 +28,14 @@ class Run(Struct, frozen=True):
 class Speech(Prompts):
     """Texts and thoughts."""
 
+    __slots__ = ("_blocks", "_last_text", "called", "run")
+
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
         self.run: Run | None = None
         self.called = False
         self._blocks: dict[str, int] = {}
         self._last_text = ""
-        self.updates |= {
-            "agent_message_chunk": self.read_message,
-            "agent_thought_chunk": self.read_thought,
-            # outside of a replay it is only what we sent ourselves
-            "user_message_chunk": lambda _: None,
-        }
 
     def read_message(self, update: Object) -> None:
         text = text_of_block(object_of(update, "content"))
@@ -51,6 +47,9 @@ class Speech(Prompts):
 
     def read_thought(self, update: Object) -> None:
         self._say("thinking", text_of(update, "messageId"), text_of_block(object_of(update, "content")))
+
+    def read_echo(self, update: Object) -> None:
+        """Outside of a replay it is only what we sent ourselves."""
 
     def mode_is(self, native: str) -> None:
         """The agent works in this mode now."""

@@ -37,6 +37,8 @@ _REFUSALS = ("reject", "deny", "cancel", "no")
 class Tools(Speech):
     """Calls by their ids, from whichever message they are first seen in."""
 
+    __slots__ = ("_done", "_done_before", "_refusals", "_refused", "_terminals", "calls")
+
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
         self.calls: dict[str, ToolInfo] = {}
@@ -45,22 +47,6 @@ class Tools(Speech):
         self._refused: set[str] = set()
         self._refusals = 0
         self._terminals: dict[str, str] = {}
-        self.updates |= {
-            "tool_call": self.read_tool_call,
-            "tool_call_update": self.read_tool_call_update,
-            "plan": lambda update: self.book.write(ev.PlanGenerated(plan=plan_of(update))),
-        }
-        self.requests |= {
-            "session/request_permission": self.read_permission,
-            "elicitation/create": self.read_elicitation,
-            "elicitation/complete": self.read_elicitation_complete,
-            "terminal/output": self.read_terminal_output,
-        }
-        self.replies |= {
-            "permission": self.replied_permission,
-            "elicitation": self.replied_elicitation,
-            "terminal": self.replied_terminal_output,
-        }
 
     # --- calls
 
@@ -114,6 +100,9 @@ class Tools(Speech):
         todos = todos_in(object_of(info.args).get("todos"))
         if todos is not None:
             self.book.write(ev.TodoChange(todos=todos))
+
+    def read_plan(self, update: Object) -> None:
+        self.book.write(ev.PlanGenerated(plan=plan_of(update)))
 
     def _runs(self, call_id: str, info: ToolInfo, output: str) -> None:
         """`in_progress` comes before or after the question about it; only output shows that nobody waits any more."""

@@ -20,6 +20,8 @@ from quarterdeck.harness.claude.core import Core
 class Agents(Core):
     """Who works for the main agent."""
 
+    __slots__ = ("callers", "live", "paths", "spawning")
+
     def new_process(self) -> None:
         super().new_process()
         self.paths: dict[str, Path] = {}

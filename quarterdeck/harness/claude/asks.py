@@ -38,6 +38,8 @@ class Pending(Struct):
 class Asks(Calls):
     """Gates of Claude Code, opened and closed by whoever tells first."""
 
+    __slots__ = ("decided", "form_requests", "forms", "pending", "requests")
+
     def new_process(self) -> None:
         super().new_process()
         self.decided: dict[str, None] = {}

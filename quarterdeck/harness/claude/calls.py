@@ -16,6 +16,8 @@ _OVER_KEPT = 256
 class Calls(Agents):
     """Calls that are announced, run and end once, though several sources say so."""
 
+    __slots__ = ("args", "over", "todos")
+
     def __init__(self) -> None:
         #: what open calls were called with
         self.args: dict[str, Json] = {}

@@ -50,6 +50,34 @@ class Held(Struct):
 class Core(BookTranslator):
     """The session, its turn and its prompts."""
 
+    __slots__ = (
+        "billing",
+        "closing",
+        "command_due",
+        "count",
+        "deferred",
+        "displayed",
+        "gone",
+        "held",
+        "hooked",
+        "inited",
+        "interrupted",
+        "limited",
+        "mode",
+        "model",
+        "owed",
+        "prompt_id",
+        "read",
+        "requested",
+        "said",
+        "sent",
+        "session_id",
+        "steerable",
+        "stream",
+        "submits_told",
+        "version",
+    )
+
     def __init__(self) -> None:
         super().__init__()
         self.count = 0

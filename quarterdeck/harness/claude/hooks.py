@@ -17,59 +17,31 @@ from quarterdeck.harness.claude.asks import Asks
 from quarterdeck.harness.claude.calls import readable
 from quarterdeck.harness.claude.failing import kind_of, resets_in
 
-Handler: TypeAlias = Callable[[Object, Path], None]
+Handler: TypeAlias = Callable[["Hooks", Object, Path], None]
 _SUBMITS_KEPT = 64
 #: Hooks of one event run side by side, so the same prompt may be told several times, but not long after each other.
 _TWICE_S = 2.0
 #: What a sub-agent's hooks may tell.
-_AGENT_HOOKS = (
-    "SubagentStart",
-    "SubagentStop",
-    "PreToolUse",
-    "PostToolUse",
-    "PostToolUseFailure",
-    "PostToolBatch",
-    "PermissionRequest",
-    "PermissionDenied",
-    "Elicitation",
-    "ElicitationResult",
+_AGENT_HOOKS = frozenset(
+    {
+        "SubagentStart",
+        "SubagentStop",
+        "PreToolUse",
+        "PostToolUse",
+        "PostToolUseFailure",
+        "PostToolBatch",
+        "PermissionRequest",
+        "PermissionDenied",
+        "Elicitation",
+        "ElicitationResult",
+    }
 )
-_HOOKS = (
-    *_AGENT_HOOKS,
-    "SessionStart",
-    "SessionEnd",
-    "UserPromptSubmit",
-    "Stop",
-    "StopFailure",
-    "PreCompact",
-    "PostCompact",
-    "PostModelSwitch",
-    "Notification",
-    "MessageDisplay",
-    "TaskCreated",
-    "TaskCompleted",
-    # not Claude Code's own: what a forwarder of ours saw besides
-    "Interrupt",
-    "permission_decision",
-)
-
-
-def snake(name: str) -> str:
-    """`PreToolUse` is read by `pre_tool_use`."""
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
-
-
-#: event → the method that reads it
-_METHODS = {name: f"on_hook_{snake(name)}" for name in _HOOKS}
 
 
 class Hooks(Asks):
     """All 33 hooks."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.hooks: dict[str, Handler] = {name: getattr(self, method) for name, method in _METHODS.items()}
-        self.readers["hook"] = self.read_hook
+    __slots__ = ("display_index", "shown", "submits")
 
     def new_process(self) -> None:
         super().new_process()
@@ -83,7 +55,7 @@ class Hooks(Asks):
     def hook(self, found: Object) -> bool:
         """One hook, whichever way it came."""
         name = text_of(found, "hook_event_name")
-        handler = self.hooks.get(name)
+        handler = _HOOKS.get(name)
         if handler is None and name not in tables.QUIET_HOOKS:
             return False
         if (self.gone and name not in tables.REVIVING_HOOKS) or not self.is_ours(name, found):
@@ -95,10 +67,10 @@ class Hooks(Asks):
         if not agent_id:
             self.told_mode(text_of(found, "permission_mode"))
             self.settle_text(name, found)
-            handler(found, ())
+            handler(self, found, ())
         elif name in _AGENT_HOOKS and text_of(found, "agent_type"):
             # an agent without a type is Claude Code's own (compaction) and nobody's sub-agent
-            handler(found, self.path_of(agent_id))
+            handler(self, found, self.path_of(agent_id))
         self.watch_silence()
         return True
 
@@ -337,3 +309,33 @@ class Hooks(Asks):
 
     def on_hook_task_completed(self, found: Object, _: Path) -> None:
         self.todo_is(text_of(found, "task_id"), text_of(found, "task_subject"), "completed")
+
+
+#: event → the method that reads it
+_HOOKS: dict[str, Handler] = {
+    "SubagentStart": Hooks.on_hook_subagent_start,
+    "SubagentStop": Hooks.on_hook_subagent_stop,
+    "PreToolUse": Hooks.on_hook_pre_tool_use,
+    "PostToolUse": Hooks.on_hook_post_tool_use,
+    "PostToolUseFailure": Hooks.on_hook_post_tool_use_failure,
+    "PostToolBatch": Hooks.on_hook_post_tool_batch,
+    "PermissionRequest": Hooks.on_hook_permission_request,
+    "PermissionDenied": Hooks.on_hook_permission_denied,
+    "Elicitation": Hooks.on_hook_elicitation,
+    "ElicitationResult": Hooks.on_hook_elicitation_result,
+    "SessionStart": Hooks.on_hook_session_start,
+    "SessionEnd": Hooks.on_hook_session_end,
+    "UserPromptSubmit": Hooks.on_hook_user_prompt_submit,
+    "Stop": Hooks.on_hook_stop,
+    "StopFailure": Hooks.on_hook_stop_failure,
+    "PreCompact": Hooks.on_hook_pre_compact,
+    "PostCompact": Hooks.on_hook_post_compact,
+    "PostModelSwitch": Hooks.on_hook_post_model_switch,
+    "Notification": Hooks.on_hook_notification,
+    "MessageDisplay": Hooks.on_hook_message_display,
+    "TaskCreated": Hooks.on_hook_task_created,
+    "TaskCompleted": Hooks.on_hook_task_completed,
+    # not Claude Code's own: what a forwarder of ours saw besides
+    "Interrupt": Hooks.on_hook_interrupt,
+    "permission_decision": Hooks.on_hook_permission_decision,
+}

@@ -61,6 +61,26 @@ def difference(now: Counts, before: Counts) -> Counts | None:
 class Desk(BookTranslator):
     """The shared half of the translator. The sources' readers hold it and write through its book."""
 
+    __slots__ = (
+        "_ended_calls",
+        "_seen_prompts",
+        "_settings",
+        "_told_notices",
+        "_told_prompts",
+        "_told_texts",
+        "_usages",
+        "children",
+        "hooks_lead",
+        "hooks_seen",
+        "in_request",
+        "lead",
+        "model",
+        "over",
+        "own",
+        "suppressed_until",
+        "told_at",
+    )
+
     def __init__(self) -> None:
         super().__init__()
         self.lead: Lead = ""
@@ -99,10 +119,12 @@ class Desk(BookTranslator):
                 self.children[task.id] = (task.id,)
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
-        self.is_server = self.lead == "app"
         super().on_exit(code, signal)
         self.told_at = self.now
         self.suppressed_until = self.now + LATE_S
+
+    def is_server(self) -> bool:
+        return self.lead == "app"
 
     def follow(self, lead: Lead) -> None:
         """A stream of the agent itself is here: the guesses of weaker sources are off."""

@@ -31,6 +31,8 @@ _ASKS: dict[str, Literal["tool", "command", "browser", "mcp"]] = {
 class Calls(Rows):
     """Calls by id, with the gate that each waits on."""
 
+    __slots__ = ("asking", "command", "draft", "pending", "printed")
+
     def __init__(self) -> None:
         super().__init__()
         #: Calls whose end nobody told, in the order of their beginning.

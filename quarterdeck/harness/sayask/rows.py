@@ -43,6 +43,8 @@ Handler: TypeAlias = Callable[[Any, Message, Row], None]
 class Rows(BookTranslator):
     """Rows, and the texts in them."""
 
+    __slots__ = ("_nameless", "floor", "halted", "mode", "model", "rows")
+
     #: message → method, filled by the class that has them all; and what means nothing to the state.
     handlers: ClassVar[dict[str, Handler]] = {}
     ignored: ClassVar[frozenset[str]] = frozenset()

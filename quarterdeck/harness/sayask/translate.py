@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json
-from quarterdeck.harness.base import Object, Translator, ignored, int_of, list_of, object_of, text_of
+from quarterdeck.harness.base import BookTranslator, Object, Translator, ignored, int_of, list_of, object_of, text_of
 from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.lines import LineBuffer, object_in, plain
@@ -119,16 +119,10 @@ _SHUTTING_DOWN = " received, shutting down"
 class SayAsk(Answers):
     """Reads the streams of one process."""
 
+    __slots__ = ("_asked_early", "_held", "_lines", "_loading", "_past_seen", "_shutting_down")
+
     def __init__(self) -> None:
         super().__init__()
-        self.readers |= {
-            "stdout": self.read_stdout,
-            "stdout.state": self.read_state,
-            "stdout.partial": self.read_partial,
-            "stdout.view": ignored,
-            "stdin": self.read_stdin,
-            "stdin.rpc": ignored,
-        }
         self._lines = LineBuffer()
         #: The first messages of a task, until it is known whether they are the past.
         self._held: list[Message] = []
@@ -184,6 +178,15 @@ class SayAsk(Answers):
         if message is not None and self._is_answered_edit(message):
             self.book.close_gate(message.ts, "answered_elsewhere")
         return known
+
+    readers = BookTranslator.readers | {
+        "stdout": read_stdout,
+        "stdout.state": read_state,
+        "stdout.partial": read_partial,
+        "stdout.view": ignored,
+        "stdin": Answers.read_stdin,
+        "stdin.rpc": ignored,
+    }
 
     def _is_answered_edit(self, message: Message) -> bool:
         if message.label != "ask:tool" or message.partial or message.ts not in self._asked_early:
