@@ -208,17 +208,28 @@ def text_of(found: Object, name: str, *others: str) -> str:
     return ""
 
 
-def object_of(found: object, *names: str) -> Object:
+#: A checker learns nothing from a comparison with these, so it asks for no `cast`, which is a call at run time.
+_DICT: Any = dict
+_LIST: Any = list
+
+
+def object_of(found: Any, *names: str) -> Object:
     """The object at this path, or an empty one."""
     for name in names:
-        found = cast(Object, found).get(name) if isinstance(found, dict) else None
-    return cast(Object, found) if isinstance(found, dict) else {}
+        found = found.get(name) if isinstance(found, _DICT) else None
+    return found if isinstance(found, _DICT) else {}
 
 
 def list_of(found: Object, name: str) -> list[Any]:
     """The list of this name, or an empty one."""
     value = found.get(name)
-    return cast("list[Any]", value) if isinstance(value, list) else []
+    return value if isinstance(value, _LIST) else []
+
+
+def objects_of(found: Object, name: str) -> list[Object]:
+    """The objects of the list of this name."""
+    value = found.get(name)
+    return [one for one in value if isinstance(one, _DICT)] if value and isinstance(value, _LIST) else []
 
 
 #: A number beyond this cannot be stored; no agent means it.
@@ -229,7 +240,7 @@ def int_of(found: Object, *names: str) -> int:
     """The first of these fields that is a whole number, also one written as text; else 0."""
     for name in names:
         value = found.get(name)
-        if isinstance(value, bool):
+        if value is None or isinstance(value, bool):
             continue
         if isinstance(value, int) and -_MOST < value < _MOST:
             return value

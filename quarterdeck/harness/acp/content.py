@@ -8,27 +8,22 @@ from msgspec import Struct
 
 from quarterdeck.events import Image, Json, Option, Plan, PlanStep
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import Object, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, object_of, objects_of, text_of
 
 
 def text_of_block(block: Object) -> str:
     """A content block as text; what is no text is named."""
     kind = block.get("type")
-    if kind in ("text", None):
+    if kind == "text" or kind is None:
         return text_of(block, "text")
     if kind == "resource":
         return text_of(object_of(block, "resource"), "text", "uri")
     return text_of(block, "uri", "name") or f"[{kind}]"
 
 
-def objects(found: Object, name: str) -> list[Object]:
-    """The objects of a list."""
-    return [cast(Object, one) for one in list_of(found, name) if isinstance(one, dict)]
-
-
 def prompt_text(params: Object) -> str:
     """What a person wrote; images stand beside it."""
-    blocks = objects(params, "prompt")
+    blocks = objects_of(params, "prompt")
     return "\n".join(text for one in blocks if one.get("type") != "image" and (text := text_of_block(one)))
 
 
@@ -36,25 +31,26 @@ def prompt_images(params: Object) -> tuple[Image, ...]:
     """The images of a prompt."""
     return tuple(
         Image(media_type=text_of(one, "mimeType"), data=text_of(one, "data"))
-        for one in objects(params, "prompt")
+        for one in objects_of(params, "prompt")
         if one.get("type") == "image"
     )
 
 
 def output_text(update: Object) -> str:
     """The texts of a call's content, joined."""
-    return "\n".join(
+    texts = [
         text
-        for one in objects(update, "content")
+        for one in objects_of(update, "content")
         if one.get("type") == "content" and (text := text_of_block(object_of(one, "content")))
-    )
+    ]
+    return texts[0] if len(texts) == 1 else "\n".join(texts)
 
 
 def diffs(update: Object) -> list[Object]:
     """The changes of files among a call's content."""
     return [
         {"path": text_of(one, "path"), "oldText": one.get("oldText"), "newText": one.get("newText")}
-        for one in objects(update, "content")
+        for one in objects_of(update, "content")
         if one.get("type") == "diff"
     ]
 
@@ -63,7 +59,7 @@ def terminals(update: Object) -> list[str]:
     """The terminals that a call shows."""
     return [
         name
-        for one in objects(update, "content")
+        for one in objects_of(update, "content")
         if one.get("type") == "terminal" and (name := text_of(one, "terminalId"))
     ]
 
@@ -138,7 +134,7 @@ def arguments(profile: Profile, update: Object) -> Object | None:
     if "rawInput" in update:
         return None
     title = cleaned(profile, text_of(update, "title"))
-    places = [path for one in objects(update, "locations") if (path := text_of(one, "path"))]
+    places = [path for one in objects_of(update, "locations") if (path := text_of(one, "path"))]
     if places:
         return {"path": places[0], "description": title}
     if not title:
@@ -155,7 +151,7 @@ def options_of(params: Object) -> tuple[Option, ...]:
     """The answers that a permission request offers."""
     return tuple(
         Option(id=text_of(one, "optionId"), label=text_of(one, "name"), kind=text_of(one, "kind"))
-        for one in objects(params, "options")
+        for one in objects_of(params, "options")
     )
 
 
@@ -169,6 +165,6 @@ def plan_of(update: Object) -> Plan:
             description=text_of(one, "content"),
             status=status if (status := text_of(one, "status")) in _STEPS else "pending",
         )
-        for one in objects(update, "entries")
+        for one in objects_of(update, "entries")
     ]
     return Plan(steps=tuple(steps))

@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from quarterdeck.events import TokenUsage
 from quarterdeck.events.turn import FailureKind
-from quarterdeck.harness.acp.content import objects
-from quarterdeck.harness.base import Object, int_of, object_of, text_of
+from quarterdeck.harness.base import Object, int_of, object_of, objects_of, text_of
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.lines import object_in
 
@@ -104,7 +103,7 @@ def spent(result: Object) -> list[Spent]:
         return _told([Spent("", _standard(usage))])
     quota = object_of(result, "_meta", "quota")
     by_model = [
-        Spent(text_of(one, "model"), _quota(object_of(one, "token_count"))) for one in objects(quota, "model_usage")
+        Spent(text_of(one, "model"), _quota(object_of(one, "token_count"))) for one in objects_of(quota, "model_usage")
     ]
     return _told(by_model) or _told([Spent("", _quota(object_of(quota, "token_count")))])
 

@@ -114,7 +114,10 @@ class Prompts(Connection):
 
     def is_cancelled(self) -> bool:
         """Whether we asked the agent to stop what it does now."""
-        return any(prompt.cancelled for prompt in self.prompts)
+        for prompt in self.prompts:
+            if prompt.cancelled:
+                return True
+        return False
 
     def waiting_prompt(self) -> Prompt | None:
         """The next prompt that is not served yet."""

@@ -106,7 +106,8 @@ class Tools(Speech):
 
     def _runs(self, call_id: str, info: ToolInfo, output: str) -> None:
         """`in_progress` comes before or after the question about it; only output shows that nobody waits any more."""
-        asks = any(gate.call_id == call_id and gate.kind == "approval" for gate in self.book.gates.values())
+        gates = self.book.gates.values()
+        asks = bool(gates) and any(gate.call_id == call_id and gate.kind == "approval" for gate in gates)
         if asks and not output:
             return
         if asks:

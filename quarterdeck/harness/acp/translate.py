@@ -17,12 +17,11 @@ from quarterdeck import events as ev
 from quarterdeck.events import Json
 from quarterdeck.harness.acp import profile as profiles
 from quarterdeck.harness.acp.connection import QUIET_S, Id, Sent
-from quarterdeck.harness.acp.content import objects
 from quarterdeck.harness.acp.history import History
 from quarterdeck.harness.acp.outcome import error_kind, error_text
 from quarterdeck.harness.acp.profile import Profile, recognised
 from quarterdeck.harness.acp.tools import Tools
-from quarterdeck.harness.base import Object, Translator, object_of, text_of
+from quarterdeck.harness.base import Object, Translator, object_of, objects_of, text_of
 from quarterdeck.harness.book import Path
 from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.kernel.view import View
@@ -255,7 +254,7 @@ def _settings_of(result: Object) -> dict[str, str]:
         "mode": text_of(object_of(result, "modes"), "currentModeId"),
         "model": text_of(object_of(result, "models"), "currentModelId"),
     }
-    for option in objects(result, "configOptions"):
+    for option in objects_of(result, "configOptions"):
         word = _OPTION_WORDS.get(text_of(option, "category") or text_of(option, "id"))
         if word:
             found[word] = text_of(option, "currentValue")
@@ -325,8 +324,13 @@ def cline() -> Translator:
     return Acp(profiles.CLINE)
 
 
+def kilo_acp() -> Translator:
+    """Kilo 7."""
+    return Acp(profiles.KILO)
+
+
 def kilo() -> Translator:
     """Kilo 7 speaks ACP; before that it printed say/ask messages as JSON lines."""
     from quarterdeck.harness.sayask.translate import sayask
 
-    return Detecting({"acp": Acp(profiles.KILO), "sayask": sayask()}, acp_or_sayask)
+    return Detecting({"acp": kilo_acp, "sayask": sayask}, acp_or_sayask)

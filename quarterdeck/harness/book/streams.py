@@ -57,12 +57,16 @@ class Streams:
         if message is None:
             return ()
         return tuple(
-            Block(block=number, kind=text.kind, text=text_of(text.rope))
-            for number, text in sorted(message.blocks.items())
+            [
+                Block(block=number, kind=text.kind, text=text_of(text.rope))
+                for number, text in sorted(message.blocks.items())
+            ]
         )
 
     def open_messages(self, path: tuple[str, ...] | None = None) -> list[tuple[str, tuple[str, ...]]]:
         """The messages that are not whole yet, of one agent or of all."""
+        if not self._messages:
+            return []
         return [(name, one.path) for name, one in self._messages.items() if path is None or one.path == path]
 
     def drop(self, message_id: str) -> None:

@@ -15,10 +15,10 @@ class Texts(Core):
     def aside(self, message_id: str, block: int, delta: str) -> None:
         """Text that the agent says outside of a turn: it is told, and begins none."""
         if self.texts.begins(message_id, block, "text", ()):
-            self.write(ev.MessageStart(message_id=message_id, block=block))
+            self._out.append(ev.MessageStart(message_id=message_id, block=block))
         if delta:
             self.texts.add(message_id, block, delta)
-            self.write(ev.MessageDelta(message_id=message_id, block=block, delta=delta))
+            self._out.append(ev.MessageDelta(message_id=message_id, block=block, delta=delta))
 
     def text(self, message_id: str, block: int, delta: str, path: Path = ()) -> None:
         """More text of a block."""
@@ -50,13 +50,13 @@ class Texts(Core):
             self.live() if path else self.begin()
         turn = self.turn or None
         if self.texts.begins(message_id, block, kind, path):
-            self.write(start(message_id=message_id, block=block, turn_id=turn, agent_path=path))
+            self._out.append(start(message_id=message_id, block=block, turn_id=turn, agent_path=path))
             if not path and self.lingering:
                 self.lingering = False
                 self._settle()
         if delta:
             self.texts.add(message_id, block, delta)
-            self.write(more(message_id=message_id, block=block, delta=delta, turn_id=turn, agent_path=path))
+            self._out.append(more(message_id=message_id, block=block, delta=delta, turn_id=turn, agent_path=path))
 
     def message_done(
         self,
@@ -69,12 +69,12 @@ class Texts(Core):
         whole = self.texts.blocks(message_id) if blocks is None else blocks
         self.texts.drop(message_id)
         if whole:
-            self.write(
+            self._out.append(
                 ev.ResponseComplete(
                     message_id=message_id,
                     blocks=whole,
                     stop_reason=stop_reason,
-                    turn_id=self._turn_id(),
+                    turn_id=self.turn or None,
                     agent_path=path,
                 )
             )
@@ -84,12 +84,12 @@ class Texts(Core):
         blocks = self.texts.blocks(message_id)
         self.texts.drop(message_id)
         if blocks:
-            self.write(
+            self._out.append(
                 ev.MessageAborted(
                     message_id=message_id,
                     keep=keep,
                     blocks=blocks if keep else (),
-                    turn_id=self._turn_id(),
+                    turn_id=self.turn or None,
                     agent_path=path,
                 )
             )

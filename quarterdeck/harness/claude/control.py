@@ -109,9 +109,9 @@ class Control(Replies):
         event = text_of(payload, "hook_event_name")
         if event == "PermissionRequest" and text_of(request, "tool_use_id"):
             payload = {**payload, "tool_use_id": request["tool_use_id"]}
-        before = len(self.pending)
+        before = self.pending[-1] if self.pending else None
         self.hook(payload)
-        about = self.pending.pop().ref if len(self.pending) > before else ""
+        about = self.pending.pop().ref if self.pending and self.pending[-1] is not before else ""
         self.callbacks[request_id] = (event, about)
 
     def control_cancel_request(self, found: Object) -> bool:

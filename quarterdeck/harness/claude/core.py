@@ -112,7 +112,7 @@ class Core(BookTranslator):
     def feed(self, signal: Signal, now: float) -> list[Body]:
         if self.book.signal_now == "stale":
             self.book.signal("live")
-        return super().feed(signal, now)
+        return BookTranslator.feed(self, signal, now)
 
     def restore(self, view: View) -> None:
         super().restore(view)
@@ -168,11 +168,8 @@ class Core(BookTranslator):
             self.mode = mapped
             self.book.write(ev.SettingChanged(mode=mapped, auto_approve=mapped in tables.AUTO_MODES))
 
-    def is_ours(self, event: str, found: Object) -> bool:
-        """Whether a hook belongs to this session. /clear and /resume bind the process to another one."""
-        session_id = text_of(found, "session_id")
-        if not session_id or session_id == self.session_id:
-            return True
+    def binds(self, session_id: str, event: str, found: Object) -> bool:
+        """Whether a hook of another session than ours makes that ours: the first one does, and /clear and /resume do."""
         rebinds = event == "SessionStart" and (self.book.exited or text_of(found, "source") == "clear")
         if self.session_id and not rebinds:
             return False
@@ -361,8 +358,8 @@ class Core(BookTranslator):
 
     def watch_silence(self) -> None:
         """With hooks alone, a turn that says nothing for long may have been interrupted."""
-        quiet = self.book.turn and not self.stream and not self.book.gates and not self.book.runs_calls()
-        if quiet and not self.book.compacting:
+        book = self.book
+        if book.turn and not self.stream and not book.gates and not book.compacting and not book.runs_calls():
             self.set_timer("silence", SILENCE_S)
         else:
             self.clear_timer("silence")

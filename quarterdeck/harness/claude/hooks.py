@@ -58,7 +58,10 @@ class Hooks(Asks):
         handler = _HOOKS.get(name)
         if handler is None and name not in tables.QUIET_HOOKS:
             return False
-        if (self.gone and name not in tables.REVIVING_HOOKS) or not self.is_ours(name, found):
+        if self.gone and name not in tables.REVIVING_HOOKS:
+            return True
+        session_id = text_of(found, "session_id")
+        if session_id and session_id != self.session_id and not self.binds(session_id, name, found):
             return True
         self.hooked, self.gone = True, False
         if handler is None:
@@ -66,7 +69,8 @@ class Hooks(Asks):
         agent_id = text_of(found, "agent_id")
         if not agent_id:
             self.told_mode(text_of(found, "permission_mode"))
-            self.settle_text(name, found)
+            if self.shown:
+                self.settle_text(self.shown, name, found)
             handler(self, found, ())
         elif name in _AGENT_HOOKS and text_of(found, "agent_type"):
             # an agent without a type is Claude Code's own (compaction) and nobody's sub-agent
@@ -191,12 +195,12 @@ class Hooks(Asks):
         self.display_index = max(index, before)
         return index <= before
 
-    def settle_text(self, name: str, found: Object) -> None:
+    def settle_text(self, shown: str, name: str, found: Object) -> None:
         """A text is whole once something follows it. The text of a failure is told as that, not as an answer."""
-        shown, self.shown = self.shown, ""
-        if not shown or (name == "MessageDisplay" and text_of(found, "message_id") == shown):
-            self.shown = shown
-        elif name == "StopFailure" and not self.stream:
+        if name == "MessageDisplay" and text_of(found, "message_id") == shown:
+            return
+        self.shown = ""
+        if name == "StopFailure" and not self.stream:
             self.book.message_dropped(shown)
         else:
             self.book.message_done(shown)

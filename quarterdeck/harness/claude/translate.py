@@ -88,7 +88,7 @@ class Claude(Stream):
         if "settled" in self.timers:
             self.set_timer("settled", FILE_LAG_S)
         if not self.status:
-            super().watch_silence()
+            Stream.watch_silence(self)
 
     def told_title(self, title: str) -> None:
         if title and title != self.title:

@@ -23,6 +23,9 @@ LATE_S = 1.2
 #: How much is remembered to recognise what another source tells again.
 _REMEMBERED = 512
 
+#: Deadlines that mean nothing once the turn is over.
+_TURN_TIMERS = ("idle", "unseen", "quiet", "watchdog", "give_up", "question")
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -152,13 +155,15 @@ class Desk(BookTranslator):
 
     def note_settings(self, mode: str | None = None, thinking: str = "", model: str = "") -> None:
         """Settings, told when they are other ones than before."""
-        told = {"mode": mode, "thinking": thinking, "model": model}
-        fresh = {name: value for name, value in told.items() if value and self._settings.get(name) != value}
-        if fresh:
-            self._settings |= fresh
+        known = self._settings.get
+        mode = mode if mode and mode != known("mode") else None
+        effort = thinking if thinking and thinking != known("thinking") else None
+        name = model if model and model != known("model") else None
+        if mode or effort or name:
+            fresh = {"mode": mode, "thinking": effort, "model": name}
+            self._settings |= {setting: value for setting, value in fresh.items() if value}
             self.model = self._settings.get("model", "")
-            get = fresh.get
-            self.book.write(ev.SettingChanged(mode=get("mode"), thinking=get("thinking"), model=get("model")))
+            self.book.write(ev.SettingChanged(mode=mode, thinking=effort, model=name))
 
     # --- nothing twice
 
@@ -221,7 +226,7 @@ class Desk(BookTranslator):
 
     def turn_over(self, suppress_s: float = LATE_S) -> None:
         """The turn is over for sure; what is still on its way does not begin another one."""
-        for name in ("idle", "unseen", "quiet", "watchdog", "give_up", "question"):
+        for name in _TURN_TIMERS if self.timers else ():
             self.clear_timer(name)
         self.book.signal("live")
         self.told_at = self.now

@@ -93,13 +93,15 @@ class Hooks:
         return True
 
     def _read(self, reader: _Reader, found: Object, session: str) -> None:
-        turn = text_of(found, "turn_id")
+        desk, turn = self.desk, text_of(found, "turn_id")
         goes_on = reader is Hooks.pre_model_request and self._over.pop(turn, False)
         late = turn in self._over and not goes_on
-        self.desk.hooks_seen, self.desk.told_at = True, self.desk.now
+        desk.hooks_seen, desk.told_at = True, desk.now
         if not late and reader not in _UNBINDING:
-            self.desk.bind(session, text_of(found, "model"))
-            self.desk.note_settings(mode=names.hook_mode(text_of(found, "permission_mode")))
+            desk.bind(session, text_of(found, "model"))
+            mode = names.hook_mode(text_of(found, "permission_mode"))
+            if mode:
+                desk.note_settings(mode=mode)
         if not late or reader in _LATE:
             self.book.signal("live")
             reader(self, found, self._path(found))
@@ -161,7 +163,7 @@ class Hooks:
         self.failure = None
         self.desk.clear_timer("give_up")
         self._requests += 1
-        if any(self._requests <= count for count in self._since.values()):
+        if self._since and self._requests <= max(self._since.values()):
             return  # an asynchronous hook that comes after the call, or the approval, that it was before
         self._calls_over()
         self._question = None
@@ -172,7 +174,7 @@ class Hooks:
 
     def _calls_over(self) -> None:
         """The model is asked again, so no call is waited for. One without an end was refused, or left running behind."""
-        asked = {gate.call_id for gate in self.book.gates.values()}
+        asked = {gate.call_id for gate in self.book.gates.values()} if self.book.gates else ()
         for name, call in list(self.book.calls.items()):
             if call.path or name in self.book.background:
                 continue

@@ -99,9 +99,9 @@ class Rows(BookTranslator):
 
     def _settings(self, message: Message) -> None:
         """The model and the mode stand on every message."""
-        info = object_of(message.raw, "modelInfo")
-        if not info:
+        if "modelInfo" not in message.raw:
             return
+        info = object_of(message.raw, "modelInfo")
         model, mode = text_of(info, "modelId"), MODES.get(text_of(info, "mode"), "")
         if model and model != self.model:
             self.book.write(

@@ -15,7 +15,7 @@ from quarterdeck.events import Json
 from quarterdeck.harness.base import BookTranslator, Object, Translator, ignored, int_of, list_of, object_of, text_of
 from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.harness.failures import failure_kind
-from quarterdeck.harness.lines import LineBuffer, object_in, plain
+from quarterdeck.harness.lines import LineBuffer, object_in
 from quarterdeck.harness.sayask.answers import Answers
 from quarterdeck.harness.sayask.history import HOLD_PAST_S, HOLD_S, history_of, is_past
 from quarterdeck.harness.sayask.message import Message, call_name, message_of, partial_message_of
@@ -155,7 +155,8 @@ class SayAsk(Answers):
         found = cast(Object, data)
         message = message_of(found)
         if message is not None:
-            self._hello()
+            if not self.book.ready_seen:
+                self._hello()
             return self._read_message(message)
         raw = found.get("raw", found.get("_raw"))
         if isinstance(raw, str) and len(found) == 1:
@@ -215,7 +216,7 @@ class SayAsk(Answers):
         if _SHUTTING_DOWN in words:
             self._go_live()
             self._shutting_down = True
-        self.book.notice(plain(words))
+        self.book.notice(words)
 
     def _read_object(self, found: Object) -> bool:
         name = text_of(found, "event", "type")
@@ -231,7 +232,7 @@ class SayAsk(Answers):
         return False
 
     def _read_message(self, message: Message) -> bool:
-        if not self._loading or message.key in self.rows or 0 < message.age <= self.floor:
+        if not self._loading or message.key in self.rows or (self.floor and 0 < message.age <= self.floor):
             return self.take(message)
         if message.label not in self.handlers:
             return message.label in self.ignored
@@ -382,4 +383,4 @@ def cline() -> Translator:
     """Cline speaks ACP too, when it is started so: the first object tells."""
     from quarterdeck.harness.acp.translate import cline as cline_acp
 
-    return Detecting({"sayask": SayAsk(), "acp": cline_acp()}, acp_or_sayask)
+    return Detecting({"sayask": SayAsk, "acp": cline_acp}, acp_or_sayask)
