@@ -213,16 +213,18 @@ _DICT: Any = dict
 _LIST: Any = list
 
 
-def object_of(found: Any, *names: str) -> Object:
-    """The object at this path, or an empty one."""
-    for name in names:
+def object_of(found: Any, name: str = "", *names: str) -> Object:
+    """This object, or the one at this path in it; an empty one where there is none."""
+    if name:
         found = found.get(name) if isinstance(found, _DICT) else None
+        for name in names:
+            found = found.get(name) if isinstance(found, _DICT) else None
     return found if isinstance(found, _DICT) else {}
 
 
 def list_of(found: Object, name: str) -> list[Any]:
     """The list of this name, or an empty one."""
-    value = found.get(name)
+    value: Any = found.get(name)
     return value if isinstance(value, _LIST) else []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 
 from quarterdeck.harness.base import Translator
@@ -22,6 +24,10 @@ TRANSLATORS = {
 
 def translator(agent: str) -> Translator:
     """A new translator for this agent (`acp:COMMAND` is any ACP agent); KeyError for a name that nobody knows."""
-    target = TRANSLATORS["acp" if agent.startswith("acp:") else agent]
+    return _maker(TRANSLATORS["acp" if agent.startswith("acp:") else agent])()
+
+
+@cache
+def _maker(target: str) -> Callable[[], Translator]:
     module, _, function = target.partition(":")
-    return getattr(import_module(module), function)()
+    return getattr(import_module(module), function)

@@ -94,7 +94,8 @@ class Core:
         if self.gates and self.is_held():
             return activity.WAITING
         if self.turn:
-            return activity.TOOL_USE if self.lingering or self.runs_calls() else activity.THINKING
+            uses_tools = self.lingering or (self.calls and self.runs_calls())
+            return activity.TOOL_USE if uses_tools else activity.THINKING
         return "idle" if self.ready_seen else "initialized"
 
     def is_held(self) -> bool:

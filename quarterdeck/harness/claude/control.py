@@ -110,7 +110,7 @@ class Control(Replies):
         if event == "PermissionRequest" and text_of(request, "tool_use_id"):
             payload = {**payload, "tool_use_id": request["tool_use_id"]}
         before = self.pending[-1] if self.pending else None
-        self.hook(payload)
+        self.read_hook(payload)
         about = self.pending.pop().ref if self.pending and self.pending[-1] is not before else ""
         self.callbacks[request_id] = (event, about)
 

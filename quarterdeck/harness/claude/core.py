@@ -107,7 +107,8 @@ class Core(BookTranslator):
         """Nothing is known of a turn that has just begun."""
         self.prompt_id = ""
         self.inited = self.interrupted = self.requested = False
-        self.deferred = self.displayed = ""
+        self.deferred: str = ""
+        self.displayed: str = ""
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         if self.book.signal_now == "stale":

@@ -50,10 +50,8 @@ class Hooks(Asks):
         self.display_index = -1
 
     def read_hook(self, data: Json) -> bool:
-        return self.hook(object_of(data))
-
-    def hook(self, found: Object) -> bool:
         """One hook, whichever way it came."""
+        found = object_of(data)
         name = text_of(found, "hook_event_name")
         handler = _HOOKS.get(name)
         if handler is None and name not in tables.QUIET_HOOKS:

@@ -85,10 +85,10 @@ class Claude(Stream):
 
     def watch_silence(self) -> None:
         """A hook may be newer than the file: look again later. And where there is a file, silence means nothing."""
-        if "settled" in self.timers:
-            self.set_timer("settled", FILE_LAG_S)
         if not self.status:
             Stream.watch_silence(self)
+        elif "settled" in self.timers:
+            self.set_timer("settled", FILE_LAG_S)
 
     def told_title(self, title: str) -> None:
         if title and title != self.title:
@@ -124,7 +124,7 @@ class Claude(Stream):
     def read_notify(self, data: Json) -> bool:
         """A notification may be forwarded as the hook that it is."""
         found = object_of(data)
-        return self.hook(found) if "hook_event_name" in found else bool(found)
+        return self.read_hook(found) if "hook_event_name" in found else bool(found)
 
     # --- the process
 

@@ -146,12 +146,8 @@ class SayAsk(Answers):
     # --- sources
 
     def read_stdout(self, data: Json) -> bool:
-        if isinstance(data, str):
-            return self._read_text(data)
-        if isinstance(data, list):
-            return self._read_list(cast("list[Any]", data))
         if not isinstance(data, dict):
-            return False
+            return self._read_other(data)
         found = cast(Object, data)
         message = message_of(found)
         if message is not None:
@@ -194,6 +190,11 @@ class SayAsk(Answers):
             return False
         self._asked_early.discard(message.ts)
         return call_name(message, message.data()) in EDITS
+
+    def _read_other(self, data: Json) -> bool:
+        if isinstance(data, str):
+            return self._read_text(data)
+        return isinstance(data, list) and self._read_list(cast("list[Any]", data))
 
     def _read_list(self, found: list[Any]) -> bool:
         """Kilo prints several messages as one list."""
