@@ -24,15 +24,17 @@ def text_of_block(block: Object) -> str:
 def prompt_text(params: Object) -> str:
     """What a person wrote; images stand beside it."""
     blocks = objects_of(params, "prompt")
-    return "\n".join(text for one in blocks if one.get("type") != "image" and (text := text_of_block(one)))
+    return "\n".join([text for one in blocks if one.get("type") != "image" and (text := text_of_block(one))])
 
 
 def prompt_images(params: Object) -> tuple[Image, ...]:
     """The images of a prompt."""
     return tuple(
-        Image(media_type=text_of(one, "mimeType"), data=text_of(one, "data"))
-        for one in objects_of(params, "prompt")
-        if one.get("type") == "image"
+        [
+            Image(media_type=text_of(one, "mimeType"), data=text_of(one, "data"))
+            for one in objects_of(params, "prompt")
+            if one.get("type") == "image"
+        ]
     )
 
 
@@ -150,8 +152,10 @@ def cleaned(profile: Profile, text: str) -> str:
 def options_of(params: Object) -> tuple[Option, ...]:
     """The answers that a permission request offers."""
     return tuple(
-        Option(id=text_of(one, "optionId"), label=text_of(one, "name"), kind=text_of(one, "kind"))
-        for one in objects_of(params, "options")
+        [
+            Option(id=text_of(one, "optionId"), label=text_of(one, "name"), kind=text_of(one, "kind"))
+            for one in objects_of(params, "options")
+        ]
     )
 
 

@@ -101,7 +101,9 @@ def spent(result: Object) -> list[Spent]:
     usage = object_of(result, "usage")
     if usage:
         return _told([Spent("", _standard(usage))])
-    quota = object_of(result, "_meta", "quota")
+    quota = object_of(result, "_meta", "quota") if "_meta" in result else {}
+    if not quota:
+        return []
     by_model = [
         Spent(text_of(one, "model"), _quota(object_of(one, "token_count"))) for one in objects_of(quota, "model_usage")
     ]

@@ -119,9 +119,19 @@ class Prompts(Connection):
                 return True
         return False
 
+    def _prompt_of(self, key: Id) -> Prompt | None:
+        """The prompt that was sent under this id."""
+        for prompt in self.prompts:
+            if prompt.key == key:
+                return prompt
+        return None
+
     def waiting_prompt(self) -> Prompt | None:
         """The next prompt that is not served yet."""
-        return next((one for one in self.prompts if not one.taken), None)
+        for prompt in self.prompts:
+            if not prompt.taken:
+                return prompt
+        return None
 
     def live(self) -> bool:
         """Whether what the agent says now belongs to a turn; an answer that is under way opens the turn of its prompt.
@@ -147,7 +157,7 @@ class Prompts(Connection):
     # --- ending
 
     def answered_prompt(self, sent: Sent, result: Object, error: Object | None) -> None:
-        prompt = next((one for one in self.prompts if one.key == sent.key), None)
+        prompt = self._prompt_of(sent.key)
         if prompt is None:
             return
         self.finish_loading()
@@ -160,7 +170,7 @@ class Prompts(Connection):
 
     def stray(self, result: Object, error: Object | None) -> None:
         """An answer whose request we did not see, as after a restart: a stop reason can only be a prompt's."""
-        prompt = next((one for one in self.prompts if one.key is None), None)
+        prompt = self._prompt_of(None)
         if prompt is not None and ("stopReason" in result or (error is not None and not self.stdin_seen)):
             self._end(prompt, result, error)
         else:

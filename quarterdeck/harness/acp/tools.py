@@ -63,7 +63,7 @@ class Tools(Speech):
         info = self._known(call_id, update)
         if info is None:
             return
-        for terminal in terminals(update):
+        for terminal in terminals(update) if "content" in update else ():
             self._terminals[terminal] = call_id
         status = update.get("status")
         if status == "in_progress":
@@ -97,7 +97,8 @@ class Tools(Speech):
 
     def _read_todos(self, info: ToolInfo) -> None:
         """A tool that writes the agent's own list says the whole list."""
-        todos = todos_in(object_of(info.args).get("todos"))
+        args = object_of(info.args)
+        todos = todos_in(args["todos"]) if "todos" in args else None
         if todos is not None:
             self.book.write(ev.TodoChange(todos=todos))
 
@@ -156,19 +157,18 @@ class Tools(Speech):
 
     def agent_speaks(self) -> None:
         """Of a refused call that is not mentioned any more nothing will be heard."""
-        super().agent_speaks()
         for call_id in list(self._refused):
             self._block(call_id, "refused")
 
     def turn_begins(self) -> None:
-        super().turn_begins()
+        Speech.turn_begins(self)
         # the last word on a call that was cut off may come when the next turn has begun
         self._done_before, self._done = self._done, set()
         self._refused.clear()
         self._refusals = 0
 
     def turn_ends(self, end: End) -> None:
-        super().turn_ends(end)
+        Speech.turn_ends(self, end)
         if end == "completed":
             self._end_untold()
         for call_id, call in list(self.book.calls.items()):
@@ -180,7 +180,8 @@ class Tools(Speech):
                 self._done.add(call_id)
                 self.book.end_call(call_id, False, _UNTOLD)
         # a call that goes on in the background is heard of again
-        self.calls = {call_id: info for call_id, info in self.calls.items() if call_id in self.book.calls}
+        if self.calls:
+            self.calls = {call_id: info for call_id, info in self.calls.items() if call_id in self.book.calls}
         if end == "aborted":
             self._done.update(self.calls)
             self.calls.clear()
@@ -232,11 +233,10 @@ class Tools(Speech):
 
     def _asking(self, call_id: str, call: Object, path: Path) -> ToolInfo:
         """The call that asks. Gemini speaks of it here first."""
-        known = asking_info(self.profile, call_id, call)
         if path or not call_id or call_id in self._done:
-            return known
+            return asking_info(self.profile, call_id, call)
         self._begin_side_turn()
-        return self.calls.get(call_id) or self._announced(call_id, known)
+        return self.calls.get(call_id) or self._announced(call_id, asking_info(self.profile, call_id, call))
 
     def replied_permission(self, asked: Asked, result: Object, error: Object | None) -> None:
         self.break_run()

@@ -88,7 +88,7 @@ class Calls(Agents):
         for call_id, call in self.book.calls.items():
             if not call.path:
                 self.mark_over(call_id)
-        super().close_work(ok)
+        Agents.close_work(self, ok)
 
     # --- what is to do
 

@@ -237,9 +237,9 @@ class Core(BookTranslator):
 
     def close_work(self, ok: bool | None = None) -> None:
         """What a turn cannot leave behind. `ok` says how calls ended of which nothing was heard; None leaves them."""
-        for ref in [ref for ref, sent in self.sent.items() if sent.told == "prompt"]:
-            del self.sent[ref]
-        if ok is not None:
+        if self.sent:
+            self.sent = {ref: sent for ref, sent in self.sent.items() if sent.told != "prompt"}
+        if ok is not None and self.book.calls:
             for call_id in [name for name, call in self.book.calls.items() if call.running and not call.path]:
                 self.book.end_call(call_id, ok)
 
@@ -317,8 +317,8 @@ class Core(BookTranslator):
     def release(self) -> None:
         """What was held back is told."""
         held, self.held = self.held, None
-        self.clear_timer("held")
         if held is not None:
+            self.clear_timer("held")
             self.tells(held.text, held.ref, held.source, held.images)
 
     def on_held(self) -> None:
@@ -330,7 +330,7 @@ class Core(BookTranslator):
         self.submits_told = True
         if self.is_other_turn(prompt_id):
             self.past_turn()
-        ref = next((ref for ref, sent in self.sent.items() if sent.text.strip() == plain), None)
+        ref = next((ref for ref, sent in self.sent.items() if sent.text.strip() == plain), None) if self.sent else None
         if ref is not None:
             self.reads(ref)
             self.read.pop()

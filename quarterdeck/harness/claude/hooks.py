@@ -126,8 +126,9 @@ class Hooks(Asks):
 
     def close_calls(self) -> None:
         """The main agent reads a prompt, so no call of it runs, though its end was not told."""
-        for call_id in [name for name, call in self.book.calls.items() if call.running and not call.path]:
-            self.call_over(call_id, ok=True, result=None)
+        for call_id, call in list(self.book.calls.items()):
+            if call.running and not call.path:
+                self.call_over(call_id, ok=True, result=None)
 
     def on_hook_stop(self, found: Object, _: Path) -> None:
         if "background_tasks" in found:
