@@ -199,11 +199,11 @@ def origin_of(src: str) -> Origin:
 def text_of(found: Object, name: str, *others: str) -> str:
     """The first of these fields that is a non-empty text; else ''."""
     value = found.get(name)
-    if isinstance(value, str) and value:
+    if value and isinstance(value, str):
         return value
     for name in others:
         value = found.get(name)
-        if isinstance(value, str) and value:
+        if value and isinstance(value, str):
             return value
     return ""
 
@@ -220,6 +220,12 @@ def object_of(found: Any, name: str = "", *names: str) -> Object:
         for name in names:
             found = found.get(name) if isinstance(found, _DICT) else None
     return found if isinstance(found, _DICT) else {}
+
+
+def part_of(found: Object, name: str) -> Object:
+    """The object of this name, or an empty one: `object_of` where it is known to be an object that is looked into."""
+    value: Any = found.get(name)
+    return value if isinstance(value, _DICT) else {}
 
 
 def list_of(found: Object, name: str) -> list[Any]:
@@ -242,9 +248,7 @@ def int_of(found: Object, *names: str) -> int:
     """The first of these fields that is a whole number, also one written as text; else 0."""
     for name in names:
         value = found.get(name)
-        if value is None or isinstance(value, bool):
-            continue
-        if isinstance(value, int) and -_MOST < value < _MOST:
+        if type(value) is int and -_MOST < value < _MOST:  # a flag is a number in Python, and none here
             return value
         if isinstance(value, float) and value == value and abs(value) < 1e15:
             return int(value)

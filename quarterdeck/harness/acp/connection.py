@@ -11,7 +11,7 @@ from quarterdeck.events import Json, Option
 from quarterdeck.harness.acp.history import REPLAYED, History
 from quarterdeck.harness.acp.outcome import error_text
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import BookTranslator, Object, object_of, text_of
+from quarterdeck.harness.base import BookTranslator, Object, part_of, text_of
 from quarterdeck.harness.book import Path
 
 Id: TypeAlias = int | float | str | None
@@ -88,9 +88,9 @@ class Connection(BookTranslator):
         for found in _messages(data):
             method = found.get("method")
             if isinstance(method, str):
-                self._send(method, object_of(found, "params"), key_of(found))
+                self._send(method, part_of(found, "params"), key_of(found))
             elif (asked := self.asked.pop(key_of(found), None)) is not None and asked.kind in self.replies:
-                self.replies[asked.kind](self, asked, object_of(found, "result"), _error_of(found))
+                self.replies[asked.kind](self, asked, part_of(found, "result"), _error_of(found))
         return True
 
     def _send(self, method: str, params: Object, key: Id) -> None:
@@ -113,15 +113,15 @@ class Connection(BookTranslator):
     def _read(self, found: Object) -> bool:
         method = found.get("method")
         if method == "session/update":
-            return self.read_update(object_of(found, "params"))
+            return self.read_update(part_of(found, "params"))
         if isinstance(method, str):
             reader = self.requests.get(method)
             if reader is not None:
-                return reader(self, object_of(found, "params"), key_of(found))
+                return reader(self, part_of(found, "params"), key_of(found))
             # underscores begin extensions of one agent, dollars what an implementation may ignore
             return method in _OTHER_REQUESTS or method.startswith(("_", "$/"))
         if "result" in found or "error" in found:
-            self._answer(key_of(found), object_of(found, "result"), _error_of(found))
+            self._answer(key_of(found), part_of(found, "result"), _error_of(found))
             return True
         return "raw" in found
 
@@ -148,7 +148,7 @@ class Connection(BookTranslator):
         raise NotImplementedError
 
     def read_update(self, params: Object) -> bool:
-        update = object_of(params, "update")
+        update = part_of(params, "update")
         kind = text_of(update, "sessionUpdate")
         reader = self.updates.get(kind)
         if reader is None:
@@ -195,7 +195,7 @@ def key_of(found: Object) -> Id:
 def _error_of(found: Object) -> Object | None:
     if "error" not in found or found["error"] is None:
         return None
-    return object_of(found, "error")
+    return part_of(found, "error")
 
 
 def _messages(data: Json) -> list[Object]:

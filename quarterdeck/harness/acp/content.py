@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from quarterdeck.events import Image, Json, Option, Plan, PlanStep
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import Object, object_of, objects_of, text_of
+from quarterdeck.harness.base import Object, objects_of, part_of, text_of
 
 
 def text_of_block(block: Object) -> str:
@@ -17,7 +17,7 @@ def text_of_block(block: Object) -> str:
     if kind == "text" or kind is None:
         return text_of(block, "text")
     if kind == "resource":
-        return text_of(object_of(block, "resource"), "text", "uri")
+        return text_of(part_of(block, "resource"), "text", "uri")
     return text_of(block, "uri", "name") or f"[{kind}]"
 
 
@@ -43,7 +43,7 @@ def output_text(update: Object) -> str:
     texts = [
         text
         for one in objects_of(update, "content")
-        if one.get("type") == "content" and (text := text_of_block(object_of(one, "content")))
+        if one.get("type") == "content" and (text := text_of_block(part_of(one, "content")))
     ]
     return texts[0] if len(texts) == 1 else "\n".join(texts)
 
@@ -111,9 +111,9 @@ def _name(profile: Profile, call_id: str, update: Object) -> str:
     if profile.names == "id":
         return _name_in_id(call_id)
     if profile.names == "input":
-        return text_of(object_of(update, "rawInput"), "tool")
-    meta = object_of(update, "_meta")
-    return text_of(meta, "toolName") or text_of(object_of(meta, "claudeCode"), "toolName")
+        return text_of(part_of(update, "rawInput"), "tool")
+    meta = part_of(update, "_meta")
+    return text_of(meta, "toolName") or text_of(part_of(meta, "claudeCode"), "toolName")
 
 
 def _name_in_id(call_id: str) -> str:
@@ -127,7 +127,7 @@ def _name_in_id(call_id: str) -> str:
 
 def arguments(profile: Profile, update: Object) -> Object | None:
     """A call's arguments. An agent that gives none says in the title and the places what it works on."""
-    raw = object_of(update, "rawInput")
+    raw = part_of(update, "rawInput")
     if raw:
         command = raw.get("command")
         if profile.suffix and isinstance(command, str) and command.endswith(profile.suffix):

@@ -10,7 +10,7 @@ from quarterdeck.harness.acp.connection import Connection, Id, Sent
 from quarterdeck.harness.acp.content import prompt_images, prompt_text
 from quarterdeck.harness.acp.outcome import ABORTED, End, Outcome, cost_of, error_text, outcome_of, spent
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import Object, int_of, object_of, text_of
+from quarterdeck.harness.base import Object, int_of, part_of, text_of
 from quarterdeck.kernel.view import View
 
 NO_TEXT = "The agent ended its turn without a text"
@@ -61,7 +61,7 @@ class Prompts(Connection):
         session = text_of(params, "sessionId")
         if self.gone or not self.serves(session):
             return False
-        message_id = text_of(params, "messageId") or text_of(object_of(params, "_meta"), "messageId")
+        message_id = text_of(params, "messageId") or text_of(part_of(params, "_meta"), "messageId")
         prompt = Prompt(key, message_id or self.new_id("prompt"), prompt_text(params), prompt_images(params))
         self.prompts.append(prompt)
         self.loaded = False

@@ -10,7 +10,7 @@ from quarterdeck.harness.acp.content import text_of_block
 from quarterdeck.harness.acp.outcome import End
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.acp.prompts import Prompts
-from quarterdeck.harness.base import Object, object_of, text_of
+from quarterdeck.harness.base import Object, part_of, text_of
 
 Kind: TypeAlias = Literal["text", "thinking"]
 
@@ -38,7 +38,7 @@ class Speech(Prompts):
         self._last_text = ""
 
     def read_message(self, update: Object) -> None:
-        text = text_of_block(object_of(update, "content"))
+        text = text_of_block(part_of(update, "content"))
         echo = self.profile.mode_echo
         if echo and text.startswith(echo):
             self.mode_is(text.removeprefix(echo).strip())
@@ -46,7 +46,7 @@ class Speech(Prompts):
             self._say("text", text_of(update, "messageId"), text)
 
     def read_thought(self, update: Object) -> None:
-        self._say("thinking", text_of(update, "messageId"), text_of_block(object_of(update, "content")))
+        self._say("thinking", text_of(update, "messageId"), text_of_block(part_of(update, "content")))
 
     def read_echo(self, update: Object) -> None:
         """Outside of a replay it is only what we sent ourselves."""

@@ -22,7 +22,7 @@ from quarterdeck.harness.acp.content import (
 from quarterdeck.harness.acp.outcome import End
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.acp.speech import Speech
-from quarterdeck.harness.base import Object, object_of, text_of
+from quarterdeck.harness.base import Object, object_of, part_of, text_of
 from quarterdeck.harness.book import Path
 from quarterdeck.harness.todos import todos_in
 from quarterdeck.kernel.view import View
@@ -206,7 +206,7 @@ class Tools(Speech):
         if path is None:
             return True
         self.finish_loading()
-        call = object_of(params, "toolCall")
+        call = part_of(params, "toolCall")
         call_id = text_of(call, "toolCallId")
         info = self._asking(call_id, call, path)
         options = options_of(params)
@@ -240,7 +240,7 @@ class Tools(Speech):
 
     def replied_permission(self, asked: Asked, result: Object, error: Object | None) -> None:
         self.break_run()
-        outcome = object_of(result, "outcome")
+        outcome = part_of(result, "outcome")
         chosen = text_of(outcome, "optionId") if error is None and outcome.get("outcome") == "selected" else ""
         option = next((one for one in asked.options if one.id == chosen), None)
         if chosen and not _refuses(chosen, option):
@@ -342,7 +342,7 @@ def _refuses(chosen: str, option: ev.Option | None) -> bool:
 
 def _ask_kind(info: ToolInfo, call: Object) -> Literal["tool", "command", "browser", "mcp"]:
     """What kind of thing is asked. Cline asks for commands, browsers and MCP servers alike."""
-    raw = object_of(call, "rawInput")
+    raw = part_of(call, "rawInput")
     if "serverName" in raw:
         return "mcp"
     if info.kind != "execute":

@@ -21,7 +21,7 @@ from quarterdeck.harness.acp.history import History
 from quarterdeck.harness.acp.outcome import error_kind, error_text
 from quarterdeck.harness.acp.profile import Profile, recognised
 from quarterdeck.harness.acp.tools import Tools
-from quarterdeck.harness.base import Object, Translator, object_of, objects_of, text_of
+from quarterdeck.harness.base import Object, Translator, object_of, objects_of, part_of, text_of
 from quarterdeck.harness.book import Path
 from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.kernel.view import View
@@ -251,8 +251,8 @@ class Acp(Tools):
 def _settings_of(result: Object) -> dict[str, str]:
     """Mode, model and effort, from either of the two forms that agents use."""
     found = {
-        "mode": text_of(object_of(result, "modes"), "currentModeId"),
-        "model": text_of(object_of(result, "models"), "currentModelId"),
+        "mode": text_of(part_of(result, "modes"), "currentModeId"),
+        "model": text_of(part_of(result, "models"), "currentModelId"),
     }
     for option in objects_of(result, "configOptions"):
         word = _OPTION_WORDS.get(text_of(option, "category") or text_of(option, "id"))

@@ -64,7 +64,7 @@ class Hooks(Asks):
         self.hooked, self.gone = True, False
         if handler is None:
             return True
-        agent_id = text_of(found, "agent_id")
+        agent_id = text_of(found, "agent_id") if "agent_id" in found else ""
         if not agent_id:
             self.told_mode(text_of(found, "permission_mode"))
             if self.shown:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from quarterdeck import events as ev
-from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, int_of, list_of, object_of, part_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.asks import Asks
 from quarterdeck.harness.codex.desk import Desk
@@ -49,7 +49,7 @@ class AppServer:
         if not isinstance(method, str):
             self.response(found)
             return True
-        params = object_of(found, "params")
+        params = part_of(found, "params")
         reader = _NOTIFICATIONS.get(method)
         if reader is not None:
             reader(self, params)
@@ -65,10 +65,10 @@ class AppServer:
     def response(self, found: Object) -> None:
         """The server answers a request of ours."""
         method, params = self._asked(found)
-        result = object_of(found, "result")
+        result = part_of(found, "result")
         if method in _OPENERS and self.threads.opening:
             self.threads.opening -= 1
-        error = object_of(found, "error")
+        error = part_of(found, "error")
         if error:
             self.refused(found.get("id"), method, params, error)
             return
@@ -113,7 +113,7 @@ class AppServer:
 
     def _where_it_stands(self, thread: Thread, found: Object, fresh: bool) -> None:
         """A resumed thread may be at work; else what we thought open is over, and its history is read back."""
-        status = object_of(found, "status")
+        status = part_of(found, "status")
         kind, turns = text_of(status, "type"), list_of(found, "turns")
         last = object_of(turns[-1]) if turns else {}
         if kind == "active":
@@ -172,7 +172,7 @@ class AppServer:
             return
         found = object_of(params, "threadSettings")
         sandbox = found.get("sandboxPolicy") or found.get("sandbox")
-        mode = text_of(object_of(found, "collaborationMode"), "mode")
+        mode = text_of(part_of(found, "collaborationMode"), "mode")
         self.desk.note_settings(
             mode=names.mode_of(found.get("approvalPolicy"), sandbox, mode),
             thinking=text_of(found, "effort", "reasoningEffort"),
@@ -230,7 +230,7 @@ class AppServer:
         if not isinstance(method, str):
             self.asks.reply(request_id, found)
             return "result" in found or "error" in found
-        params = object_of(found, "params")
+        params = part_of(found, "params")
         if method == "initialize":
             self.reconnected()
         elif method in _OPENERS:

@@ -142,7 +142,8 @@ class Desk(BookTranslator):
         """The session is this thread's. Said once for each thread, and again when it comes back to life."""
         book = self.book
         if thread_id == self.own and book.ready_seen and not book.exited:
-            self.note_settings(model=model)
+            if model and model != self._settings.get("model"):
+                self.note_settings(model=model)
             return
         self.over.pop(thread_id, None)
         self.own, self.model = thread_id, model or self.model

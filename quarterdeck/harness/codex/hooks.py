@@ -104,7 +104,7 @@ class Hooks:
                 desk.note_settings(mode=mode)
         if not late or reader in _LATE:
             self.book.signal("live")
-            reader(self, found, self._path(found))
+            reader(self, found, self._path(found) if "agent_id" in found else ())
 
     def _path(self, found: Object) -> Path:
         """A sub-agent's hooks carry its parent's session and its own agent id."""

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from quarterdeck import events as ev
 from quarterdeck.events import Block, HistoryMessage, Image, Plan
-from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, int_of, list_of, object_of, part_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.threads import Thread, Threads
 from quarterdeck.harness.todos import todos_in
@@ -67,7 +67,7 @@ class Items:
         return self._read(params, _COMPLETED, Items.call_completed)
 
     def _read(self, params: Object, readers: dict[str, _Reader], call: _Reader) -> bool:
-        item = object_of(params, "item")
+        item = part_of(params, "item")
         kind = text_of(item, "type")
         reader = readers.get(kind) or (call if kind in names.CALLS else None)
         thread = self.threads.heard(params)
