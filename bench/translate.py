@@ -137,5 +137,6 @@ def _folded(view: View, bodies: list[ev.Body]) -> View:
 
 
 def _against_budget(found: Ratio) -> Ratio:
-    median = found.subject_ns / SIGNAL_BUDGET_NS
-    return Ratio(median, median, median, found.subject_ns, SIGNAL_BUDGET_NS)
+    low, high = found.subject_range_ns
+    times = (found.subject_ns, low, high)
+    return Ratio(*[time / SIGNAL_BUDGET_NS for time in times], found.subject_ns, SIGNAL_BUDGET_NS)
