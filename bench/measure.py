@@ -44,13 +44,17 @@ class Work(Struct, frozen=True):
 
 
 class Ratio(Struct, frozen=True):
-    """Subject to floor: the median, and the range that holds eight of ten quotients. Times are per operation."""
+    """Subject to floor: the median, and the range that holds eight of ten quotients. Times are per operation.
+
+    `subject_range_ns` holds eight of ten times of the subject, for whoever has to compare them with a fixed budget.
+    """
 
     median: float
     low: float
     high: float
     subject_ns: float
     floor_ns: float
+    subject_range_ns: tuple[float, float] = (0.0, 0.0)
 
 
 def ratio(subject: Work, floor: Work, effort: Effort, clock: Clock = time.process_time_ns) -> Ratio:
@@ -81,15 +85,20 @@ def process_ratio(subject: Sequence[str], floor: Sequence[str], effort: Effort) 
 
 
 def _summed_up(subjects: list[float], floors: list[float]) -> Ratio:
-    quotients = sorted(subject / floor for subject, floor in zip(subjects, floors, strict=True))
-    last = len(quotients) - 1
+    quotients = [subject / floor for subject, floor in zip(subjects, floors, strict=True)]
     return Ratio(
         statistics.median(quotients),
-        quotients[round(last * 0.1)],
-        quotients[round(last * 0.9)],
+        *_most_of(quotients),
         statistics.median(subjects),
         statistics.median(floors),
+        _most_of(subjects),
     )
+
+
+def _most_of(values: list[float]) -> tuple[float, float]:
+    """The range that holds eight of ten."""
+    ordered, last = sorted(values), len(values) - 1
+    return ordered[round(last * 0.1)], ordered[round(last * 0.9)]
 
 
 def _repeats(work: Work, turn_s: float, clock: Clock) -> int:

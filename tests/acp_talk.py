@@ -9,16 +9,11 @@ assert talk.phase == "completed"
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from quarterdeck import events as ev
-from quarterdeck.events import Body, Event, type_of
-from quarterdeck.harness.base import Signal, Translator, origin_of
-from quarterdeck.harness.registry import translator
-from quarterdeck.kernel.state import State
-from quarterdeck.kernel.timeline import Entry, window
-from quarterdeck.kernel.view import View, fold
-from tests.fuzz.legal import unclosed, violations
+from quarterdeck.events import Body
+from tests.talk import Talk
 
 OPTIONS = [
     {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
@@ -35,51 +30,13 @@ INITIALIZED: dict[str, dict[str, Any]] = {
 }
 
 
-class AcpTalk:
-    """A translator, a clock, and the view that its events make."""
+class AcpTalk(Talk):
+    """Both sides of one connection."""
 
     def __init__(self, agent: str = "acp") -> None:
-        self.agent = agent
-        self.translator: Translator = translator(agent)
-        self.now = 0.0
-        self.bodies: list[Body] = []
-        self.view = View()
-        self._told([ev.SessionOpened(agent=agent)], "supervisor")
+        super().__init__(agent)
         self._ids = 0
         self.last_prompt = 0
-
-    # --- feeding
-
-    def feed(self, src: str, data: Any, after: float = 0.01) -> list[Body]:
-        self.wait(after)
-        return self._told(self.translator.feed(Signal(src, data), self.now), origin_of(src))
-
-    def wait(self, seconds: float) -> list[Body]:
-        """Time passes; deadlines fire when they are due."""
-        until, told = self.now + seconds, list[Body]()
-        while (due := self.translator.deadline()) is not None and due <= until:
-            self.now = due
-            told += self._told(self.translator.tick(due), "supervisor")
-        self.now = until
-        return told
-
-    def over(self) -> list[Body]:
-        return self._told(self.translator.end(self.now), "supervisor")
-
-    def restarted(self) -> AcpTalk:
-        """Another deck process takes over in the middle: a new translator that knows the view."""
-        self.translator = translator(self.agent)
-        self.translator.restore(self.view)
-        return self
-
-    def _told(self, bodies: list[Body], origin: ev.Origin) -> list[Body]:
-        for body in bodies:
-            event = Event("s", self.view.index + 1, int(self.now * 1000), origin, body)
-            self.view = fold(self.view, event)
-        self.bodies += bodies
-        assert violations(self.view) == [], [type_of(body) for body in bodies]
-        assert unclosed(self.bodies) == []
-        return bodies
 
     # --- our side
 
@@ -146,52 +103,25 @@ class AcpTalk:
 
     # --- beginnings
 
-    def started(self) -> AcpTalk:
+    def started(self) -> Self:
         """The process runs and has answered initialize."""
         self.feed("proc", {"event": "start"})
         self.answer(self.request("initialize"), INITIALIZED[self.agent])
         return self
 
-    def opened(self, session: str = "s1", **result: Any) -> AcpTalk:
+    def opened(self, session: str = "s1", **result: Any) -> Self:
         """A new session, ready for a prompt."""
         self.started()
         self.answer(self.request("session/new"), {"sessionId": session, **result})
         return self
 
-    def prompted(self, text: str = "hi") -> AcpTalk:
+    def prompted(self, text: str = "hi") -> Self:
         """A session that works on its first prompt."""
         self.opened()
         self.prompt(text)
         return self
 
     # --- looking
-
-    @property
-    def state(self) -> State:
-        return self.view.state
-
-    @property
-    def phase(self) -> str:
-        return self.state.phase.value
-
-    @property
-    def activity(self) -> str:
-        return self.state.activity.value
-
-    @property
-    def entries(self) -> list[Entry]:
-        return window(self.view.timeline)
-
-    def texts(self, *kinds: str) -> list[str]:
-        """The entries' texts, of these kinds or of all."""
-        return [entry.text for entry in self.entries if not kinds or entry.kind in kinds]
-
-    def tools(self) -> list[tuple[str, str]]:
-        return [(entry.tool_step.tool_name, entry.tool_step.phase) for entry in self.entries if entry.tool_step]
-
-    def told(self, kind: type[Body]) -> list[Any]:
-        """All events of this type."""
-        return [body for body in self.bodies if isinstance(body, kind)]
 
     def activities(self) -> list[str]:
         """What the activity was, one after the other."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from quarterdeck.events import Body, type_of
-from quarterdeck.harness.base import Signal, origin_of
+from quarterdeck.events import Body
 from tests.talk import Talk
 
 THREAD = "thread-1"
@@ -24,19 +23,6 @@ class CodexTalk(Talk):
     def __init__(self) -> None:
         super().__init__("codex")
         self._ids = 0
-
-    def feed(self, src: str, data: Any, after: float = 0.01) -> list[Body]:
-        """One signal; the events that it brought."""
-        self.wait(after)
-        before = len(self.bodies)
-        self._told(self.translator.feed(Signal(src, data), self.now), origin_of(src))
-        return self.bodies[before:]
-
-    def passing(self, seconds: float) -> list[Body]:
-        """Time passes; the events that it brought."""
-        before = len(self.bodies)
-        self.wait(seconds)
-        return self.bodies[before:]
 
     # --- what shows
 
@@ -55,10 +41,6 @@ class CodexTalk(Talk):
     @property
     def background(self) -> list[str]:
         return [task.id for task in self.state.background]
-
-    def said(self, *kinds: str) -> list[str]:
-        """The texts of the main agent's entries of these kinds."""
-        return [entry.text for entry in self.entries if entry.kind in kinds and not entry.path]
 
     def last(self, kind: type[Body]) -> Any:
         """The newest event of this type."""
@@ -155,8 +137,3 @@ class CodexTalk(Talk):
         self.notes("serverRequest/resolved", requestId=request_id)
         self.notes("thread/status/changed", status={"type": "active", "activeFlags": []})
         return self
-
-
-def kinds(bodies: list[Body]) -> list[str]:
-    """The names of these events."""
-    return [type_of(body) for body in bodies]

@@ -97,6 +97,10 @@ class Talk:
         """The entries of these kinds, or all."""
         return [(entry.kind, entry.text) for entry in self.entries if not of or entry.kind in of]
 
+    def words(self, *of: str) -> list[str]:
+        """What the main agent's entries of these kinds say, or all of its entries."""
+        return [entry.text for entry in self.entries if not entry.path and (not of or entry.kind in of)]
+
     def tools(self) -> list[tuple[str, str]]:
         """The calls, with their phases."""
         return [(step.tool_name, step.phase) for entry in self.entries if (step := entry.tool_step) is not None]

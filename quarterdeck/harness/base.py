@@ -11,7 +11,7 @@ What we send to the agent is fed in too (src `stdin`, `hook.reply`): an answer t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -21,6 +21,8 @@ from quarterdeck.kernel.view import View
 
 #: A JSON object of an agent.
 Object: TypeAlias = dict[str, Any]
+#: A method of a translator that reads what one source says, and answers whether it knew the signal.
+Reader: TypeAlias = Callable[[Any, Json], bool]
 
 
 class Signal(Struct, frozen=True, gc=False):
@@ -52,26 +54,28 @@ class Translator(Protocol):
 class BookTranslator:
     """What most translators are: a table of readers by source, a book to write in, and named deadlines.
 
-    A subclass fills `readers` (source → method) in its __init__ and writes through `self.book`. A reader answers whether
-    it knew the signal. `timers` maps a name to the time at which `on_<name>` is to be called.
+    A subclass adds its methods to `readers` (source → method) and writes through `self.book`. `timers` maps a name to the
+    time at which `on_<name>` is to be called.
+
+    Tables belong to the class and attributes have slots, because sessions are many and mostly short: what is built for
+    each of them is paid at every start, and beyond thirty attributes without slots every call of a method costs twice.
     """
 
-    #: A server on its standard input leaves with code zero when that is closed, and closing it is how we stop one; Gemini
-    #: and the Codex app-server also when a signal ends them. None was seen to leave so by itself. Such an exit was asked
-    #: for, whether or not anybody wrote down that we did.
-    is_server = False
+    __slots__ = ("book", "now", "timers", "unknown")
+
+    #: source → what reads it, for all translators of a class
+    readers: ClassVar[dict[str, Reader]]
 
     def __init__(self) -> None:
         self.book = Book()
         self.unknown = 0
         self.now = 0.0
         self.timers: dict[str, float] = {}
-        self.readers: dict[str, Callable[[Json], bool]] = {"proc": self.read_proc, "stderr": ignored}
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         self.now = now
         reader = self.readers.get(signal.src)
-        if reader is None or not reader(signal.data):
+        if reader is None or not reader(self, signal.data):
             self.unknown += 1
         return self.book.take()
 
@@ -122,13 +126,26 @@ class BookTranslator:
     def on_exit(self, code: int | None, signal: str | None) -> None:
         """A translator that has open questions of its own closes them here first."""
         self.timers.clear()
-        asked = self.book.stop_asked or (self.is_server and code == 0)
+        asked = self.book.stop_asked or (self.is_server() and code == 0)
         self.book.process_exited(code, signal, asked=asked)
 
+    def is_server(self) -> bool:
+        """Whether it serves its standard input. A server leaves with code zero when that is closed, and closing it is how
+        we stop one; Gemini and the Codex app-server also when a signal ends them. None was seen to leave so by itself. Such
+        an exit was asked for, whether or not anybody wrote down that we did."""
+        return False
 
-def ignored(_: Json) -> bool:
+
+def ignored(_: BookTranslator, _data: Json) -> bool:
     """A source that is known and says nothing about the state."""
     return True
+
+
+def _proc(translator: BookTranslator, data: Json) -> bool:
+    return translator.read_proc(data)
+
+
+BookTranslator.readers = {"proc": _proc, "stderr": ignored}
 
 
 _SIGNALS = {
@@ -182,26 +199,48 @@ def origin_of(src: str) -> Origin:
 # --- reading JSON that nobody promised us: wrong types read as absent
 
 
-def text_of(found: Object, *names: str) -> str:
+def text_of(found: Object, name: str, *others: str) -> str:
     """The first of these fields that is a non-empty text; else ''."""
-    for name in names:
+    value = found.get(name)
+    if value and isinstance(value, str):
+        return value
+    for name in others:
         value = found.get(name)
-        if isinstance(value, str) and value:
+        if value and isinstance(value, str):
             return value
     return ""
 
 
-def object_of(found: object, *names: str) -> Object:
-    """The object at this path, or an empty one."""
-    for name in names:
-        found = cast(Object, found).get(name) if isinstance(found, dict) else None
-    return cast(Object, found) if isinstance(found, dict) else {}
+#: A checker learns nothing from a comparison with these, so it asks for no `cast`, which is a call at run time.
+_DICT: Any = dict
+_LIST: Any = list
+
+
+def object_of(found: Any, name: str = "", *names: str) -> Object:
+    """This object, or the one at this path in it; an empty one where there is none."""
+    if name:
+        found = found.get(name) if isinstance(found, _DICT) else None
+        for name in names:
+            found = found.get(name) if isinstance(found, _DICT) else None
+    return found if isinstance(found, _DICT) else {}
+
+
+def part_of(found: Object, name: str) -> Object:
+    """The object of this name, or an empty one: `object_of` where it is known to be an object that is looked into."""
+    value: Any = found.get(name)
+    return value if isinstance(value, _DICT) else {}
 
 
 def list_of(found: Object, name: str) -> list[Any]:
     """The list of this name, or an empty one."""
+    value: Any = found.get(name)
+    return value if isinstance(value, _LIST) else []
+
+
+def objects_of(found: Object, name: str) -> list[Object]:
+    """The objects of the list of this name."""
     value = found.get(name)
-    return cast("list[Any]", value) if isinstance(value, list) else []
+    return [one for one in value if isinstance(one, _DICT)] if value and isinstance(value, _LIST) else []
 
 
 #: A number beyond this cannot be stored; no agent means it.
@@ -212,9 +251,7 @@ def int_of(found: Object, *names: str) -> int:
     """The first of these fields that is a whole number, also one written as text; else 0."""
     for name in names:
         value = found.get(name)
-        if isinstance(value, bool):
-            continue
-        if isinstance(value, int) and -_MOST < value < _MOST:
+        if type(value) is int and -_MOST < value < _MOST:  # a flag is a number in Python, and none here
             return value
         if isinstance(value, float) and value == value and abs(value) < 1e15:
             return int(value)

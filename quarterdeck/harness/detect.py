@@ -1,11 +1,12 @@
 """An agent whose program speaks more than one protocol: the first object that passes tells which.
 
-Until then every candidate reads along, so whichever is chosen knows what came before; the first candidate's events are
-told. What passes before the first object is about the process, and all candidates say the same of it.
+Until then the first candidate is believed. What passes before the first object is mostly about the process, and all
+candidates say the same of that; it is remembered, so that another candidate, made when it is chosen, knows what came before.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -13,14 +14,22 @@ from quarterdeck.events import Body
 from quarterdeck.harness.base import Signal, Translator
 from quarterdeck.kernel.view import View
 
+#: Of an agent that prints nothing but prose, so much is remembered.
+_REMEMBERED = 1000
+
 
 class Detecting:
-    """Candidates by name; `choose` names one as soon as a signal tells, else None."""
+    """Candidates by name, the one that is believed first; `choose` names one as soon as a signal tells, else None."""
 
-    def __init__(self, candidates: dict[str, Translator], choose: Callable[[Signal], str | None]) -> None:
+    __slots__ = ("_believed", "_candidates", "_choose", "_heard", "_restored", "_speaker")
+
+    def __init__(self, candidates: dict[str, Callable[[], Translator]], choose: Callable[[Signal], str | None]) -> None:
         self._candidates = candidates
-        self._choose = choose
-        self._speaker = next(iter(candidates.values()))
+        self._choose: Callable[[Signal], str | None] | None = choose
+        self._believed = next(iter(candidates))
+        self._speaker = candidates[self._believed]()
+        self._heard: deque[tuple[Signal, float]] = deque(maxlen=_REMEMBERED)
+        self._restored: View | None = None
 
     @property
     def unknown(self) -> int:
@@ -28,21 +37,24 @@ class Detecting:
         return self._speaker.unknown
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
-        if self._candidates:
+        if self._choose is not None:
             name = self._choose(signal)
             if name is None:
-                return self._feed_all(signal, now)
-            self._speaker = self._candidates[name]
-            self._candidates = {}
+                self._heard.append((signal, now))
+            else:
+                self._decide(name)
         return self._speaker.feed(signal, now)
 
-    def _feed_all(self, signal: Signal, now: float) -> list[Body]:
-        told: list[Body] = []
-        for candidate in self._candidates.values():
-            found = candidate.feed(signal, now)
-            if candidate is self._speaker:
-                told = found
-        return told
+    def _decide(self, name: str) -> None:
+        """It is this one from here on."""
+        if name != self._believed:
+            self._speaker = self._candidates[name]()
+            if self._restored is not None:
+                self._speaker.restore(self._restored)
+            for signal, now in self._heard:
+                self._speaker.feed(signal, now)
+        self._choose = self._restored = None
+        self._heard.clear()
 
     def deadline(self) -> float | None:
         return self._speaker.deadline()
@@ -54,8 +66,10 @@ class Detecting:
         return self._speaker.end(now)
 
     def restore(self, view: View) -> None:
-        for candidate in self._candidates.values() or (self._speaker,):
-            candidate.restore(view)
+        self._speaker.restore(view)
+        if self._choose is not None:
+            self._restored = view
+            self._heard.clear()
 
 
 def is_rpc(signal: Signal) -> bool | None:

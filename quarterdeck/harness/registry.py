@@ -7,6 +7,7 @@ its object a function that takes the agent's name and gives a `Harness`. It is l
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,7 @@ def _family(agent: str) -> str:
     return "acp" if agent.startswith("acp:") else agent
 
 
+@cache
 def _loaded(target: str) -> Any:
     module, _, function = target.partition(":")
     return getattr(import_module(module), function)

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from quarterdeck.events import Block, HistoryMessage
-from quarterdeck.kernel.timeline import BashResult, Entry, Kind, ToolStep, args_preview, entry_id, result_preview
+from quarterdeck.kernel.timeline import (
+    BashResult,
+    Entry,
+    Kind,
+    ToolStep,
+    args_preview,
+    entry_id,
+    own_id,
+    result_preview,
+)
 
 _TEXT_KINDS: dict[str, Kind] = {
     "user": "user",
@@ -41,7 +50,7 @@ def _entry(message: HistoryMessage, block: Block, shown: Mapping[str, Entry]) ->
 
 
 def _call_id(message: HistoryMessage, block: Block) -> str:
-    return block.call_id or entry_id(message.message_id, block.block)
+    return own_id(block.call_id) if block.call_id else entry_id(message.message_id, block.block)
 
 
 def _call(call_id: str, block: Block, shown: Mapping[str, Entry]) -> Entry:
@@ -76,4 +85,4 @@ def _sent(message: HistoryMessage) -> Entry:
     parts = [block for block in message.blocks if block.kind == "text"]
     text = "\n".join(part.text for part in parts if part.text.strip())
     images = tuple(image for part in parts for image in part.images)
-    return Entry(message.message_id, "user", text, images=images)
+    return Entry(own_id(message.message_id), "user", text, images=images)

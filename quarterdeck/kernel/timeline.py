@@ -122,6 +122,19 @@ def entry_id(message_id: str, block: int) -> str:
     return f"{message_id}:{block}"
 
 
+def line_id(index: int) -> str:
+    """The id of what has no name of its own: that of the event that told it."""
+    return f"{_LINE}{index}"
+
+
+def own_id(name: str) -> str:
+    """An agent's name for something. One that looks like ours is told apart, so no agent can name a thing like a line."""
+    return f"agent-{name}" if name.startswith(_LINE) and name[len(_LINE) :].isdecimal() else name
+
+
+_LINE = "entry-"
+
+
 def find(timeline: Timeline, identifier: str) -> Entry | None:
     """The entry of this id, if there is one."""
     place = timeline.places.get(identifier)
@@ -161,9 +174,6 @@ def with_line(timeline: Timeline, line: Entry) -> Timeline:
 
 
 def _with_line(entries: PVector[Entry], places: Places, line: Entry) -> tuple[PVector[Entry], Places]:
-    if line.id in places:
-        # an agent gave this name to something of its own
-        return entries, places
     last = len(entries) - 1
     if last >= 0 and entries[last].passing:
         return entries.set(last, line), _without(places, entries[last].id)

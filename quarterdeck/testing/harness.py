@@ -9,7 +9,7 @@ import msgspec
 
 from quarterdeck import events as ev
 from quarterdeck.events import Image, Json
-from quarterdeck.harness.base import BookTranslator, Object, Signal, ignored, list_of, object_of, text_of
+from quarterdeck.harness.base import BookTranslator, Object, Signal, list_of, object_of, text_of
 from quarterdeck.harness.drive import CannotDo, Capabilities, Decision, Lines, Spawn, Start
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
@@ -35,16 +35,17 @@ class TestTranslator(BookTranslator):
 
     __test__ = False  # not a test, whatever pytest thinks of the name
 
+    __slots__ = ("asked",)
+
     def __init__(self) -> None:
         super().__init__()
-        self.readers |= {"stdout": self.read_line, "stdin": self.read_input}
         self.asked: dict[str, str] = {}
 
     def read_line(self, data: Json) -> bool:
         line = object_of(data)
         reader = getattr(self, f"told_{text_of(line, 'type')}", None)
         if reader is None:
-            return ignored(data) if isinstance(data, str) else False
+            return isinstance(data, str)
         reader(line)
         return True
 
@@ -61,6 +62,8 @@ class TestTranslator(BookTranslator):
         elif kind == "dialog":
             self.book.close_dialog(name, line.get("value"), "cancelled" if line.get("cancelled") else "answered", by)
         return True
+
+    readers = BookTranslator.readers | {"stdout": read_line, "stdin": read_input}
 
     def told_ready(self, line: Object) -> None:
         self.book.ready(text_of(line, "session"), "test-model", "1", CAPABILITIES.names, resumable=True)

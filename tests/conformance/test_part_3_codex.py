@@ -8,8 +8,9 @@ from quarterdeck import events as ev
 from quarterdeck.events import Body
 from quarterdeck.harness.codex.telemetry import IDLE_S, WATCHDOG_S
 from quarterdeck.kernel.activity import CODEX, THINKING, TOOL_USE, WAITING, decision_guard
-from tests.codex_talk import THREAD, CodexTalk, kinds
+from tests.codex_talk import THREAD, CodexTalk
 from tests.conformance.marks import case
+from tests.talk import kinds
 
 
 def idle() -> CodexTalk:
@@ -188,7 +189,7 @@ def test_a_completion_with_tokens_is_the_end_after_the_debounce() -> None:
     talk = thinking()
     assert kinds(talk.completed()) == ["usage"]
     assert talk.activity == THINKING
-    assert states(talk.passing(IDLE_S)) == [("idle", None)]
+    assert states(talk.wait(IDLE_S)) == [("idle", None)]
     assert (talk.activity, talk.phase) == ("idle", "completed")
 
 
@@ -225,7 +226,7 @@ def test_results_and_then_silence_never_mean_idle(start: type[CodexTalk]) -> Non
     before = talk.activity
     for call in ("call_a", "call_b", "call_c"):
         talk.result(call)
-    seen = {body.state for body in talk.passing(600) if isinstance(body, ev.StateChange)}
+    seen = {body.state for body in talk.wait(600) if isinstance(body, ev.StateChange)}
     assert "idle" not in seen
     assert before == "idle" or talk.activity != "idle"
 
@@ -248,7 +249,7 @@ def test_records_give_normalised_events_and_the_kernel_derives_the_state() -> No
 def test_a_completion_in_tool_use_is_one_of_several_even_after_the_debounce() -> None:
     talk = using_a_tool()
     talk.completed()
-    assert talk.passing(IDLE_S * 5) == []
+    assert talk.wait(IDLE_S * 5) == []
     assert (talk.activity, talk.phase) == (TOOL_USE, "streaming")
 
 
@@ -281,7 +282,7 @@ def test_the_debounce_ends_in_idle_once() -> None:
     talk = thinking()
     talk.completed()
     assert talk.activity == THINKING
-    assert states(talk.passing(60)) == [("idle", None)]
+    assert states(talk.wait(60)) == [("idle", None)]
     assert talk.translator.deadline() is None
 
 
@@ -290,7 +291,7 @@ def test_the_debounce_ends_in_idle_once() -> None:
 def test_a_completion_without_tokens_is_none(tokens: dict[str, str]) -> None:
     talk = thinking()
     assert talk.sse("response.completed", **tokens) == []
-    told = talk.passing(IDLE_S * 5)
+    told = talk.wait(IDLE_S * 5)
     assert (talk.activity, told) == (THINKING, [])
 
 

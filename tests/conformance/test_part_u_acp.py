@@ -32,7 +32,7 @@ def test_an_error_without_an_id_and_a_process_that_cannot_start_leave_the_sessio
     talk = AcpTalk().prompted()
     talk.answer(None, error={"code": -32603, "message": "something broke"})
     assert (talk.state.lifecycle.value, talk.phase, talk.activity) == ("active", "streaming", "active/thinking")
-    assert talk.texts("error") == ["something broke"]
+    assert talk.words("error") == ["something broke"]
     talk.says("Hello")
     talk.ends()
     assert talk.phase == "completed"
@@ -78,7 +78,7 @@ def test_two_sessions_on_one_connection_do_not_mix() -> None:
     talk.ends("end_turn", second)
     assert talk.phase == "streaming"
     talk.ends("end_turn", first)
-    assert (talk.phase, talk.texts(), talk.tools()) == ("completed", ["mine", "ab"], [])
+    assert (talk.phase, talk.words(), talk.tools()) == ("completed", ["mine", "ab"], [])
 
 
 @pytest.mark.parametrize(("recording", "agent"), RECORDINGS, ids=lambda value: str(value).rpartition("traces/")[2])

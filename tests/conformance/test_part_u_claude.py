@@ -56,7 +56,7 @@ def test_a_reset_time_may_come_on_a_line_of_its_own() -> None:
 @pytest.mark.parametrize("by", ["hooks", "stream"])
 def test_a_prompt_under_a_usage_limit_is_counted_without_a_flash_of_activity(by: str) -> None:
     agent = Session().opens().prompts("one").hook("StopFailure", last_assistant_message=LIMIT)
-    before = len(agent.all_of(ev.PromptReceived))
+    before = len(agent.told(ev.PromptReceived))
     if by == "hooks":
         agent.prompts("two", "p2")
         seen = [agent.activity]
@@ -68,8 +68,8 @@ def test_a_prompt_under_a_usage_limit_is_counted_without_a_flash_of_activity(by:
     seen.append(agent.activity)
     assert seen == ["idle", "idle"]
     assert agent.phase == "error"
-    assert len(agent.all_of(ev.PromptReceived)) == before + 1
-    assert agent.texts("user") == ["one", "two"]
+    assert len(agent.told(ev.PromptReceived)) == before + 1
+    assert agent.words("user") == ["one", "two"]
 
 
 @case("U-082")
@@ -79,7 +79,7 @@ def test_a_prompt_that_is_worked_on_after_all_is_told_at_once_or_after_a_second(
     assert agent.passes(1.5).phase == "streaming"
     agent = Session().opens().prompts("one").hook("StopFailure", last_assistant_message=LIMIT).prompts("two", "p2")
     assert agent.calls().phase == "streaming"
-    assert agent.texts("user") == ["one", "two"]
+    assert agent.words("user") == ["one", "two"]
 
 
 @case("U-083")

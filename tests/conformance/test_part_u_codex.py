@@ -10,8 +10,9 @@ from quarterdeck.harness.codex.telemetry import IDLE_S, WATCHDOG_S
 from quarterdeck.harness.registry import translator
 from quarterdeck.harness.replay import Replay, end_json
 from quarterdeck.kernel.activity import THINKING, TOOL_USE
-from tests.codex_talk import CodexTalk, kinds
+from tests.codex_talk import CodexTalk
 from tests.conformance.marks import case
+from tests.talk import kinds
 
 LIMIT = '{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached","resets_at":1794800000}}'
 

@@ -37,7 +37,7 @@ FIELDS = [
 #: Lines of every kind with anything in their fields.
 LINES = st.builds(
     lambda kind, fields: {**fields, "type": kind},
-    st.sampled_from(HANDLED),
+    st.sampled_from(sorted(HANDLED)),
     st.dictionaries(
         st.sampled_from(FIELDS),
         VALUES | st.sampled_from(["a", "prompt", "get_state", "bash", "select", "overflow", 5, True]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ from quarterdeck.events import (
     Todo,
 )
 from quarterdeck.kernel.narrate import TELLERS
-from quarterdeck.kernel.timeline import BashResult, Card, Entry, ToolStep
+from quarterdeck.kernel.timeline import BashResult, Card, Entry, ToolStep, line_id
 from tests.bodies import body_of
 from tests.tape import START, STEP, Tape, approval, tape
 
@@ -128,7 +130,7 @@ class TestWhoIsTold:
     def test_an_event_that_is_one_line(self, body: Body, kind: str, text: str) -> None:
         played = tape(body)
         (entry,) = played.entries
-        assert (entry.id, entry.kind, entry.text) == ("e2", kind, text)
+        assert (entry.id, entry.kind, entry.text) == ("entry-2", kind, text)
         assert entry.at == START + STEP
 
     def test_every_teller_is_tried_here(self) -> None:
@@ -159,10 +161,10 @@ class TestPassingLines:
 
     def test_a_failure_takes_the_place_of_the_retries(self) -> None:
         played = tape(ev.Retry(attempt=1), ev.Retry(attempt=2), ev.TurnFailed(message="Overloaded"))
-        assert told(played) == [("e4", "error", "Overloaded")]
+        assert told(played) == [("entry-4", "error", "Overloaded")]
 
     def test_the_end_of_a_compaction_takes_the_place_of_its_beginning(self) -> None:
-        assert told(tape(ev.CompactStart(), ev.CompactEnd())) == [("e3", "system", "Conversation compacted")]
+        assert told(tape(ev.CompactStart(), ev.CompactEnd())) == [("entry-3", "system", "Conversation compacted")]
 
 
 class TestPrompts:
@@ -182,7 +184,7 @@ class TestPrompts:
 
     def test_a_prompt_of_the_agent_itself_is_a_system_line(self) -> None:
         played = tape(ev.PromptReceived(text="Task 3 is done", source="agent"))
-        assert told(played) == [("e2", "system", "Task 3 is done")]
+        assert told(played) == [("entry-2", "system", "Task 3 is done")]
 
     def test_a_text_that_waited_keeps_its_name_and_its_images(self) -> None:
         played = tape(
@@ -314,7 +316,7 @@ class TestCalls:
     def test_a_call_that_began_unseen_is_told_when_it_ends(self) -> None:
         named = tape(ev.ToolExecutionEnd(name="shell", call_id="c1", result="x"))
         nameless = tape(ev.ToolExecutionEnd(name="shell", call_id="", result="x"))
-        assert step(named) == step(nameless, "e2") == ToolStep("shell", "", "done", "x")
+        assert step(named) == step(nameless, "entry-2") == ToolStep("shell", "", "done", "x")
 
     def test_a_command_of_the_user_is_not_taken_for_the_call_without_an_id(self) -> None:
         played = tape(
@@ -481,7 +483,7 @@ class TestHistory:
 
     def test_what_our_own_log_holds_is_not_told_twice(self) -> None:
         played = tape(ev.Notice(text="Here"), ev.TurnRestored(history=self.HISTORY))
-        assert told(played) == [("e2", "system", "Here")]
+        assert told(played) == [("entry-2", "system", "Here")]
 
     def test_a_call_without_an_end_can_still_end_or_be_cut_off(self) -> None:
         restored = ev.TurnRestored(history=self.HISTORY)
@@ -528,7 +530,7 @@ class TestCards:
     )
     def test_an_answer_to_several_questions_is_told_as_it_is(self, response: object, text: str) -> None:
         played = tape(ev.AskUser(question="?", gate_id="g1"), ev.UserResponded(gate_id="g1", response=response))
-        assert told(played)[-1] == ("e3", "user", text)
+        assert told(played)[-1] == ("entry-3", "user", text)
 
     @pytest.mark.parametrize(
         "closed", [ev.UserResponded(status="timeout", response="x"), ev.UserResponded()], ids=["timeout", "empty"]
@@ -572,4 +574,43 @@ class TestCards:
 
 
 def test_a_plain_entry_has_nothing_that_does_not_apply() -> None:
-    assert tape(ev.Notice(text="x")).entries == [Entry("e2", "system", "x", at=START + STEP)]
+    assert tape(ev.Notice(text="x")).entries == [Entry("entry-2", "system", "x", at=START + STEP)]
+
+
+#: Everything that an agent may name, under a name that it chooses.
+_NAMED: list[Callable[[str], Body]] = [
+    lambda name: ev.PromptReceived(text="p", message_id=name),
+    lambda name: ev.SteeringReceived(ref=name, text="s", status="queued"),
+    lambda name: ev.SteeringApplied(refs=(name,), count=1),
+    lambda name: ev.ToolCall(name="t", call_id=name),
+    lambda name: ev.ToolExecutionStart(name="t", call_id=name),
+    lambda name: ev.ToolExecutionOutput(call_id=name, delta="o"),
+    lambda name: ev.ToolExecutionEnd(name="t", call_id=name, result="r"),
+    lambda name: ev.ToolKilled(name="t", call_id=name),
+    lambda name: ev.BashStart(command="b", bash_id=name),
+    lambda name: ev.BashEnd(command="b", bash_id=name, output="o", exit_code=0),
+    lambda name: ev.MessageStart(message_id=name, block=1),
+    lambda name: ev.MessageDelta(message_id=name, block=1, delta="d"),
+    lambda name: ev.ResponseComplete(message_id=name, blocks=(Block(text="w"), Block(kind="tool_call", call_id=name))),
+    lambda name: ev.MessageAborted(message_id=name),
+    lambda name: approval(name, call_id=name),
+    lambda name: ev.UserResponded(response="u", ref=name, message_id=name),
+    lambda name: ev.AgentAbort(),
+]
+_HOSTILE = st.builds(lambda make, index: make(line_id(index)), st.sampled_from(_NAMED), st.integers(0, 14))
+_NAMELESS = st.sampled_from([make("") for make in _NAMED])
+_HISTORY = ev.TurnRestored(
+    finished=True,
+    history=(
+        HistoryMessage(message_id=line_id(3), role="user", blocks=(Block(text="h"),)),
+        HistoryMessage(message_id="m", role="assistant", blocks=(Block(kind="tool_call", call_id=line_id(4)),)),
+    ),
+)
+
+
+@given(st.booleans(), st.lists(_HOSTILE | _NAMELESS | st.just(ev.Notice(text="line")), max_size=14))
+def test_whatever_an_agent_calls_its_things_every_line_is_shown_once(restored: bool, bodies: list[Body]) -> None:
+    played = tape(*([_HISTORY] if restored else []), *bodies)
+    names = [entry.id for entry in played.entries]
+    assert len(names) == len(set(names))
+    assert [entry.text for entry in played.entries].count("line") == bodies.count(ev.Notice(text="line"))

@@ -28,6 +28,8 @@ from quarterdeck.kernel.timeline import (
     entry_id,
     find,
     finished,
+    line_id,
+    own_id,
     plain,
     result_preview,
     settled,
@@ -134,9 +136,18 @@ class TestLines:
         assert shown(appended(timeline, said("a"))) == [("a", "")]
         assert shown(with_line(holding(said("a", passing=True)), said("e2"))) == [("e2", "")]
 
-    def test_a_name_that_an_agent_took_before_is_not_there_twice(self) -> None:
-        timeline = holding(said("e7", "the agent's"))
-        assert with_line(timeline, said("e7", "ours")) == timeline
+    @given(st.integers(0, 10**20), st.sampled_from(["", "0", " ", ":0", "x", "-"]))
+    def test_no_name_of_an_agent_is_that_of_a_line(self, index: int, more: str) -> None:
+        line = line_id(index)
+        assert own_id(line) != line
+        assert own_id(line) == own_id(own_id(line))
+        assert {own_id(name) for name in (line + more, more + line)}.isdisjoint(
+            {line_id(n) for n in (index, index * 10)}
+        )
+
+    def test_any_other_name_stays_as_it_is(self) -> None:
+        for name in ("call-1", "entry", "entry-", "entry-7:0", "gate:entry-7", "e7", "7", "ENTRY-7"):
+            assert own_id(name) == name
 
 
 class TestBlocksThatGrow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -11,7 +11,7 @@ from quarterdeck.events import Json, Option
 from quarterdeck.harness.acp.history import REPLAYED, History
 from quarterdeck.harness.acp.outcome import error_text
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import BookTranslator, Object, object_of, text_of
+from quarterdeck.harness.base import BookTranslator, Object, part_of, text_of
 from quarterdeck.harness.book import Path
 
 Id: TypeAlias = int | float | str | None
@@ -57,11 +57,19 @@ _OTHER_REQUESTS = frozenset(
 
 
 class Connection(BookTranslator):
-    """Reads both directions and finds the reader of each message. The tables are filled by the classes below it.
+    """Reads both directions and finds the reader of each message. The tables are filled by the class that has them all.
 
     `sends`: what we send, by method. `answers`: what the agent answers to it. `requests`: what the agent asks or tells.
     `replies`: what we answer to that. `updates`: the kinds of session/update.
     """
+
+    __slots__ = ("asked", "history", "profile", "sent", "session", "stdin_seen")
+
+    sends: ClassVar[dict[str, Callable[[Any, Object, Id], bool]]]
+    answers: ClassVar[dict[str, Callable[[Any, Sent, Object, Object | None], None]]]
+    requests: ClassVar[dict[str, Callable[[Any, Object, Id], bool]]]
+    replies: ClassVar[dict[str, Callable[[Any, Asked, Object, Object | None], None]]]
+    updates: ClassVar[dict[str, Callable[[Any, Object], None]]]
 
     def __init__(self, profile: Profile) -> None:
         super().__init__()
@@ -71,12 +79,6 @@ class Connection(BookTranslator):
         self.stdin_seen = False
         self.sent: dict[Id, Sent] = {}
         self.asked: dict[Id, Asked] = {}
-        self.sends: dict[str, Callable[[Object, Id], bool]] = {}
-        self.answers: dict[str, Callable[[Sent, Object, Object | None], None]] = {}
-        self.requests: dict[str, Callable[[Object, Id], bool]] = {}
-        self.replies: dict[str, Callable[[Asked, Object, Object | None], None]] = {}
-        self.updates: dict[str, Callable[[Object], None]] = {}
-        self.readers |= {"stdin": self.read_stdin, "stdout": self.read_stdout}
 
     # --- what we send
 
@@ -86,14 +88,14 @@ class Connection(BookTranslator):
         for found in _messages(data):
             method = found.get("method")
             if isinstance(method, str):
-                self._send(method, object_of(found, "params"), key_of(found))
+                self._send(method, part_of(found, "params"), key_of(found))
             elif (asked := self.asked.pop(key_of(found), None)) is not None and asked.kind in self.replies:
-                self.replies[asked.kind](asked, object_of(found, "result"), _error_of(found))
+                self.replies[asked.kind](self, asked, part_of(found, "result"), _error_of(found))
         return True
 
     def _send(self, method: str, params: Object, key: Id) -> None:
         send = self.sends.get(method)
-        mine = send(params, key) if send is not None else params.get("sessionId") in (None, self.session)
+        mine = send(self, params, key) if send is not None else params.get("sessionId") in (None, self.session)
         if key is not None:
             self.sent[key] = Sent(key, method, params, mine)
 
@@ -111,15 +113,15 @@ class Connection(BookTranslator):
     def _read(self, found: Object) -> bool:
         method = found.get("method")
         if method == "session/update":
-            return self.read_update(object_of(found, "params"))
+            return self.read_update(part_of(found, "params"))
         if isinstance(method, str):
             reader = self.requests.get(method)
             if reader is not None:
-                return reader(object_of(found, "params"), key_of(found))
+                return reader(self, part_of(found, "params"), key_of(found))
             # underscores begin extensions of one agent, dollars what an implementation may ignore
             return method in _OTHER_REQUESTS or method.startswith(("_", "$/"))
         if "result" in found or "error" in found:
-            self._answer(key_of(found), object_of(found, "result"), _error_of(found))
+            self._answer(key_of(found), part_of(found, "result"), _error_of(found))
             return True
         return "raw" in found
 
@@ -130,9 +132,11 @@ class Connection(BookTranslator):
             return
         reader = self.answers.get(sent.method)
         if reader is not None:
-            reader(sent, result, error)
+            reader(self, sent, result, error)
         elif error is not None and sent.mine and sent.method != "session/list":
             self.refused(sent, error)
+
+    readers = BookTranslator.readers | {"stdin": read_stdin, "stdout": read_stdout}
 
     def stray(self, result: Object, error: Object | None) -> None:
         """An answer to nothing that we know of. An error without an id is told, and is not the end of anything."""
@@ -144,7 +148,7 @@ class Connection(BookTranslator):
         raise NotImplementedError
 
     def read_update(self, params: Object) -> bool:
-        update = object_of(params, "update")
+        update = part_of(params, "update")
         kind = text_of(update, "sessionUpdate")
         reader = self.updates.get(kind)
         if reader is None:
@@ -152,7 +156,7 @@ class Connection(BookTranslator):
         if not self.is_mine(params):
             return True
         if self.history is None or kind not in REPLAYED or not self._replayed(self.history, kind, update):
-            reader(update)
+            reader(self, update)
         return True
 
     def is_mine(self, params: Object) -> bool:
@@ -191,7 +195,7 @@ def key_of(found: Object) -> Id:
 def _error_of(found: Object) -> Object | None:
     if "error" not in found or found["error"] is None:
         return None
-    return object_of(found, "error")
+    return part_of(found, "error")
 
 
 def _messages(data: Json) -> list[Object]:

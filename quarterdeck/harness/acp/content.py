@@ -8,53 +8,51 @@ from msgspec import Struct
 
 from quarterdeck.events import Image, Json, Option, Plan, PlanStep, Question
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import Object, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, list_of, objects_of, part_of, text_of
 
 
 def text_of_block(block: Object) -> str:
     """A content block as text; what is no text is named."""
     kind = block.get("type")
-    if kind in ("text", None):
+    if kind == "text" or kind is None:
         return text_of(block, "text")
     if kind == "resource":
-        return text_of(object_of(block, "resource"), "text", "uri")
+        return text_of(part_of(block, "resource"), "text", "uri")
     return text_of(block, "uri", "name") or f"[{kind}]"
-
-
-def objects(found: Object, name: str) -> list[Object]:
-    """The objects of a list."""
-    return [cast(Object, one) for one in list_of(found, name) if isinstance(one, dict)]
 
 
 def prompt_text(params: Object) -> str:
     """What a person wrote; images stand beside it."""
-    blocks = objects(params, "prompt")
-    return "\n".join(text for one in blocks if one.get("type") != "image" and (text := text_of_block(one)))
+    blocks = objects_of(params, "prompt")
+    return "\n".join([text for one in blocks if one.get("type") != "image" and (text := text_of_block(one))])
 
 
 def prompt_images(params: Object) -> tuple[Image, ...]:
     """The images of a prompt."""
     return tuple(
-        Image(media_type=text_of(one, "mimeType"), data=text_of(one, "data"))
-        for one in objects(params, "prompt")
-        if one.get("type") == "image"
+        [
+            Image(media_type=text_of(one, "mimeType"), data=text_of(one, "data"))
+            for one in objects_of(params, "prompt")
+            if one.get("type") == "image"
+        ]
     )
 
 
 def output_text(update: Object) -> str:
     """The texts of a call's content, joined."""
-    return "\n".join(
+    texts = [
         text
-        for one in objects(update, "content")
-        if one.get("type") == "content" and (text := text_of_block(object_of(one, "content")))
-    )
+        for one in objects_of(update, "content")
+        if one.get("type") == "content" and (text := text_of_block(part_of(one, "content")))
+    ]
+    return texts[0] if len(texts) == 1 else "\n".join(texts)
 
 
 def diffs(update: Object) -> list[Object]:
     """The changes of files among a call's content."""
     return [
         {"path": text_of(one, "path"), "oldText": one.get("oldText"), "newText": one.get("newText")}
-        for one in objects(update, "content")
+        for one in objects_of(update, "content")
         if one.get("type") == "diff"
     ]
 
@@ -63,7 +61,7 @@ def terminals(update: Object) -> list[str]:
     """The terminals that a call shows."""
     return [
         name
-        for one in objects(update, "content")
+        for one in objects_of(update, "content")
         if one.get("type") == "terminal" and (name := text_of(one, "terminalId"))
     ]
 
@@ -113,9 +111,9 @@ def _name(profile: Profile, call_id: str, update: Object) -> str:
     if profile.names == "id":
         return _name_in_id(call_id)
     if profile.names == "input":
-        return text_of(object_of(update, "rawInput"), "tool")
-    meta = object_of(update, "_meta")
-    return text_of(meta, "toolName") or text_of(object_of(meta, "claudeCode"), "toolName")
+        return text_of(part_of(update, "rawInput"), "tool")
+    meta = part_of(update, "_meta")
+    return text_of(meta, "toolName") or text_of(part_of(meta, "claudeCode"), "toolName")
 
 
 def _name_in_id(call_id: str) -> str:
@@ -129,7 +127,7 @@ def _name_in_id(call_id: str) -> str:
 
 def arguments(profile: Profile, update: Object) -> Object | None:
     """A call's arguments. An agent that gives none says in the title and the places what it works on."""
-    raw = object_of(update, "rawInput")
+    raw = part_of(update, "rawInput")
     if raw:
         command = raw.get("command")
         if profile.suffix and isinstance(command, str) and command.endswith(profile.suffix):
@@ -138,7 +136,7 @@ def arguments(profile: Profile, update: Object) -> Object | None:
     if "rawInput" in update:
         return None
     title = cleaned(profile, text_of(update, "title"))
-    places = [path for one in objects(update, "locations") if (path := text_of(one, "path"))]
+    places = [path for one in objects_of(update, "locations") if (path := text_of(one, "path"))]
     if places:
         return {"path": places[0], "description": title}
     if not title:
@@ -154,8 +152,10 @@ def cleaned(profile: Profile, text: str) -> str:
 def options_of(params: Object) -> tuple[Option, ...]:
     """The answers that a permission request offers."""
     return tuple(
-        Option(id=text_of(one, "optionId"), label=text_of(one, "name"), kind=text_of(one, "kind"))
-        for one in objects(params, "options")
+        [
+            Option(id=text_of(one, "optionId"), label=text_of(one, "name"), kind=text_of(one, "kind"))
+            for one in objects_of(params, "options")
+        ]
     )
 
 
@@ -169,24 +169,24 @@ def plan_of(update: Object) -> Plan:
             description=text_of(one, "content"),
             status=status if (status := text_of(one, "status")) in _STEPS else "pending",
         )
-        for one in objects(update, "entries")
+        for one in objects_of(update, "entries")
     ]
     return Plan(steps=tuple(steps))
 
 
 def fields_of(schema: Object) -> tuple[Question, ...]:
     """The fields of a form, each as a question of its own."""
-    properties = object_of(schema, "properties")
-    return tuple(_field(name, object_of(properties, name)) for name in properties)
+    properties = part_of(schema, "properties")
+    return tuple(_field(name, part_of(properties, name)) for name in properties)
 
 
 def _field(name: str, field: Object) -> Question:
     """A choice is spelled in one of two ways, and of several things that may be chosen it describes one."""
     several = field.get("type") == "array"
-    choice = object_of(field, "items") if several else field
+    choice = part_of(field, "items") if several else field
     given = [one for one in list_of(choice, "enum") if isinstance(one, str)]
     options = [Option(id=one, label=one) for one in (["true", "false"] if field.get("type") == "boolean" else given)]
-    for one in (*objects(choice, "oneOf"), *objects(choice, "anyOf")):
+    for one in (*objects_of(choice, "oneOf"), *objects_of(choice, "anyOf")):
         value = text_of(one, "const")
         options.append(Option(id=value, label=text_of(one, "title") or value))
     words = text_of(field, "description", "title") or name

@@ -10,7 +10,7 @@ from quarterdeck.harness.acp.connection import Connection, Id, Sent
 from quarterdeck.harness.acp.content import prompt_images, prompt_text
 from quarterdeck.harness.acp.outcome import ABORTED, End, Outcome, cost_of, error_text, outcome_of, spent
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import Object, int_of, object_of, text_of
+from quarterdeck.harness.base import Object, int_of, part_of, text_of
 from quarterdeck.kernel.view import View
 
 NO_TEXT = "The agent ended its turn without a text"
@@ -30,6 +30,8 @@ class Prompt(Struct):
 class Prompts(Connection):
     """Which prompt is served, which wait, and how they end."""
 
+    __slots__ = ("_made", "cost", "cost_told", "gone", "loaded", "model", "prompts", "side_turn", "spoke")
+
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
         self.prompts: list[Prompt] = []
@@ -40,13 +42,6 @@ class Prompts(Connection):
         self.gone = False
         self.cost = self.cost_told = 0.0
         self._made = 0
-        self.sends |= {
-            "session/prompt": self.sent_prompt,
-            "session/cancel": self.sent_cancel,
-            "$/cancel_request": self.sent_cancel_request,
-        }
-        self.answers["session/prompt"] = self.answered_prompt
-        self.updates["usage_update"] = self.read_usage
 
     def new_id(self, what: str) -> str:
         """An id for what the agent gives none; not one that an earlier process of this session had."""
@@ -66,7 +61,7 @@ class Prompts(Connection):
         session = text_of(params, "sessionId")
         if self.gone or not self.serves(session):
             return False
-        message_id = text_of(params, "messageId") or text_of(object_of(params, "_meta"), "messageId")
+        message_id = text_of(params, "messageId") or text_of(part_of(params, "_meta"), "messageId")
         prompt = Prompt(key, message_id or self.new_id("prompt"), prompt_text(params), prompt_images(params))
         self.prompts.append(prompt)
         self.loaded = False
@@ -119,11 +114,24 @@ class Prompts(Connection):
 
     def is_cancelled(self) -> bool:
         """Whether we asked the agent to stop what it does now."""
-        return any(prompt.cancelled for prompt in self.prompts)
+        for prompt in self.prompts:
+            if prompt.cancelled:
+                return True
+        return False
+
+    def _prompt_of(self, key: Id) -> Prompt | None:
+        """The prompt that was sent under this id."""
+        for prompt in self.prompts:
+            if prompt.key == key:
+                return prompt
+        return None
 
     def waiting_prompt(self) -> Prompt | None:
         """The next prompt that is not served yet."""
-        return next((one for one in self.prompts if not one.taken), None)
+        for prompt in self.prompts:
+            if not prompt.taken:
+                return prompt
+        return None
 
     def live(self) -> bool:
         """Whether what the agent says now belongs to a turn; an answer that is under way opens the turn of its prompt.
@@ -149,7 +157,7 @@ class Prompts(Connection):
     # --- ending
 
     def answered_prompt(self, sent: Sent, result: Object, error: Object | None) -> None:
-        prompt = next((one for one in self.prompts if one.key == sent.key), None)
+        prompt = self._prompt_of(sent.key)
         if prompt is None:
             return
         self.finish_loading()
@@ -162,7 +170,7 @@ class Prompts(Connection):
 
     def stray(self, result: Object, error: Object | None) -> None:
         """An answer whose request we did not see, as after a restart: a stop reason can only be a prompt's."""
-        prompt = next((one for one in self.prompts if one.key is None), None)
+        prompt = self._prompt_of(None)
         if prompt is not None and ("stopReason" in result or (error is not None and not self.stdin_seen)):
             self._end(prompt, result, error)
         else:

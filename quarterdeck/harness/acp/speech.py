@@ -10,7 +10,7 @@ from quarterdeck.harness.acp.content import text_of_block
 from quarterdeck.harness.acp.outcome import End
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.acp.prompts import Prompts
-from quarterdeck.harness.base import Object, object_of, text_of
+from quarterdeck.harness.base import Object, part_of, text_of
 
 Kind: TypeAlias = Literal["text", "thinking"]
 
@@ -28,21 +28,17 @@ class Run(Struct, frozen=True):
 class Speech(Prompts):
     """Texts and thoughts."""
 
+    __slots__ = ("_blocks", "_last_text", "called", "run")
+
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
         self.run: Run | None = None
         self.called = False
         self._blocks: dict[str, int] = {}
         self._last_text = ""
-        self.updates |= {
-            "agent_message_chunk": self.read_message,
-            "agent_thought_chunk": self.read_thought,
-            # outside of a replay it is only what we sent ourselves
-            "user_message_chunk": lambda _: None,
-        }
 
     def read_message(self, update: Object) -> None:
-        text = text_of_block(object_of(update, "content"))
+        text = text_of_block(part_of(update, "content"))
         echo = self.profile.mode_echo
         if echo and text.startswith(echo):
             self.mode_is(text.removeprefix(echo).strip())
@@ -50,7 +46,10 @@ class Speech(Prompts):
             self._say("text", text_of(update, "messageId"), text)
 
     def read_thought(self, update: Object) -> None:
-        self._say("thinking", text_of(update, "messageId"), text_of_block(object_of(update, "content")))
+        self._say("thinking", text_of(update, "messageId"), text_of_block(part_of(update, "content")))
+
+    def read_echo(self, update: Object) -> None:
+        """Outside of a replay it is only what we sent ourselves."""
 
     def mode_is(self, native: str) -> None:
         """The agent works in this mode now."""

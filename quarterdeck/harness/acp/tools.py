@@ -23,7 +23,7 @@ from quarterdeck.harness.acp.content import (
 from quarterdeck.harness.acp.outcome import End
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.acp.speech import Speech
-from quarterdeck.harness.base import Object, object_of, text_of
+from quarterdeck.harness.base import Object, object_of, part_of, text_of
 from quarterdeck.harness.book import GateKind, Path
 from quarterdeck.harness.todos import todos_in
 from quarterdeck.kernel.view import View
@@ -38,6 +38,8 @@ _REFUSALS = ("reject", "deny", "cancel", "no")
 class Tools(Speech):
     """Calls by their ids, from whichever message they are first seen in."""
 
+    __slots__ = ("_done", "_done_before", "_refusals", "_refused", "_terminals", "calls")
+
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
         self.calls: dict[str, ToolInfo] = {}
@@ -46,23 +48,6 @@ class Tools(Speech):
         self._refused: set[str] = set()
         self._refusals = 0
         self._terminals: dict[str, str] = {}
-        self.updates |= {
-            "tool_call": self.read_tool_call,
-            "tool_call_update": self.read_tool_call_update,
-            "plan": lambda update: self.book.write(ev.PlanGenerated(plan=plan_of(update))),
-        }
-        self.requests |= {
-            "session/request_permission": self.read_permission,
-            "elicitation/create": self.read_elicitation,
-            "elicitation/complete": self.read_elicitation_complete,
-            "$/cancel_request": self.read_cancel_request,
-            "terminal/output": self.read_terminal_output,
-        }
-        self.replies |= {
-            "permission": self.replied_permission,
-            "elicitation": self.replied_elicitation,
-            "terminal": self.replied_terminal_output,
-        }
 
     # --- calls
 
@@ -79,7 +64,7 @@ class Tools(Speech):
         info = self._known(call_id, update)
         if info is None:
             return
-        for terminal in terminals(update):
+        for terminal in terminals(update) if "content" in update else ():
             self._terminals[terminal] = call_id
         status = update.get("status")
         if status == "in_progress":
@@ -113,13 +98,18 @@ class Tools(Speech):
 
     def _read_todos(self, info: ToolInfo) -> None:
         """A tool that writes the agent's own list says the whole list."""
-        todos = todos_in(object_of(info.args).get("todos"))
+        args = object_of(info.args)
+        todos = todos_in(args["todos"]) if "todos" in args else None
         if todos is not None:
             self.book.write(ev.TodoChange(todos=todos))
 
+    def read_plan(self, update: Object) -> None:
+        self.book.write(ev.PlanGenerated(plan=plan_of(update)))
+
     def _runs(self, call_id: str, info: ToolInfo, output: str) -> None:
         """`in_progress` comes before or after the question about it; only output shows that nobody waits any more."""
-        asks = any(gate.call_id == call_id and gate.kind == "approval" for gate in self.book.gates.values())
+        gates = self.book.gates.values()
+        asks = bool(gates) and any(gate.call_id == call_id and gate.kind == "approval" for gate in gates)
         if asks and not output:
             return
         if asks:
@@ -172,19 +162,18 @@ class Tools(Speech):
 
     def agent_speaks(self) -> None:
         """Of a refused call that is not mentioned any more nothing will be heard."""
-        super().agent_speaks()
         for call_id in list(self._refused):
             self._block(call_id, "refused")
 
     def turn_begins(self) -> None:
-        super().turn_begins()
+        Speech.turn_begins(self)
         # the last word on a call that was cut off may come when the next turn has begun
         self._done_before, self._done = self._done, set()
         self._refused.clear()
         self._refusals = 0
 
     def turn_ends(self, end: End) -> None:
-        super().turn_ends(end)
+        Speech.turn_ends(self, end)
         if end == "completed":
             self._end_untold()
         for call_id, call in list(self.book.calls.items()):
@@ -196,7 +185,8 @@ class Tools(Speech):
                 self._done.add(call_id)
                 self.book.end_call(call_id, False, _UNTOLD)
         # a call that goes on in the background is heard of again
-        self.calls = {call_id: info for call_id, info in self.calls.items() if call_id in self.book.calls}
+        if self.calls:
+            self.calls = {call_id: info for call_id, info in self.calls.items() if call_id in self.book.calls}
         if end == "aborted":
             self._done.update(self.calls)
             self.calls.clear()
@@ -221,7 +211,7 @@ class Tools(Speech):
         if path is None:
             return True
         self.finish_loading()
-        call = object_of(params, "toolCall")
+        call = part_of(params, "toolCall")
         call_id = text_of(call, "toolCallId")
         info = self._asking(call_id, call, path)
         options = options_of(params)
@@ -248,15 +238,14 @@ class Tools(Speech):
 
     def _asking(self, call_id: str, call: Object, path: Path) -> ToolInfo:
         """The call that asks. Gemini speaks of it here first."""
-        known = asking_info(self.profile, call_id, call)
         if path or not call_id or call_id in self._done:
-            return known
+            return asking_info(self.profile, call_id, call)
         self._begin_side_turn()
-        return self.calls.get(call_id) or self._announced(call_id, known)
+        return self.calls.get(call_id) or self._announced(call_id, asking_info(self.profile, call_id, call))
 
     def replied_permission(self, asked: Asked, result: Object, error: Object | None) -> None:
         self.break_run()
-        outcome = object_of(result, "outcome")
+        outcome = part_of(result, "outcome")
         chosen = text_of(outcome, "optionId") if error is None and outcome.get("outcome") == "selected" else ""
         option = next((one for one in asked.options if one.id == chosen), None)
         if chosen and not _refuses(chosen, option):
@@ -369,7 +358,7 @@ def _refuses(chosen: str, option: ev.Option | None) -> bool:
 
 def _ask_kind(info: ToolInfo, call: Object) -> Literal["tool", "command", "browser", "mcp"]:
     """What kind of thing is asked. Cline asks for commands, browsers and MCP servers alike."""
-    raw = object_of(call, "rawInput")
+    raw = part_of(call, "rawInput")
     if "serverName" in raw:
         return "mcp"
     if info.kind != "execute":

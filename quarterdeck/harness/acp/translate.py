@@ -17,12 +17,11 @@ from quarterdeck import events as ev
 from quarterdeck.events import Json
 from quarterdeck.harness.acp import profile as profiles
 from quarterdeck.harness.acp.connection import QUIET_S, Id, Sent
-from quarterdeck.harness.acp.content import objects
 from quarterdeck.harness.acp.history import History
 from quarterdeck.harness.acp.outcome import error_kind, error_text
 from quarterdeck.harness.acp.profile import Profile, recognised
 from quarterdeck.harness.acp.tools import Tools
-from quarterdeck.harness.base import Object, Translator, object_of, text_of
+from quarterdeck.harness.base import Object, Translator, object_of, objects_of, part_of, text_of
 from quarterdeck.harness.book import Path
 from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.kernel.view import View
@@ -36,7 +35,7 @@ _OPTION_WORDS = {"model": "model", "mode": "mode", "thought_level": "thinking", 
 class Acp(Tools):
     """The whole translator: sessions, settings, the process."""
 
-    is_server = True
+    __slots__ = ("_initialized", "_opening", "_others", "mode", "thinking")
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
@@ -45,26 +44,8 @@ class Acp(Tools):
         self._opening: Id = None
         self._others: set[str] = set()
         self._initialized: Object = {}
-        self.sends |= {method: self._sender(method) for method in _OPENING}
-        self.answers |= {
-            "initialize": self.answered_initialize,
-            "session/set_mode": self.answered_set_mode,
-            "session/set_model": self.answered_set_model,
-            "session/set_config_option": self.answered_set_config_option,
-            "session/close": self.answered_close,
-            **dict.fromkeys(_OPENING, self.answered_opening),
-        }
-        self.updates |= {
-            "available_commands_update": self.read_available_commands,
-            "current_mode_update": lambda update: self.mode_is(text_of(update, "currentModeId")),
-            "config_option_update": self.settings_are,
-            "session_info_update": self.read_session_info,
-        }
 
     # --- sessions
-
-    def _sender(self, method: str) -> Callable[[Object, Id], bool]:
-        return lambda params, key: self.sent_opening(method, params, key)
 
     def sent_opening(self, method: str, params: Object, key: Id) -> bool:
         """Whether this request is about our session. The first one of its kind makes it ours."""
@@ -177,6 +158,9 @@ class Acp(Tools):
 
     # --- settings
 
+    def read_mode(self, update: Object) -> None:
+        self.mode_is(text_of(update, "currentModeId"))
+
     def answered_set_mode(self, sent: Sent, _result: Object, error: Object | None) -> None:
         self._set(sent, error, lambda: self.mode_is(text_of(sent.params, "modeId")))
 
@@ -239,6 +223,9 @@ class Acp(Tools):
             self.book.stop_asked = True
         return super().read_proc(data)
 
+    def is_server(self) -> bool:
+        return True
+
     def on_exit(self, code: int | None, signal: str | None) -> None:
         self.gone = True
         self.forget_connection()
@@ -264,14 +251,60 @@ class Acp(Tools):
 def _settings_of(result: Object) -> dict[str, str]:
     """Mode, model and effort, from either of the two forms that agents use."""
     found = {
-        "mode": text_of(object_of(result, "modes"), "currentModeId"),
-        "model": text_of(object_of(result, "models"), "currentModelId"),
+        "mode": text_of(part_of(result, "modes"), "currentModeId"),
+        "model": text_of(part_of(result, "models"), "currentModelId"),
     }
-    for option in objects(result, "configOptions"):
+    for option in objects_of(result, "configOptions"):
         word = _OPTION_WORDS.get(text_of(option, "category") or text_of(option, "id"))
         if word:
             found[word] = text_of(option, "currentValue")
     return found
+
+
+def _opening(method: str) -> Callable[[Acp, Object, Id], bool]:
+    return lambda acp, params, key: acp.sent_opening(method, params, key)
+
+
+Acp.sends = {
+    "session/prompt": Acp.sent_prompt,
+    "session/cancel": Acp.sent_cancel,
+    "$/cancel_request": Acp.sent_cancel_request,
+    **{method: _opening(method) for method in _OPENING},
+}
+Acp.answers = {
+    "initialize": Acp.answered_initialize,
+    "session/prompt": Acp.answered_prompt,
+    "session/set_mode": Acp.answered_set_mode,
+    "session/set_model": Acp.answered_set_model,
+    "session/set_config_option": Acp.answered_set_config_option,
+    "session/close": Acp.answered_close,
+    **dict.fromkeys(_OPENING, Acp.answered_opening),
+}
+Acp.requests = {
+    "session/request_permission": Acp.read_permission,
+    "elicitation/create": Acp.read_elicitation,
+    "elicitation/complete": Acp.read_elicitation_complete,
+    "$/cancel_request": Acp.read_cancel_request,
+    "terminal/output": Acp.read_terminal_output,
+}
+Acp.replies = {
+    "permission": Acp.replied_permission,
+    "elicitation": Acp.replied_elicitation,
+    "terminal": Acp.replied_terminal_output,
+}
+Acp.updates = {
+    "agent_message_chunk": Acp.read_message,
+    "agent_thought_chunk": Acp.read_thought,
+    "user_message_chunk": Acp.read_echo,
+    "tool_call": Acp.read_tool_call,
+    "tool_call_update": Acp.read_tool_call_update,
+    "plan": Acp.read_plan,
+    "usage_update": Acp.read_usage,
+    "available_commands_update": Acp.read_available_commands,
+    "current_mode_update": Acp.read_mode,
+    "config_option_update": Acp.settings_are,
+    "session_info_update": Acp.read_session_info,
+}
 
 
 def acp() -> Translator:
@@ -292,8 +325,13 @@ def cline() -> Translator:
     return Acp(profiles.CLINE)
 
 
+def kilo_acp() -> Translator:
+    """Kilo 7."""
+    return Acp(profiles.KILO)
+
+
 def kilo() -> Translator:
     """Kilo 7 speaks ACP; before that it printed say/ask messages as JSON lines."""
     from quarterdeck.harness.sayask.translate import sayask
 
-    return Detecting({"acp": Acp(profiles.KILO), "sayask": sayask()}, acp_or_sayask)
+    return Detecting({"acp": kilo_acp, "sayask": sayask}, acp_or_sayask)

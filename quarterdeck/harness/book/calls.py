@@ -28,7 +28,7 @@ class Calls(Gates):
             self.calls[call_id] = OpenCall(name, path, target=target_of(args))
         elif name:
             self.calls[call_id].name = name
-        self.write(
+        self._out.append(
             ev.ToolCall(
                 name=name,
                 call_id=call_id,
@@ -36,7 +36,7 @@ class Calls(Gates):
                 partial=partial,
                 message_id=message_id,
                 block=block,
-                turn_id=self._turn_id(),
+                turn_id=self.turn or None,
                 agent_path=path,
             )
         )
@@ -51,9 +51,9 @@ class Calls(Gates):
         if call is None:
             call = self.calls[call_id] = OpenCall(name, path, target=target_of(args))
         call.running = True
-        self.write(
+        self._out.append(
             ev.ToolExecutionStart(
-                name=call.name or name, call_id=call_id, args=args, turn_id=self._turn_id(), agent_path=call.path
+                name=call.name or name, call_id=call_id, args=args, turn_id=self.turn or None, agent_path=call.path
             )
         )
         self._settle()
@@ -63,7 +63,9 @@ class Calls(Gates):
         call = self.calls.get(call_id)
         if call is None or not delta:
             return
-        self.write(ev.ToolExecutionOutput(call_id=call_id, delta=delta, turn_id=self._turn_id(), agent_path=call.path))
+        self._out.append(
+            ev.ToolExecutionOutput(call_id=call_id, delta=delta, turn_id=self.turn or None, agent_path=call.path)
+        )
 
     def output_so_far(self, call_id: str, whole: str) -> None:
         """Output whose agent repeats all of it each time."""
@@ -79,23 +81,23 @@ class Calls(Gates):
         if call is None:
             call = OpenCall(name, path)
         if not call.running:
-            self.write(
+            self._out.append(
                 ev.ToolExecutionStart(
-                    name=call.name or name, call_id=call_id, turn_id=self._turn_id(), agent_path=call.path
+                    name=call.name or name, call_id=call_id, turn_id=self.turn or None, agent_path=call.path
                 )
             )
-        self.write(
+        self._out.append(
             ev.ToolExecutionEnd(
                 name=call.name or name,
                 call_id=call_id,
                 ok=ok,
                 result=result,
-                turn_id=self._turn_id(),
+                turn_id=self.turn or None,
                 agent_path=call.path,
             )
         )
         if self.background.pop(call_id, None) is not None:
-            self.write(ev.BackgroundEnded(kind="shell", id=call_id, ok=ok))
+            self._out.append(ev.BackgroundEnded(kind="shell", id=call_id, ok=ok))
         self._settle()
 
     def allow_call(self, ref: str, by: str = "", rule: str = "") -> None:
@@ -123,18 +125,18 @@ class Calls(Gates):
         """The call was kept from running."""
         self._close_call_gate(call_id)
         call = self.calls.pop(call_id, None) or OpenCall(name, ())
-        self.write(
+        self._out.append(
             ev.ToolBlocked(
                 name=call.name or name,
                 call_id=call_id,
                 reason=reason,
-                turn_id=self._turn_id(),
+                turn_id=self.turn or None,
                 agent_path=call.path,
             )
         )
         self._settle()
 
     def _close_call_gate(self, call_id: str) -> None:
-        for ref, gate in list(self.gates.items()):
+        for ref, gate in list(self.gates.items()) if self.gates else ():
             if gate.kind == "approval" and gate.call_id == call_id and call_id:
                 self.resolve(ref, "answered_elsewhere")

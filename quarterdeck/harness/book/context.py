@@ -16,13 +16,13 @@ class Context(Core):
         """Work that outlives the turn."""
         if name not in self.background:
             self.background[name] = kind
-            self.write(ev.BackgroundStarted(kind=kind, id=name, title=title, turn_id=self._turn_id()))
+            self._out.append(ev.BackgroundStarted(kind=kind, id=name, title=title, turn_id=self.turn or None))
 
     def background_end(self, name: str, ok: bool | None = None, title: str = "") -> None:
         """That work is over."""
         kind = self.background.pop(name, None)
         if kind is not None:
-            self.write(ev.BackgroundEnded(kind=kind, id=name, title=title, ok=ok, turn_id=self._turn_id()))
+            self._out.append(ev.BackgroundEnded(kind=kind, id=name, title=title, ok=ok, turn_id=self.turn or None))
 
     def usage(
         self,
@@ -33,13 +33,13 @@ class Context(Core):
         path: Path = (),
     ) -> None:
         """Tokens of one message; the same message again restates them."""
-        self.write(
+        self._out.append(
             ev.Usage(
                 tokens=tokens,
                 message_id=message_id,
                 model=model,
                 billing=billing,
-                turn_id=self._turn_id(),
+                turn_id=self.turn or None,
                 agent_path=path,
             )
         )

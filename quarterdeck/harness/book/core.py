@@ -16,6 +16,15 @@ GateKind: TypeAlias = Literal["approval", "question", "dialog"]
 BackgroundKind: TypeAlias = Literal["shell", "subagent"]
 
 
+def _change(value: str) -> Body:
+    state, sub = activity.split(value)
+    return ev.StateChange(state=state, sub=sub)  # pyright: ignore[reportArgumentType]
+
+
+#: What says each activity; bodies are never changed, so one for all sessions is enough.
+_CHANGES = {value: _change(value) for value in activity.STATES}
+
+
 class OpenGate(Struct):
     """What is asked now. `call_id` names the call that waits."""
 
@@ -75,26 +84,33 @@ class Core:
         value = self._activity()
         if value != self.activity:
             self.activity = value
-            state, sub = activity.split(value)
-            self._out.append(ev.StateChange(state=state, sub=sub))  # pyright: ignore[reportArgumentType]
+            self._out.append(_CHANGES[value])
 
     def _activity(self) -> str:
         if self.exited:
             return "exited"
         if self.compacting:
             return activity.COMPACTING
-        if any(not gate.path for gate in self.gates.values()):
+        if self.gates and self.is_held():
             return activity.WAITING
         if self.turn:
-            return activity.TOOL_USE if self.lingering or self.runs_calls() else activity.THINKING
+            uses_tools = self.lingering or (self.calls and self.runs_calls())
+            return activity.TOOL_USE if uses_tools else activity.THINKING
         return "idle" if self.ready_seen else "initialized"
+
+    def is_held(self) -> bool:
+        """Whether the main agent waits for a person."""
+        for gate in self.gates.values():
+            if not gate.path:
+                return True
+        return False
 
     def runs_calls(self) -> bool:
         """Whether the main agent waits for a call that runs; one in the background is not waited for."""
-        return any(call.running and not call.path and name not in self.background for name, call in self.calls.items())
-
-    def _turn_id(self) -> str | None:
-        return self.turn or None
+        for name, call in self.calls.items():
+            if call.running and not call.path and name not in self.background:
+                return True
+        return False
 
     def live(self) -> None:
         """Live evidence: an agent that was taken for gone, or never said that it is ready, is plainly there."""
@@ -122,7 +138,7 @@ class Core:
             self.exited, self.ready_seen = False, True
             # agent_ready itself makes an agent that is not at work idle
             self.activity = "idle" if self.activity in ("initialized", "exited") else self.activity
-        self.write(
+        self._out.append(
             ev.AgentReady(
                 native_session_id=native_session_id,
                 model=model,
@@ -135,21 +151,22 @@ class Core:
 
     def begin(self, turn_id: str = "") -> None:
         """A turn is open from here on; begun twice it is begun once."""
-        self.live()
+        if self.exited or not self.ready_seen:
+            self.ready()
         if self.turn:
             return
         self._turns += 1
         self.turn = turn_id or f"turn-{self._turns}"
-        self.write(ev.AgentStart(turn_id=self.turn))
+        self._out.append(ev.AgentStart(turn_id=self.turn))
         self._settle()
 
     def signal(self, value: Literal["live", "stale", "lost"], reason: str = "") -> None:
         """How good the evidence is."""
         if value != self.signal_now:
             self.signal_now = value
-            self.write(ev.SignalChanged(signal=value, reason=reason))
+            self._out.append(ev.SignalChanged(signal=value, reason=reason))
 
     def notice(self, text: str, level: Literal["info", "warning", "error"] = "info", source: str = "") -> None:
         """A line for people."""
         if text:
-            self.write(ev.Notice(text=text, level=level, source=source, turn_id=self._turn_id()))
+            self._out.append(ev.Notice(text=text, level=level, source=source, turn_id=self.turn or None))

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from quarterdeck import events as ev
-from quarterdeck.events import Json, Option, Question
+from quarterdeck.events import Body, Json, Option, Question
 from quarterdeck.harness.book.core import Core, GateKind, OpenGate, Path
 
 
 class Gates(Core):
     """Approvals, questions and dialogs; each is asked once and decided once."""
+
+    def _opens(self, ref: str, kind: GateKind, path: Path = (), call_id: str = "") -> bool:
+        """Whether this is asked now; asked twice under one ref it is asked once. A dialog is an extension's, no turn's."""
+        if ref in self.gates:
+            return False
+        self.live() if path or kind == "dialog" else self.begin()
+        self.gates[ref] = OpenGate(kind, path, call_id)
+        return True
+
+    def _tell(self, body: Body) -> None:
+        """What was asked or decided, and the activity that follows."""
+        self._out.append(body)
+        self._settle()
 
     def ask(
         self,
@@ -25,11 +39,9 @@ class Gates(Core):
         deadline: int | None = None,
         path: Path = (),
     ) -> None:
-        """A person is asked to allow a call. Asked twice under one ref it is asked once."""
-        if ref in self.gates:
+        """A person is asked to allow a call."""
+        if not self._opens(ref, "approval", path, call_id):
             return
-        self.live() if path else self.begin()
-        self.gates[ref] = OpenGate("approval", path, call_id)
         request = ev.GateRequest(
             ref=ref,
             tool=tool,
@@ -41,8 +53,7 @@ class Gates(Core):
             options=options,
             deadline=deadline,
         )
-        self.write(ev.ApprovalRequired(gate=request, turn_id=self._turn_id(), agent_path=path))
-        self._settle()
+        self._tell(ev.ApprovalRequired(gate=request, turn_id=self.turn or None, agent_path=path))
 
     def resolve(self, ref: str, status: ev.GateStatus, by: str = "", rule: str = "", reason: str = "") -> None:
         """An approval is decided; a second decision is not told."""
@@ -54,14 +65,14 @@ class Gates(Core):
     def _write_resolved(
         self, ref: str, gate: OpenGate, status: ev.GateStatus, by: str = "", rule: str = "", reason: str = ""
     ) -> None:
-        self.write(
+        self._out.append(
             ev.ApprovalResolved(
                 status=status,
                 ref=ref,
                 by=by,
                 rule=rule,
                 reason=reason,
-                turn_id=self._turn_id(),
+                turn_id=self.turn or None,
                 agent_path=gate.path,
             )
         )
@@ -77,11 +88,9 @@ class Gates(Core):
         path: Path = (),
     ) -> None:
         """A person is asked something."""
-        if ref in self.gates:
+        if not self._opens(ref, "question", path, call_id):
             return
-        self.live() if path else self.begin()
-        self.gates[ref] = OpenGate("question", path, call_id)
-        self.write(
+        self._tell(
             ev.AskUser(
                 question=question,
                 ref=ref,
@@ -89,11 +98,10 @@ class Gates(Core):
                 questions=questions,
                 call_id=call_id,
                 deadline=deadline,
-                turn_id=self._turn_id(),
+                turn_id=self.turn or None,
                 agent_path=path,
             )
         )
-        self._settle()
 
     def answer(
         self,
@@ -107,18 +115,17 @@ class Gates(Core):
         gate = self.gates.pop(ref, None)
         if gate is None:
             return
-        self.write(
+        self._tell(
             ev.UserResponded(
                 response=response,
                 ref=ref,
                 status=status,
                 by=by,
                 message_id=message_id,
-                turn_id=self._turn_id(),
+                turn_id=self.turn or None,
                 agent_path=gate.path,
             )
         )
-        self._settle()
 
     def dialog(
         self,
@@ -131,11 +138,9 @@ class Gates(Core):
         prefill: str = "",
     ) -> None:
         """An extension wants something of a person."""
-        if ref in self.gates:
+        if not self._opens(ref, "dialog"):
             return
-        self.live()
-        self.gates[ref] = OpenGate("dialog", (), "")
-        self.write(
+        self._tell(
             ev.DialogRequired(
                 method=method,
                 title=title,
@@ -144,10 +149,9 @@ class Gates(Core):
                 options=options,
                 deadline=deadline,
                 prefill=prefill,
-                turn_id=self._turn_id(),
+                turn_id=self.turn or None,
             )
         )
-        self._settle()
 
     def close_dialog(
         self,
@@ -157,27 +161,26 @@ class Gates(Core):
         by: str = "",
     ) -> None:
         """A dialog is closed."""
-        gate = self.gates.pop(ref, None)
-        if gate is not None:
-            self.write(ev.DialogResolved(value=value, ref=ref, status=status, by=by, turn_id=self._turn_id()))
-            self._settle()
+        if self.gates.pop(ref, None) is not None:
+            self._tell(ev.DialogResolved(value=value, ref=ref, status=status, by=by, turn_id=self.turn or None))
 
     def close_gates(
         self, status: Literal["answered_elsewhere", "withdrawn"], *kinds: GateKind, path: Path = ()
     ) -> None:
         """The agent of this path moved on: nothing of these kinds is asked any more."""
-        for ref, gate in list(self.gates.items()):
+        for ref, gate in list(self.gates.items()) if self.gates else ():
             if gate.kind in kinds and gate.path == path:
                 self.close_gate(ref, status)
 
     def close_gate(self, ref: str, status: Literal["answered_elsewhere", "withdrawn"]) -> None:
         """One gate is closed, of whatever kind it is, without an answer of ours."""
         gate = self.gates.get(ref)
-        if gate is None:
-            return
-        if gate.kind == "approval":
-            self.resolve(ref, status)
-        elif gate.kind == "question":
-            self.answer(ref, status=status)
-        else:
-            self.close_dialog(ref, status=status)
+        if gate is not None:
+            _CLOSED[gate.kind](self, ref, status=status)
+
+
+_CLOSED: dict[GateKind, Callable[..., None]] = {
+    "approval": Gates.resolve,
+    "question": Gates.answer,
+    "dialog": Gates.close_dialog,
+}

@@ -27,21 +27,21 @@ class Streams:
     def __init__(self) -> None:
         self._messages: dict[str, _Message] = {}
 
-    def begins(self, message_id: str, block: int, kind: Literal["text", "thinking"], path: tuple[str, ...]) -> bool:
-        """Whether this is the first word of the block."""
+    def add(
+        self, message_id: str, block: int, kind: Literal["text", "thinking"], delta: str, path: tuple[str, ...] = ()
+    ) -> bool:
+        """More of a block; whether this is its first word."""
         message = self._messages.get(message_id)
         if message is None:
             message = self._messages[message_id] = _Message(path, {})
-        if block in message.blocks:
-            return False
-        message.blocks[block] = _Text(kind)
-        return True
-
-    def add(self, message_id: str, block: int, delta: str) -> None:
-        """More of a block that has begun."""
-        text = self._messages[message_id].blocks[block]
-        text.rope = grown(text.rope, delta)
-        text.length += len(delta)
+        text = message.blocks.get(block)
+        begins = text is None
+        if text is None:
+            text = message.blocks[block] = _Text(kind)
+        if delta:
+            text.rope = grown(text.rope, delta)
+            text.length += len(delta)
+        return begins
 
     def new_part(self, message_id: str, block: int, whole: str) -> str:
         """What `whole` adds to what is known. A text that was rewritten adds nothing; its end restates it."""
@@ -51,22 +51,26 @@ class Streams:
             return whole
         return whole[text.length :] if whole.startswith(text_of(text.rope)) else ""
 
-    def blocks(self, message_id: str) -> tuple[Block, ...]:
-        """The message as it was streamed."""
-        message = self._messages.get(message_id)
+    def taken(self, message_id: str) -> tuple[Block, ...]:
+        """The message as it was streamed; it is over."""
+        message = self._messages.pop(message_id, None)
         if message is None:
             return ()
         return tuple(
-            Block(block=number, kind=text.kind, text=text_of(text.rope))
-            for number, text in sorted(message.blocks.items())
+            [
+                Block(block=number, kind=text.kind, text=text_of(text.rope))
+                for number, text in sorted(message.blocks.items())
+            ]
         )
 
     def open_messages(self, path: tuple[str, ...] | None = None) -> list[tuple[str, tuple[str, ...]]]:
         """The messages that are not whole yet, of one agent or of all."""
+        if not self._messages:
+            return []
         return [(name, one.path) for name, one in self._messages.items() if path is None or one.path == path]
 
     def drop(self, message_id: str) -> None:
-        """The message is over."""
+        """The message is over, and was restated."""
         self._messages.pop(message_id, None)
 
     def clear(self) -> None:

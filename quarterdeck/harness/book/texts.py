@@ -14,11 +14,10 @@ class Texts(Core):
 
     def aside(self, message_id: str, block: int, delta: str) -> None:
         """Text that the agent says outside of a turn: it is told, and begins none."""
-        if self.texts.begins(message_id, block, "text", ()):
-            self.write(ev.MessageStart(message_id=message_id, block=block))
+        if self.texts.add(message_id, block, "text", delta):
+            self._out.append(ev.MessageStart(message_id=message_id, block=block))
         if delta:
-            self.texts.add(message_id, block, delta)
-            self.write(ev.MessageDelta(message_id=message_id, block=block, delta=delta))
+            self._out.append(ev.MessageDelta(message_id=message_id, block=block, delta=delta))
 
     def text(self, message_id: str, block: int, delta: str, path: Path = ()) -> None:
         """More text of a block."""
@@ -49,14 +48,13 @@ class Texts(Core):
         if not self.turn or self.exited:
             self.live() if path else self.begin()
         turn = self.turn or None
-        if self.texts.begins(message_id, block, kind, path):
-            self.write(start(message_id=message_id, block=block, turn_id=turn, agent_path=path))
+        if self.texts.add(message_id, block, kind, delta, path):
+            self._out.append(start(message_id=message_id, block=block, turn_id=turn, agent_path=path))
             if not path and self.lingering:
                 self.lingering = False
                 self._settle()
         if delta:
-            self.texts.add(message_id, block, delta)
-            self.write(more(message_id=message_id, block=block, delta=delta, turn_id=turn, agent_path=path))
+            self._out.append(more(message_id=message_id, block=block, delta=delta, turn_id=turn, agent_path=path))
 
     def message_done(
         self,
@@ -66,30 +64,31 @@ class Texts(Core):
         path: Path = (),
     ) -> None:
         """The reply is whole. Without blocks it is what was streamed; calls must be announced besides."""
-        whole = self.texts.blocks(message_id) if blocks is None else blocks
-        self.texts.drop(message_id)
-        if whole:
-            self.write(
+        if blocks is None:
+            blocks = self.texts.taken(message_id)
+        else:
+            self.texts.drop(message_id)
+        if blocks:
+            self._out.append(
                 ev.ResponseComplete(
                     message_id=message_id,
-                    blocks=whole,
+                    blocks=blocks,
                     stop_reason=stop_reason,
-                    turn_id=self._turn_id(),
+                    turn_id=self.turn or None,
                     agent_path=path,
                 )
             )
 
     def message_dropped(self, message_id: str, keep: bool = False, path: Path = ()) -> None:
         """The reply was cut off; kept as it is, or taken back because it will be said again."""
-        blocks = self.texts.blocks(message_id)
-        self.texts.drop(message_id)
+        blocks = self.texts.taken(message_id)
         if blocks:
-            self.write(
+            self._out.append(
                 ev.MessageAborted(
                     message_id=message_id,
                     keep=keep,
                     blocks=blocks if keep else (),
-                    turn_id=self._turn_id(),
+                    turn_id=self.turn or None,
                     agent_path=path,
                 )
             )

@@ -20,6 +20,8 @@ from quarterdeck.harness.claude.core import Core
 class Agents(Core):
     """Who works for the main agent."""
 
+    __slots__ = ("callers", "live", "paths", "spawning")
+
     def new_process(self) -> None:
         super().new_process()
         self.paths: dict[str, Path] = {}
@@ -93,9 +95,10 @@ class Agents(Core):
 
     def close_work(self, ok: bool | None = None) -> None:
         """Sub-agents that are not in the background end with the turn."""
-        super().close_work(ok)
-        for agent_id in [name for name in self.live if name not in self.book.background]:
-            self.agent_ends(agent_id, ok is not False)
+        Core.close_work(self, ok)
+        for agent_id in list(self.live):
+            if agent_id not in self.book.background:
+                self.agent_ends(agent_id, ok is not False)
 
     # --- tasks, which are both sub-agents and shells
 
@@ -115,13 +118,14 @@ class Agents(Core):
 
     def tasks_are(self, tasks: list[Any]) -> None:
         """The whole list of what runs in the background: what is not in it is over."""
-        listed = {
-            name: task
-            for task in (cast(Object, one) for one in tasks if isinstance(one, dict))
-            if (name := text_of(task, "id", "task_id")) and text_of(task, "status") not in tables.TASK_ENDS
-        }
-        for task_id in [name for name in self.book.background if name not in listed]:
-            self.task_over(task_id, None)
+        listed: dict[str, Object] = {}
+        for task in map(object_of, tasks):
+            name = text_of(task, "id", "task_id")
+            if name and text_of(task, "status") not in tables.TASK_ENDS:
+                listed[name] = task
+        for task_id in list(self.book.background):
+            if task_id not in listed:
+                self.task_over(task_id, None)
         for task_id, task in listed.items():
             self.task_runs(task_id, text_of(task, "type", "task_type"), text_of(task, "description", "command"))
 
@@ -140,7 +144,8 @@ class Agents(Core):
 
     def notified(self, text: str) -> None:
         """A notification that wakes the agent says which task is over."""
-        task_id, status = tagged(text, "task-id"), tagged(text, "status")
+        task_id = tagged(text, "task-id")
+        status = tagged(text, "status") if task_id else ""
         if task_id and status in tables.TASK_ENDS:
             self.task_over(task_id, tables.TASK_ENDS[status])
 
@@ -148,8 +153,10 @@ class Agents(Core):
 def tagged(text: str, name: str) -> str:
     """The content of an XML element without attributes."""
     _, opened, rest = text.partition(f"<{name}>")
+    if not opened:
+        return ""
     content, closed, _ = rest.partition(f"</{name}>")
-    return content.strip() if opened and closed else ""
+    return content.strip() if closed else ""
 
 
 def texts_in(parts: list[Any]) -> str:

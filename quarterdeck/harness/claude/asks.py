@@ -38,6 +38,8 @@ class Pending(Struct):
 class Asks(Calls):
     """Gates of Claude Code, opened and closed by whoever tells first."""
 
+    __slots__ = ("decided", "form_requests", "forms", "pending", "requests")
+
     def new_process(self) -> None:
         super().new_process()
         self.decided: dict[str, None] = {}
@@ -115,16 +117,10 @@ class Asks(Calls):
 
     def withdraws(self, call_id: str) -> None:
         """Nobody waits for this answer any more."""
-        gate = self.book.gates.get(call_id)
-        if gate is None:
+        if call_id not in self.book.gates:
             return
         self.decided[call_id] = None
-        if gate.kind == "approval":
-            self.book.resolve(call_id, "withdrawn")
-        elif gate.kind == "question":
-            self.book.answer(call_id, status="withdrawn")
-        else:
-            self.book.close_dialog(call_id, status="withdrawn")
+        self.book.close_gate(call_id, "withdrawn")
 
     def call_over(
         self, call_id: str, ok: bool, result: Json, name: str = "", path: Path = (), response: Json = None
@@ -144,7 +140,7 @@ class Asks(Calls):
 
     def asks_vaguely(self, title: str) -> None:
         """Somebody says that a dialog is open, and nothing else is known of it."""
-        if self.book.turn and not any(not gate.path for gate in self.book.gates.values()):
+        if self.book.turn and not self.book.is_held():
             running = [name for name, call in self.book.calls.items() if call.running and not call.path]
             call_id = running[-1] if running else ""
             tool = self.name_of(call_id)
@@ -191,7 +187,9 @@ class Asks(Calls):
 
     def awaits(self, event: str, ref: str) -> None:
         """A hook waits for our answer."""
-        self.pending = [*self.pending[-_PENDING_KEPT + 1 :], Pending(event, self.now, ref)]
+        self.pending.append(Pending(event, self.now, ref))
+        if len(self.pending) > _PENDING_KEPT:
+            del self.pending[0]
 
     def awaited(self, event: str, found: Object) -> str:
         """What an answer of ours is about: by its name, by the time that it took, else the oldest that is still open."""

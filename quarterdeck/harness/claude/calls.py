@@ -16,6 +16,8 @@ _OVER_KEPT = 256
 class Calls(Agents):
     """Calls that are announced, run and end once, though several sources say so."""
 
+    __slots__ = ("args", "over", "todos")
+
     def __init__(self) -> None:
         #: what open calls were called with
         self.args: dict[str, Json] = {}
@@ -86,7 +88,7 @@ class Calls(Agents):
         for call_id, call in self.book.calls.items():
             if not call.path:
                 self.mark_over(call_id)
-        super().close_work(ok)
+        Agents.close_work(self, ok)
 
     # --- what is to do
 

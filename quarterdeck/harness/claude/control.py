@@ -30,22 +30,7 @@ _BY_FIELD = (
 class Control(Replies):
     """Requests and answers in both directions."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: dict[str, Callable[[str, Object], None]] = {
-            "can_use_tool": self.can_use_tool,
-            "elicitation": self.elicitation,
-            "hook_callback": self.hook_callback,
-        }
-        self.answers: dict[str, Callable[[Object], None]] = {
-            "initialize": self.initialized,
-            "interrupt": self.interrupt_taken,
-            "set_model": self.model_set,
-            "set_permission_mode": self.mode_set,
-            "get_context_usage": self.context_told,
-            "generate_session_title": self.title_made,
-        }
-        self.readers["stdin"] = self.read_stdin
+    __slots__ = ("callbacks", "commands")
 
     def new_process(self) -> None:
         super().new_process()
@@ -95,9 +80,9 @@ class Control(Replies):
 
     def control_request(self, found: Object) -> bool:
         request = object_of(found, "request")
-        reader = self.asked.get(text_of(request, "subtype"))
+        reader = _REQUESTS.get(text_of(request, "subtype"))
         if reader is not None:
-            reader(text_of(found, "request_id"), request)
+            reader(self, text_of(found, "request_id"), request)
         return True
 
     def can_use_tool(self, request_id: str, request: Object) -> None:
@@ -124,9 +109,9 @@ class Control(Replies):
         event = text_of(payload, "hook_event_name")
         if event == "PermissionRequest" and text_of(request, "tool_use_id"):
             payload = {**payload, "tool_use_id": request["tool_use_id"]}
-        before = len(self.pending)
-        self.hook(payload)
-        about = self.pending.pop().ref if len(self.pending) > before else ""
+        before = self.pending[-1] if self.pending else None
+        self.read_hook(payload)
+        about = self.pending.pop().ref if self.pending and self.pending[-1] is not before else ""
         self.callbacks[request_id] = (event, about)
 
     def control_cancel_request(self, found: Object) -> bool:
@@ -151,9 +136,9 @@ class Control(Replies):
         if text_of(response, "subtype") == "error":
             self.book.write(ev.CommandFailed(command_id=request_id, message=text_of(response, "error")))
             return True
-        reader = self.answers.get(command)
+        reader = _ANSWERS.get(command)
         if reader is not None:
-            reader(answer)
+            reader(self, answer)
         return True
 
     def initialized(self, answer: Object) -> None:
@@ -194,3 +179,20 @@ def content_of(content: Json) -> tuple[str, tuple[Image, ...]]:
     sources = [object_of(part, "source") for part in parts if object_of(part).get("type") == "image"]
     images = tuple(Image(media_type=text_of(one, "media_type"), data=text_of(one, "data")) for one in sources)
     return texts_in(parts), images
+
+
+#: What Claude Code asks of us.
+_REQUESTS: dict[str, Callable[[Control, str, Object], None]] = {
+    "can_use_tool": Control.can_use_tool,
+    "elicitation": Control.elicitation,
+    "hook_callback": Control.hook_callback,
+}
+#: What it answers, by our command.
+_ANSWERS: dict[str, Callable[[Control, Object], None]] = {
+    "initialize": Control.initialized,
+    "interrupt": Control.interrupt_taken,
+    "set_model": Control.model_set,
+    "set_permission_mode": Control.mode_set,
+    "get_context_usage": Control.context_told,
+    "generate_session_title": Control.title_made,
+}

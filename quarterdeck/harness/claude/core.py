@@ -50,6 +50,34 @@ class Held(Struct):
 class Core(BookTranslator):
     """The session, its turn and its prompts."""
 
+    __slots__ = (
+        "billing",
+        "closing",
+        "command_due",
+        "count",
+        "deferred",
+        "displayed",
+        "gone",
+        "held",
+        "hooked",
+        "inited",
+        "interrupted",
+        "limited",
+        "mode",
+        "model",
+        "owed",
+        "prompt_id",
+        "read",
+        "requested",
+        "said",
+        "sent",
+        "session_id",
+        "steerable",
+        "stream",
+        "submits_told",
+        "version",
+    )
+
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
@@ -79,12 +107,13 @@ class Core(BookTranslator):
         """Nothing is known of a turn that has just begun."""
         self.prompt_id = ""
         self.inited = self.interrupted = self.requested = False
-        self.deferred = self.displayed = ""
+        self.deferred: str = ""
+        self.displayed: str = ""
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         if self.book.signal_now == "stale":
             self.book.signal("live")
-        return super().feed(signal, now)
+        return BookTranslator.feed(self, signal, now)
 
     def restore(self, view: View) -> None:
         super().restore(view)
@@ -140,11 +169,8 @@ class Core(BookTranslator):
             self.mode = mapped
             self.book.write(ev.SettingChanged(mode=mapped, auto_approve=mapped in tables.AUTO_MODES))
 
-    def is_ours(self, event: str, found: Object) -> bool:
-        """Whether a hook belongs to this session. /clear and /resume bind the process to another one."""
-        session_id = text_of(found, "session_id")
-        if not session_id or session_id == self.session_id:
-            return True
+    def binds(self, session_id: str, event: str, found: Object) -> bool:
+        """Whether a hook of another session than ours makes that ours: the first one does, and /clear and /resume do."""
         rebinds = event == "SessionStart" and (self.book.exited or text_of(found, "source") == "clear")
         if self.session_id and not rebinds:
             return False
@@ -211,9 +237,9 @@ class Core(BookTranslator):
 
     def close_work(self, ok: bool | None = None) -> None:
         """What a turn cannot leave behind. `ok` says how calls ended of which nothing was heard; None leaves them."""
-        for ref in [ref for ref, sent in self.sent.items() if sent.told == "prompt"]:
-            del self.sent[ref]
-        if ok is not None:
+        if self.sent:
+            self.sent = {ref: sent for ref, sent in self.sent.items() if sent.told != "prompt"}
+        if ok is not None and self.book.calls:
             for call_id in [name for name, call in self.book.calls.items() if call.running and not call.path]:
                 self.book.end_call(call_id, ok)
 
@@ -291,8 +317,8 @@ class Core(BookTranslator):
     def release(self) -> None:
         """What was held back is told."""
         held, self.held = self.held, None
-        self.clear_timer("held")
         if held is not None:
+            self.clear_timer("held")
             self.tells(held.text, held.ref, held.source, held.images)
 
     def on_held(self) -> None:
@@ -304,7 +330,7 @@ class Core(BookTranslator):
         self.submits_told = True
         if self.is_other_turn(prompt_id):
             self.past_turn()
-        ref = next((ref for ref, sent in self.sent.items() if sent.text.strip() == plain), None)
+        ref = next((ref for ref, sent in self.sent.items() if sent.text.strip() == plain), None) if self.sent else None
         if ref is not None:
             self.reads(ref)
             self.read.pop()
@@ -333,8 +359,8 @@ class Core(BookTranslator):
 
     def watch_silence(self) -> None:
         """With hooks alone, a turn that says nothing for long may have been interrupted."""
-        quiet = self.book.turn and not self.stream and not self.book.gates and not self.book.runs_calls()
-        if quiet and not self.book.compacting:
+        book = self.book
+        if book.turn and not self.stream and not book.gates and not book.compacting and not book.runs_calls():
             self.set_timer("silence", SILENCE_S)
         else:
             self.clear_timer("silence")

@@ -17,59 +17,31 @@ from quarterdeck.harness.claude.asks import Asks
 from quarterdeck.harness.claude.calls import readable
 from quarterdeck.harness.claude.failing import kind_of, resets_in
 
-Handler: TypeAlias = Callable[[Object, Path], None]
+Handler: TypeAlias = Callable[["Hooks", Object, Path], None]
 _SUBMITS_KEPT = 64
 #: Hooks of one event run side by side, so the same prompt may be told several times, but not long after each other.
 _TWICE_S = 2.0
 #: What a sub-agent's hooks may tell.
-_AGENT_HOOKS = (
-    "SubagentStart",
-    "SubagentStop",
-    "PreToolUse",
-    "PostToolUse",
-    "PostToolUseFailure",
-    "PostToolBatch",
-    "PermissionRequest",
-    "PermissionDenied",
-    "Elicitation",
-    "ElicitationResult",
+_AGENT_HOOKS = frozenset(
+    {
+        "SubagentStart",
+        "SubagentStop",
+        "PreToolUse",
+        "PostToolUse",
+        "PostToolUseFailure",
+        "PostToolBatch",
+        "PermissionRequest",
+        "PermissionDenied",
+        "Elicitation",
+        "ElicitationResult",
+    }
 )
-_HOOKS = (
-    *_AGENT_HOOKS,
-    "SessionStart",
-    "SessionEnd",
-    "UserPromptSubmit",
-    "Stop",
-    "StopFailure",
-    "PreCompact",
-    "PostCompact",
-    "PostModelSwitch",
-    "Notification",
-    "MessageDisplay",
-    "TaskCreated",
-    "TaskCompleted",
-    # not Claude Code's own: what a forwarder of ours saw besides
-    "Interrupt",
-    "permission_decision",
-)
-
-
-def snake(name: str) -> str:
-    """`PreToolUse` is read by `pre_tool_use`."""
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
-
-
-#: event → the method that reads it
-_METHODS = {name: f"on_hook_{snake(name)}" for name in _HOOKS}
 
 
 class Hooks(Asks):
     """All 33 hooks."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.hooks: dict[str, Handler] = {name: getattr(self, method) for name, method in _METHODS.items()}
-        self.readers["hook"] = self.read_hook
+    __slots__ = ("display_index", "shown", "submits")
 
     def new_process(self) -> None:
         super().new_process()
@@ -78,27 +50,29 @@ class Hooks(Asks):
         self.display_index = -1
 
     def read_hook(self, data: Json) -> bool:
-        return self.hook(object_of(data))
-
-    def hook(self, found: Object) -> bool:
         """One hook, whichever way it came."""
+        found = object_of(data)
         name = text_of(found, "hook_event_name")
-        handler = self.hooks.get(name)
+        handler = _HOOKS.get(name)
         if handler is None and name not in tables.QUIET_HOOKS:
             return False
-        if (self.gone and name not in tables.REVIVING_HOOKS) or not self.is_ours(name, found):
+        if self.gone and name not in tables.REVIVING_HOOKS:
+            return True
+        session_id = text_of(found, "session_id")
+        if session_id and session_id != self.session_id and not self.binds(session_id, name, found):
             return True
         self.hooked, self.gone = True, False
         if handler is None:
             return True
-        agent_id = text_of(found, "agent_id")
+        agent_id = text_of(found, "agent_id") if "agent_id" in found else ""
         if not agent_id:
             self.told_mode(text_of(found, "permission_mode"))
-            self.settle_text(name, found)
-            handler(found, ())
+            if self.shown:
+                self.settle_text(self.shown, name, found)
+            handler(self, found, ())
         elif name in _AGENT_HOOKS and text_of(found, "agent_type"):
             # an agent without a type is Claude Code's own (compaction) and nobody's sub-agent
-            handler(found, self.path_of(agent_id))
+            handler(self, found, self.path_of(agent_id))
         self.watch_silence()
         return True
 
@@ -152,8 +126,9 @@ class Hooks(Asks):
 
     def close_calls(self) -> None:
         """The main agent reads a prompt, so no call of it runs, though its end was not told."""
-        for call_id in [name for name, call in self.book.calls.items() if call.running and not call.path]:
-            self.call_over(call_id, ok=True, result=None)
+        for call_id, call in list(self.book.calls.items()):
+            if call.running and not call.path:
+                self.call_over(call_id, ok=True, result=None)
 
     def on_hook_stop(self, found: Object, _: Path) -> None:
         if "background_tasks" in found:
@@ -219,12 +194,12 @@ class Hooks(Asks):
         self.display_index = max(index, before)
         return index <= before
 
-    def settle_text(self, name: str, found: Object) -> None:
+    def settle_text(self, shown: str, name: str, found: Object) -> None:
         """A text is whole once something follows it. The text of a failure is told as that, not as an answer."""
-        shown, self.shown = self.shown, ""
-        if not shown or (name == "MessageDisplay" and text_of(found, "message_id") == shown):
-            self.shown = shown
-        elif name == "StopFailure" and not self.stream:
+        if name == "MessageDisplay" and text_of(found, "message_id") == shown:
+            return
+        self.shown = ""
+        if name == "StopFailure" and not self.stream:
             self.book.message_dropped(shown)
         else:
             self.book.message_done(shown)
@@ -337,3 +312,33 @@ class Hooks(Asks):
 
     def on_hook_task_completed(self, found: Object, _: Path) -> None:
         self.todo_is(text_of(found, "task_id"), text_of(found, "task_subject"), "completed")
+
+
+#: event → the method that reads it
+_HOOKS: dict[str, Handler] = {
+    "SubagentStart": Hooks.on_hook_subagent_start,
+    "SubagentStop": Hooks.on_hook_subagent_stop,
+    "PreToolUse": Hooks.on_hook_pre_tool_use,
+    "PostToolUse": Hooks.on_hook_post_tool_use,
+    "PostToolUseFailure": Hooks.on_hook_post_tool_use_failure,
+    "PostToolBatch": Hooks.on_hook_post_tool_batch,
+    "PermissionRequest": Hooks.on_hook_permission_request,
+    "PermissionDenied": Hooks.on_hook_permission_denied,
+    "Elicitation": Hooks.on_hook_elicitation,
+    "ElicitationResult": Hooks.on_hook_elicitation_result,
+    "SessionStart": Hooks.on_hook_session_start,
+    "SessionEnd": Hooks.on_hook_session_end,
+    "UserPromptSubmit": Hooks.on_hook_user_prompt_submit,
+    "Stop": Hooks.on_hook_stop,
+    "StopFailure": Hooks.on_hook_stop_failure,
+    "PreCompact": Hooks.on_hook_pre_compact,
+    "PostCompact": Hooks.on_hook_post_compact,
+    "PostModelSwitch": Hooks.on_hook_post_model_switch,
+    "Notification": Hooks.on_hook_notification,
+    "MessageDisplay": Hooks.on_hook_message_display,
+    "TaskCreated": Hooks.on_hook_task_created,
+    "TaskCompleted": Hooks.on_hook_task_completed,
+    # not Claude Code's own: what a forwarder of ours saw besides
+    "Interrupt": Hooks.on_hook_interrupt,
+    "permission_decision": Hooks.on_hook_permission_decision,
+}

@@ -13,18 +13,7 @@ from quarterdeck.harness.claude.hooks import Hooks
 class Replies(Hooks):
     """What was answered, by the event that was answered."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.replies: dict[str, Callable[[str, Object], None]] = {
-            "PermissionRequest": self.reply_permission_request,
-            "PreToolUse": self.reply_pre_tool_use,
-            "Elicitation": self.reply_elicitation,
-            "Stop": self.reply_stop,
-            "UserPromptSubmit": self.reply_user_prompt_submit,
-            "PreCompact": self.reply_pre_compact,
-        }
-        self.readers["hook.reply"] = self.read_reply
-        self.readers["hook.disconnect"] = self.read_disconnect
+    __slots__ = ()
 
     def read_reply(self, data: Json) -> bool:
         found = object_of(data)
@@ -39,9 +28,9 @@ class Replies(Hooks):
         title = text_of(object_of(answer, "hookSpecificOutput"), "sessionTitle")
         if title:
             self.book.write(ev.TitleGenerated(title=title))
-        reader = self.replies.get(event)
+        reader = _REPLIES.get(event)
         if reader is not None:
-            reader(ref, answer)
+            reader(self, ref, answer)
 
     def reply_permission_request(self, call_id: str, answer: Object) -> None:
         decision = object_of(answer, "hookSpecificOutput", "decision")
@@ -118,3 +107,14 @@ class Replies(Hooks):
             if event in ("PermissionRequest", "Elicitation") and ref not in self.requests.values():
                 self.withdraws(ref)
         return bool(event)
+
+
+#: What we answered, by the event.
+_REPLIES: dict[str, Callable[[Replies, str, Object], None]] = {
+    "PermissionRequest": Replies.reply_permission_request,
+    "PreToolUse": Replies.reply_pre_tool_use,
+    "Elicitation": Replies.reply_elicitation,
+    "Stop": Replies.reply_stop,
+    "UserPromptSubmit": Replies.reply_user_prompt_submit,
+    "PreCompact": Replies.reply_pre_compact,
+}

@@ -15,32 +15,23 @@ from quarterdeck.harness.claude.failing import kind_of, moment, resets_in
 from quarterdeck.harness.claude.spending import Spending
 from quarterdeck.kernel.view import View
 
-_SYSTEM = (
-    "init",
-    "status",
-    "api_retry",
-    "compact_boundary",
-    "microcompact_boundary",
-    "hook_started",
-    "hook_response",
-    "session_state_changed",
-    "permission_denied",
-    "informational",
-    "local_command_output",
-    "task_started",
-    "task_updated",
-    "task_notification",
-    "background_tasks_changed",
-)
-
 
 class Results(Control):
     """The frame of a turn."""
 
+    __slots__ = (
+        "asked_before",
+        "failure",
+        "hook_calls",
+        "lifecycle",
+        "resets_at",
+        "spending",
+        "stop_reason",
+    )
+
     def __init__(self) -> None:
         self.spending = Spending()
         super().__init__()
-        self.systems: dict[str, Callable[[Object], None]] = {name: getattr(self, f"system_{name}") for name in _SYSTEM}
 
     def new_process(self) -> None:
         super().new_process()
@@ -127,10 +118,10 @@ class Results(Control):
 
     def read_system(self, found: Object) -> bool:
         name = text_of(found, "subtype")
-        reader = self.systems.get(name)
+        reader = _SYSTEM.get(name)
         if reader is None:
             return name in tables.QUIET_SYSTEM
-        reader(found)
+        reader(self, found)
         return True
 
     def system_init(self, found: Object) -> None:
@@ -281,3 +272,23 @@ class Results(Control):
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return
         self.replied(text_of(found, "hook_event"), call_id, answer)
+
+
+#: Lines of type `system`, by their subtype.
+_SYSTEM: dict[str, Callable[[Results, Object], None]] = {
+    "init": Results.system_init,
+    "status": Results.system_status,
+    "api_retry": Results.system_api_retry,
+    "compact_boundary": Results.system_compact_boundary,
+    "microcompact_boundary": Results.system_microcompact_boundary,
+    "hook_started": Results.system_hook_started,
+    "hook_response": Results.system_hook_response,
+    "session_state_changed": Results.system_session_state_changed,
+    "permission_denied": Results.system_permission_denied,
+    "informational": Results.system_informational,
+    "local_command_output": Results.system_local_command_output,
+    "task_started": Results.system_task_started,
+    "task_updated": Results.system_task_updated,
+    "task_notification": Results.system_task_notification,
+    "background_tasks_changed": Results.system_background_tasks_changed,
+}

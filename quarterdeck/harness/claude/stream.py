@@ -19,7 +19,7 @@ from quarterdeck.harness.claude.control import content_of
 from quarterdeck.harness.claude.results import Results
 from quarterdeck.harness.claude.spending import Share
 
-Reader: TypeAlias = Callable[[Object], bool]
+Reader: TypeAlias = Callable[["Stream", Object], bool]
 _MESSAGES_KEPT = 64
 #: Replies that end a turn, unless a hook objects.
 _LAST_WORDS = frozenset({"end_turn", "stop_sequence", "max_tokens", "refusal"})
@@ -30,36 +30,7 @@ LINGERS_S = 1.0
 class Stream(Results):
     """Replies, calls and their results."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: dict[str, Reader] = {
-            "system": self.read_system,
-            "stream_event": self.stream_event,
-            "assistant": self.assistant,
-            "user": self.user,
-            "result": self.result,
-            "control_request": self.control_request,
-            "control_response": self.control_response,
-            "control_cancel_request": self.control_cancel_request,
-            "command_lifecycle": self.command_lifecycle,
-            "conversation_reset": self.conversation_reset,
-            "tool_progress": self.tool_progress,
-            "rate_limit_event": self.rate_limit_event,
-            **dict.fromkeys(tables.QUIET_LINES, quiet),
-        }
-        self.parts: dict[str, Reader] = {
-            "message_start": self.message_start,
-            "content_block_start": self.content_block_start,
-            "content_block_delta": self.content_block_delta,
-            "message_delta": self.message_delta,
-            "message_stop": self.message_stop,
-            **dict.fromkeys(tables.QUIET_EVENTS, quiet),
-        }
-        self.deltas: dict[str, Callable[[Object, int, Path], None]] = {
-            "text_delta": self.text_delta,
-            "thinking_delta": self.thinking_delta,
-        }
-        self.readers["stdout"] = self.read_stdout
+    __slots__ = ("blocks", "streaming")
 
     def new_process(self) -> None:
         super().new_process()
@@ -73,20 +44,20 @@ class Stream(Results):
             return True
         found = cast(Object, data)
         kind = found.get("type")
-        reader = self.lines.get(kind) if isinstance(kind, str) else None
+        reader = _LINES.get(kind) if isinstance(kind, str) else None
         if reader is None:
             return "raw" in found
         if self.gone:
             return True
-        return reader(found)
+        return reader(self, found)
 
     # --- replies in pieces
 
     def stream_event(self, found: Object) -> bool:
         event = found.get("event")
         kind = cast(Object, event).get("type") if isinstance(event, dict) else None
-        reader = self.parts.get(kind) if isinstance(kind, str) else None
-        return reader is not None and reader(found)
+        reader = _PARTS.get(kind) if isinstance(kind, str) else None
+        return reader is not None and reader(self, found)
 
     def message_start(self, found: Object) -> bool:
         message = object_of(found, "event", "message")
@@ -128,13 +99,13 @@ class Stream(Results):
             return True
         piece = cast(Object, delta)
         kind = piece.get("type")
-        reader = self.deltas.get(kind) if isinstance(kind, str) else None
+        reader = _DELTAS.get(kind) if isinstance(kind, str) else None
         if reader is None:
             return isinstance(kind, str) and kind in tables.QUIET_DELTAS
         path: Path = ()
         if found.get("parent_tool_use_id") or found.get("agent_id"):
             path = self.path_in(found)
-        reader(piece, index, path)
+        reader(self, piece, index, path)
         return True
 
     def text_delta(self, piece: Object, index: int, path: Path) -> None:
@@ -283,6 +254,37 @@ class Stream(Results):
         return True
 
 
-def quiet(_: Object) -> bool:
+def quiet(_: Stream, _found: Object) -> bool:
     """A line that is known and says nothing about the state."""
     return True
+
+
+#: Lines of stdout, by their type.
+_LINES: dict[str, Reader] = {
+    "system": Stream.read_system,
+    "stream_event": Stream.stream_event,
+    "assistant": Stream.assistant,
+    "user": Stream.user,
+    "result": Stream.result,
+    "control_request": Stream.control_request,
+    "control_response": Stream.control_response,
+    "control_cancel_request": Stream.control_cancel_request,
+    "command_lifecycle": Stream.command_lifecycle,
+    "conversation_reset": Stream.conversation_reset,
+    "tool_progress": Stream.tool_progress,
+    "rate_limit_event": Stream.rate_limit_event,
+    **dict.fromkeys(tables.QUIET_LINES, quiet),
+}
+#: Pieces of a reply, by their type.
+_PARTS: dict[str, Reader] = {
+    "message_start": Stream.message_start,
+    "content_block_start": Stream.content_block_start,
+    "content_block_delta": Stream.content_block_delta,
+    "message_delta": Stream.message_delta,
+    "message_stop": Stream.message_stop,
+    **dict.fromkeys(tables.QUIET_EVENTS, quiet),
+}
+_DELTAS: dict[str, Callable[[Stream, Object, int, Path], None]] = {
+    "text_delta": Stream.text_delta,
+    "thinking_delta": Stream.thinking_delta,
+}

@@ -11,7 +11,7 @@ import msgspec
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json, TokenUsage
-from quarterdeck.harness.base import Object, ignored, object_of, text_of
+from quarterdeck.harness.base import BookTranslator, Object, ignored, object_of, text_of
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.spending import tokens_of
 from quarterdeck.harness.claude.stream import Stream
@@ -29,13 +29,7 @@ def claude() -> Claude:
 class Claude(Stream):
     """Everything that is known of one session of Claude Code."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.readers["file"] = self.read_file
-        self.readers["notify"] = self.read_notify
-        self.readers["otlp.log"] = self.read_otlp
-        self.readers |= dict.fromkeys(("otlp.metric", "otlp.span"), ignored)
-        self.readers["stderr"] = self.read_stderr
+    __slots__ = ("dialog_left", "last_words", "status", "title", "waits_for")
 
     def new_process(self) -> None:
         super().new_process()
@@ -91,10 +85,10 @@ class Claude(Stream):
 
     def watch_silence(self) -> None:
         """A hook may be newer than the file: look again later. And where there is a file, silence means nothing."""
-        if "settled" in self.timers:
-            self.set_timer("settled", FILE_LAG_S)
         if not self.status:
-            super().watch_silence()
+            Stream.watch_silence(self)
+        elif "settled" in self.timers:
+            self.set_timer("settled", FILE_LAG_S)
 
     def told_title(self, title: str) -> None:
         if title and title != self.title:
@@ -130,7 +124,7 @@ class Claude(Stream):
     def read_notify(self, data: Json) -> bool:
         """A notification may be forwarded as the hook that it is."""
         found = object_of(data)
-        return self.hook(found) if "hook_event_name" in found else bool(found)
+        return self.read_hook(found) if "hook_event_name" in found else bool(found)
 
     # --- the process
 
@@ -148,6 +142,20 @@ class Claude(Stream):
             self.book.notice(self.last_words, "error", "stderr")
         self.gone = True
         super().on_exit(code, signal)
+
+    readers = BookTranslator.readers | {
+        "stdout": Stream.read_stdout,
+        "stdin": Stream.read_stdin,
+        "stderr": read_stderr,
+        "hook": Stream.read_hook,
+        "hook.reply": Stream.read_reply,
+        "hook.disconnect": Stream.read_disconnect,
+        "file": read_file,
+        "notify": read_notify,
+        "otlp.log": read_otlp,
+        "otlp.metric": ignored,
+        "otlp.span": ignored,
+    }
 
 
 def content_in(data: Json) -> Object:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from quarterdeck import events as ev
-from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, int_of, list_of, object_of, part_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.asks import Asks
 from quarterdeck.harness.codex.desk import Desk
@@ -18,7 +18,7 @@ from quarterdeck.harness.codex.ignored import NOTIFICATIONS
 from quarterdeck.harness.codex.items import Items, history_of, words_of
 from quarterdeck.harness.codex.threads import Thread, Threads
 
-_Reader: TypeAlias = Callable[[Object], None]
+_Reader: TypeAlias = Callable[["AppServer", Object], None]
 _OPENERS = frozenset({"thread/start", "thread/resume", "thread/fork"})
 
 
@@ -34,45 +34,6 @@ class AppServer:
         self.version = ""
         #: our requests that are not answered yet
         self.pending: dict[int | str, tuple[str, Object]] = {}
-        items, threads = self.items, self.threads
-        self.notifications: dict[str, _Reader] = {
-            "item/agentMessage/delta": items.message_delta,
-            "item/plan/delta": items.message_delta,
-            "item/reasoning/summaryTextDelta": items.summary_delta,
-            "item/reasoning/textDelta": items.reasoning_delta,
-            "item/commandExecution/outputDelta": items.output_delta,
-            "item/fileChange/outputDelta": items.output_delta,
-            "item/mcpToolCall/progress": items.progress,
-            "thread/started": self.thread_started,
-            "thread/status/changed": self.status_changed,
-            "thread/closed": self.thread_closed,
-            "thread/deleted": self.thread_closed,
-            "thread/name/updated": self.thread_named,
-            "thread/settings/updated": self.settings_updated,
-            "thread/tokenUsage/updated": threads.token_usage,
-            "thread/compacted": items.compacted,
-            "account/rateLimits/updated": threads.rate_limits,
-            "turn/started": self.turn_started,
-            "turn/completed": self.turn_completed,
-            "turn/plan/updated": items.plan_updated,
-            "turn/diff/updated": items.diff_updated,
-            "serverRequest/resolved": self.asks.resolved,
-            "error": self.error,
-            "model/rerouted": self.model_rerouted,
-            "mcpServer/startupStatus/updated": self.mcp_startup,
-            "warning": self.warning,
-            "guardianWarning": self.warning,
-            "configWarning": self.warning,
-        }
-        self.results: dict[str, Callable[[Object, Object], None]] = {
-            "initialize": self.initialized,
-            "thread/start": self.opened,
-            "thread/resume": self.opened,
-            "thread/fork": self.opened,
-            "turn/start": self.turn_accepted,
-            "thread/backgroundTerminals/clean": self.terminals_cleaned,
-            "thread/backgroundTerminals/terminate": self.terminals_cleaned,
-        }
 
     def reset(self) -> None:
         """Another process: nothing of the old connection is left."""
@@ -88,10 +49,10 @@ class AppServer:
         if not isinstance(method, str):
             self.response(found)
             return True
-        params = object_of(found, "params")
-        reader = self.notifications.get(method)
+        params = part_of(found, "params")
+        reader = _NOTIFICATIONS.get(method)
         if reader is not None:
-            reader(params)
+            reader(self, params)
             return True
         if method == "item/started":
             return self.items.started(params)
@@ -104,16 +65,16 @@ class AppServer:
     def response(self, found: Object) -> None:
         """The server answers a request of ours."""
         method, params = self._asked(found)
-        result = object_of(found, "result")
+        result = part_of(found, "result")
         if method in _OPENERS and self.threads.opening:
             self.threads.opening -= 1
-        error = object_of(found, "error")
+        error = part_of(found, "error")
         if error:
             self.refused(found.get("id"), method, params, error)
             return
-        reader = self.results.get(method or _guessed(result))
+        reader = _RESULTS.get(method or _guessed(result))
         if reader is not None:
-            reader(params, result)
+            reader(self, params, result)
 
     def _asked(self, found: Object) -> tuple[str, Object]:
         request_id = found.get("id")
@@ -152,7 +113,7 @@ class AppServer:
 
     def _where_it_stands(self, thread: Thread, found: Object, fresh: bool) -> None:
         """A resumed thread may be at work; else what we thought open is over, and its history is read back."""
-        status = object_of(found, "status")
+        status = part_of(found, "status")
         kind, turns = text_of(status, "type"), list_of(found, "turns")
         last = object_of(turns[-1]) if turns else {}
         if kind == "active":
@@ -211,7 +172,7 @@ class AppServer:
             return
         found = object_of(params, "threadSettings")
         sandbox = found.get("sandboxPolicy") or found.get("sandbox")
-        mode = text_of(object_of(found, "collaborationMode"), "mode")
+        mode = text_of(part_of(found, "collaborationMode"), "mode")
         self.desk.note_settings(
             mode=names.mode_of(found.get("approvalPolicy"), sandbox, mode),
             thinking=text_of(found, "effort", "reasoningEffort"),
@@ -269,7 +230,7 @@ class AppServer:
         if not isinstance(method, str):
             self.asks.reply(request_id, found)
             return "result" in found or "error" in found
-        params = object_of(found, "params")
+        params = part_of(found, "params")
         if method == "initialize":
             self.reconnected()
         elif method in _OPENERS:
@@ -316,3 +277,45 @@ def retry_in(message: str) -> tuple[int, str]:
     count, _, rest = message.partition("...")[2].strip().partition(" ")
     attempt = int_of({"n": count.partition("/")[0]}, "n")
     return attempt or 1, rest.strip().removeprefix("(").removesuffix(")") or message
+
+
+#: What the server tells, by its method.
+_NOTIFICATIONS: dict[str, _Reader] = {
+    "item/agentMessage/delta": lambda app, params: app.items.message_delta(params),
+    "item/plan/delta": lambda app, params: app.items.message_delta(params),
+    "item/reasoning/summaryTextDelta": lambda app, params: app.items.summary_delta(params),
+    "item/reasoning/textDelta": lambda app, params: app.items.reasoning_delta(params),
+    "item/commandExecution/outputDelta": lambda app, params: app.items.output_delta(params),
+    "item/fileChange/outputDelta": lambda app, params: app.items.output_delta(params),
+    "item/mcpToolCall/progress": lambda app, params: app.items.progress(params),
+    "thread/started": AppServer.thread_started,
+    "thread/status/changed": AppServer.status_changed,
+    "thread/closed": AppServer.thread_closed,
+    "thread/deleted": AppServer.thread_closed,
+    "thread/name/updated": AppServer.thread_named,
+    "thread/settings/updated": AppServer.settings_updated,
+    "thread/tokenUsage/updated": lambda app, params: app.threads.token_usage(params),
+    "thread/compacted": lambda app, params: app.items.compacted(params),
+    "account/rateLimits/updated": lambda app, params: app.threads.rate_limits(params),
+    "turn/started": AppServer.turn_started,
+    "turn/completed": AppServer.turn_completed,
+    "turn/plan/updated": lambda app, params: app.items.plan_updated(params),
+    "turn/diff/updated": lambda app, params: app.items.diff_updated(params),
+    "serverRequest/resolved": lambda app, params: app.asks.resolved(params),
+    "error": AppServer.error,
+    "model/rerouted": AppServer.model_rerouted,
+    "mcpServer/startupStatus/updated": AppServer.mcp_startup,
+    "warning": AppServer.warning,
+    "guardianWarning": AppServer.warning,
+    "configWarning": AppServer.warning,
+}
+#: What it answers, by our method.
+_RESULTS: dict[str, Callable[[AppServer, Object, Object], None]] = {
+    "initialize": AppServer.initialized,
+    "thread/start": AppServer.opened,
+    "thread/resume": AppServer.opened,
+    "thread/fork": AppServer.opened,
+    "turn/start": AppServer.turn_accepted,
+    "thread/backgroundTerminals/clean": AppServer.terminals_cleaned,
+    "thread/backgroundTerminals/terminate": AppServer.terminals_cleaned,
+}

@@ -43,15 +43,6 @@ class Asks:
         self.desk = threads.desk
         self.book = threads.book
         self.open: dict[RequestId, Asked] = {}
-        self.readers: dict[str, Callable[[RequestId, Thread, Object], Asked | None]] = {
-            "item/commandExecution/requestApproval": self.command_approval,
-            "item/fileChange/requestApproval": self.patch_approval,
-            "item/permissions/requestApproval": self.permissions_approval,
-            "item/tool/requestUserInput": self.user_input,
-            "mcpServer/elicitation/request": self.elicitation,
-            "execCommandApproval": self.command_approval,
-            "applyPatchApproval": self.patch_approval,
-        }
 
     def reset(self) -> None:
         """Another connection: what the old one asked is asked again under other ids."""
@@ -59,12 +50,12 @@ class Asks:
 
     def request(self, method: str, request_id: Any, params: Object) -> bool:
         """The server asks something."""
-        reader = self.readers.get(method)
+        reader = _READERS.get(method)
         if reader is None:
             return method in REQUESTS
         thread = self.threads.heard(params)
         if thread is not None and isinstance(request_id, int | str) and not self.book.exited:
-            asked = reader(request_id, thread, params)
+            asked = reader(self, request_id, thread, params)
             if asked is not None:
                 self.open[request_id] = asked
         return True
@@ -253,3 +244,15 @@ def _dialog_of(fields: dict[str, Object]) -> tuple[_Method, tuple[Option, ...]]:
     if len(fields) == 1 and text_of(one, "type") == "boolean":
         return "confirm", ()
     return "input" if len(fields) == 1 else "editor", ()
+
+
+#: Requests of the server by their method.
+_READERS: dict[str, Callable[[Asks, RequestId, Thread, Object], Asked | None]] = {
+    "item/commandExecution/requestApproval": Asks.command_approval,
+    "item/fileChange/requestApproval": Asks.patch_approval,
+    "item/permissions/requestApproval": Asks.permissions_approval,
+    "item/tool/requestUserInput": Asks.user_input,
+    "mcpServer/elicitation/request": Asks.elicitation,
+    "execCommandApproval": Asks.command_approval,
+    "applyPatchApproval": Asks.patch_approval,
+}

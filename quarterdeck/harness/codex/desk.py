@@ -23,6 +23,9 @@ LATE_S = 1.2
 #: How much is remembered to recognise what another source tells again.
 _REMEMBERED = 512
 
+#: Deadlines that mean nothing once the turn is over.
+_TURN_TIMERS = ("idle", "unseen", "quiet", "watchdog", "give_up", "question")
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -60,6 +63,26 @@ def difference(now: Counts, before: Counts) -> Counts | None:
 
 class Desk(BookTranslator):
     """The shared half of the translator. The sources' readers hold it and write through its book."""
+
+    __slots__ = (
+        "_ended_calls",
+        "_seen_prompts",
+        "_settings",
+        "_told_notices",
+        "_told_prompts",
+        "_told_texts",
+        "_usages",
+        "children",
+        "hooks_lead",
+        "hooks_seen",
+        "in_request",
+        "lead",
+        "model",
+        "over",
+        "own",
+        "suppressed_until",
+        "told_at",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,10 +122,12 @@ class Desk(BookTranslator):
                 self.children[task.id] = (task.id,)
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
-        self.is_server = self.lead == "app"
         super().on_exit(code, signal)
         self.told_at = self.now
         self.suppressed_until = self.now + LATE_S
+
+    def is_server(self) -> bool:
+        return self.lead == "app"
 
     def follow(self, lead: Lead) -> None:
         """A stream of the agent itself is here: the guesses of weaker sources are off."""
@@ -117,7 +142,8 @@ class Desk(BookTranslator):
         """The session is this thread's. Said once for each thread, and again when it comes back to life."""
         book = self.book
         if thread_id == self.own and book.ready_seen and not book.exited:
-            self.note_settings(model=model)
+            if model and model != self._settings.get("model"):
+                self.note_settings(model=model)
             return
         self.over.pop(thread_id, None)
         self.own, self.model = thread_id, model or self.model
@@ -130,13 +156,15 @@ class Desk(BookTranslator):
 
     def note_settings(self, mode: str | None = None, thinking: str = "", model: str = "") -> None:
         """Settings, told when they are other ones than before."""
-        told = {"mode": mode, "thinking": thinking, "model": model}
-        fresh = {name: value for name, value in told.items() if value and self._settings.get(name) != value}
-        if fresh:
-            self._settings |= fresh
+        known = self._settings.get
+        mode = mode if mode and mode != known("mode") else None
+        effort = thinking if thinking and thinking != known("thinking") else None
+        name = model if model and model != known("model") else None
+        if mode or effort or name:
+            fresh = {"mode": mode, "thinking": effort, "model": name}
+            self._settings |= {setting: value for setting, value in fresh.items() if value}
             self.model = self._settings.get("model", "")
-            get = fresh.get
-            self.book.write(ev.SettingChanged(mode=get("mode"), thinking=get("thinking"), model=get("model")))
+            self.book.write(ev.SettingChanged(mode=mode, thinking=effort, model=name))
 
     # --- nothing twice
 
@@ -199,7 +227,7 @@ class Desk(BookTranslator):
 
     def turn_over(self, suppress_s: float = LATE_S) -> None:
         """The turn is over for sure; what is still on its way does not begin another one."""
-        for name in ("idle", "unseen", "quiet", "watchdog", "give_up", "question"):
+        for name in _TURN_TIMERS if self.timers else ():
             self.clear_timer(name)
         self.book.signal("live")
         self.told_at = self.now

@@ -19,7 +19,7 @@ from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.todos import todos_in
 from quarterdeck.kernel.view import View
 
-_Reader: TypeAlias = Callable[[str, Object], None]
+_Reader: TypeAlias = Callable[["Exec", str, Object], None]
 _RETRY = "Reconnecting"
 
 
@@ -34,24 +34,6 @@ class Exec:
         #: running sums of tokens by thread; None when the sum began before we looked
         self._totals: dict[str, Counts | None] = {}
         self._request_due = False
-        self.lines: dict[str, Callable[[Object], bool | None]] = {
-            "thread.started": self.thread_started,
-            "turn.started": self.turn_started,
-            "turn.completed": self.turn_completed,
-            "turn.failed": self.turn_failed,
-            "item.started": self.item_started,
-            "item.updated": self.item_updated,
-            "item.completed": self.item_completed,
-            "item.plan.delta": self.plan_delta,
-            "error": self.error,
-        }
-        self.items: dict[str, _Reader] = {
-            "agent_message": self.message,
-            "reasoning": self.reasoning,
-            "plan": self.plan,
-            "todo_list": self.todo_list,
-            "error": self.warning,
-        }
 
     def restore(self, view: View) -> None:
         """Ids go on from where they are, and the sum of tokens too: on resume it counts the whole thread."""
@@ -67,8 +49,8 @@ class Exec:
         self._resumes = "resume" in list_of(data, "argv")
 
     def read(self, found: Object) -> bool:
-        reader = self.lines.get(text_of(found, "type"))
-        return reader is not None and reader(found) is not False
+        reader = _LINES.get(text_of(found, "type"))
+        return reader is not None and reader(self, found) is not False
 
     def _name(self, item_id: str) -> str:
         """`item_3` comes again in the next process."""
@@ -130,7 +112,7 @@ class Exec:
         elif shape is not None:
             output = names.call_result(item, shape)
             self.book.output_so_far(self._name(text_of(item, "id")), output if isinstance(output, str) else "")
-        return shape is not None or kind in self.items
+        return shape is not None or kind in _ITEMS
 
     def item_completed(self, found: Object) -> bool:
         item = object_of(found, "item")
@@ -139,9 +121,9 @@ class Exec:
         if shape is not None:
             self._call_completed(name, item, shape)
             return True
-        reader = self.items.get(kind)
+        reader = _ITEMS.get(kind)
         if reader is not None:
-            reader(name, item)
+            reader(self, name, item)
         return reader is not None
 
     def _call_completed(self, name: str, item: Object, shape: names.Shape) -> None:
@@ -188,3 +170,27 @@ class Exec:
     def warning(self, _name: str, item: Object) -> None:
         """An error that stops nothing."""
         self.desk.notice_once(text_of(item, "message"))
+
+
+#: Lines by their type.
+_LINES: dict[str, Callable[[Exec, Object], bool | None]] = {
+    "thread.started": Exec.thread_started,
+    "turn.started": Exec.turn_started,
+    "turn.completed": Exec.turn_completed,
+    "turn.failed": Exec.turn_failed,
+    "item.started": Exec.item_started,
+    "item.updated": Exec.item_updated,
+    "item.completed": Exec.item_completed,
+    "item.plan.delta": Exec.plan_delta,
+    "error": Exec.error,
+}
+
+
+#: Items by their type.
+_ITEMS: dict[str, _Reader] = {
+    "agent_message": Exec.message,
+    "reasoning": Exec.reasoning,
+    "plan": Exec.plan,
+    "todo_list": Exec.todo_list,
+    "error": Exec.warning,
+}

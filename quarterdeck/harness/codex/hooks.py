@@ -25,7 +25,7 @@ from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.desk import SUPPRESSION_S, Desk, counts_in, remember
 from quarterdeck.harness.failures import failure_kind
 
-_Reader: TypeAlias = Callable[[Object, Path], None]
+_Reader: TypeAlias = Callable[["Hooks", Object, Path], None]
 
 #: A question in default mode fails at once; in plan mode it waits. No hook says which, but the next one comes soon.
 QUESTION_S = 1.0
@@ -62,31 +62,6 @@ class Hooks:
         self._question: tuple[str, Object] | None = None
         #: turns that are over, and whether all their requests were seen to end
         self._over: dict[str, bool] = {}
-        self.readers: dict[str, _Reader] = {
-            "SessionStart": self.session_start,
-            "UserPromptSubmit": self.user_prompt_submit,
-            "PreModelRequest": self.pre_model_request,
-            "PostModelRequest": self.post_model_request,
-            "PreToolUse": self.pre_tool_use,
-            "PostToolUse": self.post_tool_use,
-            "PermissionRequest": self.permission_request,
-            "PreCompact": self.pre_compact,
-            "PostCompact": self.post_compact,
-            "SubagentStart": self.subagent_start,
-            "SubagentStop": self.subagent_stop,
-            "Stop": self.stop,
-            "Interrupt": self.interrupt,
-            "SessionEnd": self.session_end,
-        }
-        #: what a hook adds to a stream of the agent itself
-        self.additions: dict[tuple[str, str], _Reader] = {
-            ("app", "PostToolUse"): self.add_call,
-            ("app", "Interrupt"): self.interrupt_unanswered,
-            ("app", "SessionEnd"): self.session_end,
-            ("exec", "UserPromptSubmit"): self.add_prompt,
-            ("exec", "Interrupt"): self.interrupt,
-            ("exec", "SessionEnd"): self.session_end,
-        }
 
     def reset(self) -> None:
         """Another process."""
@@ -104,30 +79,32 @@ class Hooks:
     def read(self, data: Json) -> bool:
         found = object_of(data)
         name = text_of(found, "hook_event_name")
-        reader = self.readers.get(name)
+        reader = _READERS.get(name)
         session = text_of(found, "session_id")
         if reader is None or not session:
             return reader is not None
         desk = self.desk
         if desk.lead:
-            addition = self.additions.get((desk.lead, name))
+            addition = _ADDITIONS.get((desk.lead, name))
             if addition is not None and session == desk.own:
-                addition(found, self._path(found))
+                addition(self, found, self._path(found))
         elif session == (desk.own or session) and (session not in desk.over or name in _BEGINNINGS):
             self._read(reader, found, session)
         return True
 
     def _read(self, reader: _Reader, found: Object, session: str) -> None:
-        turn = text_of(found, "turn_id")
-        goes_on = reader == self.pre_model_request and self._over.pop(turn, False)
+        desk, turn = self.desk, text_of(found, "turn_id")
+        goes_on = reader is Hooks.pre_model_request and self._over.pop(turn, False)
         late = turn in self._over and not goes_on
-        self.desk.hooks_seen, self.desk.told_at = True, self.desk.now
-        if not late and reader not in (self.session_end, self.post_tool_use, self.subagent_stop):
-            self.desk.bind(session, text_of(found, "model"))
-            self.desk.note_settings(mode=names.hook_mode(text_of(found, "permission_mode")))
-        if not late or reader in (self.post_tool_use, self.subagent_stop):
+        desk.hooks_seen, desk.told_at = True, desk.now
+        if not late and reader not in _UNBINDING:
+            desk.bind(session, text_of(found, "model"))
+            mode = names.hook_mode(text_of(found, "permission_mode"))
+            if mode:
+                desk.note_settings(mode=mode)
+        if not late or reader in _LATE:
             self.book.signal("live")
-            reader(found, self._path(found))
+            reader(self, found, self._path(found) if "agent_id" in found else ())
 
     def _path(self, found: Object) -> Path:
         """A sub-agent's hooks carry its parent's session and its own agent id."""
@@ -186,7 +163,7 @@ class Hooks:
         self.failure = None
         self.desk.clear_timer("give_up")
         self._requests += 1
-        if any(self._requests <= count for count in self._since.values()):
+        if self._since and self._requests <= max(self._since.values()):
             return  # an asynchronous hook that comes after the call, or the approval, that it was before
         self._calls_over()
         self._question = None
@@ -197,7 +174,7 @@ class Hooks:
 
     def _calls_over(self) -> None:
         """The model is asked again, so no call is waited for. One without an end was refused, or left running behind."""
-        asked = {gate.call_id for gate in self.book.gates.values()}
+        asked = {gate.call_id for gate in self.book.gates.values()} if self.book.gates else ()
         for name, call in list(self.book.calls.items()):
             if call.path or name in self.book.background:
                 continue
@@ -405,3 +382,38 @@ class Hooks:
             self.book.leave(path)
             self.book.background_end(path[0], True)
             self.book.write(ev.SubagentEnd(child_sid=path[0], result=text_of(found, "last_assistant_message")))
+
+
+#: Hooks by their event.
+_READERS: dict[str, _Reader] = {
+    "SessionStart": Hooks.session_start,
+    "UserPromptSubmit": Hooks.user_prompt_submit,
+    "PreModelRequest": Hooks.pre_model_request,
+    "PostModelRequest": Hooks.post_model_request,
+    "PreToolUse": Hooks.pre_tool_use,
+    "PostToolUse": Hooks.post_tool_use,
+    "PermissionRequest": Hooks.permission_request,
+    "PreCompact": Hooks.pre_compact,
+    "PostCompact": Hooks.post_compact,
+    "SubagentStart": Hooks.subagent_start,
+    "SubagentStop": Hooks.subagent_stop,
+    "Stop": Hooks.stop,
+    "Interrupt": Hooks.interrupt,
+    "SessionEnd": Hooks.session_end,
+}
+
+
+#: What a hook adds to a stream of the agent itself.
+_ADDITIONS: dict[tuple[str, str], _Reader] = {
+    ("app", "PostToolUse"): Hooks.add_call,
+    ("app", "Interrupt"): Hooks.interrupt_unanswered,
+    ("app", "SessionEnd"): Hooks.session_end,
+    ("exec", "UserPromptSubmit"): Hooks.add_prompt,
+    ("exec", "Interrupt"): Hooks.interrupt,
+    ("exec", "SessionEnd"): Hooks.session_end,
+}
+
+#: Hooks that are read though their turn is over.
+_LATE = frozenset({Hooks.post_tool_use, Hooks.subagent_stop})
+#: Hooks that do not say whose session this is.
+_UNBINDING = _LATE | {Hooks.session_end}

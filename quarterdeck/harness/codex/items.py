@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 
 from quarterdeck import events as ev
 from quarterdeck.events import Block, HistoryMessage, Image, Plan
-from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, int_of, list_of, object_of, part_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.threads import Thread, Threads
 from quarterdeck.harness.todos import todos_in
 
-_Reader: TypeAlias = Callable[[Thread, Object], None]
+_Reader: TypeAlias = Callable[["Items", Thread, Object], None]
 #: Raw reasoning is numbered apart from its summary.
 _RAW = 1000
 
@@ -54,28 +54,6 @@ class Items:
         self.desk = threads.desk
         self.book = threads.book
         self._changes: dict[str, tuple[int, int]] = {}
-        self.started_readers: dict[str, _Reader] = {
-            "userMessage": self.user_message,
-            "hookPrompt": self.hook_prompt,
-            "agentMessage": self.message_started,
-            "plan": self.message_started,
-            "reasoning": self.reasoning_started,
-            "contextCompaction": self.compaction_started,
-            "subAgentActivity": self.sub_agent_activity,
-            "enteredReviewMode": self.review_entered,
-            "exitedReviewMode": self.nothing,
-        }
-        self.completed_readers: dict[str, _Reader] = {
-            "userMessage": self.user_message,
-            "hookPrompt": self.nothing,
-            "agentMessage": self.message_completed,
-            "plan": self.plan_completed,
-            "reasoning": self.reasoning_completed,
-            "contextCompaction": self.compaction_completed,
-            "subAgentActivity": self.sub_agent_activity,
-            "enteredReviewMode": self.nothing,
-            "exitedReviewMode": self.review_exited,
-        }
         self._prompts: dict[str, None] = {}
 
     def reset(self) -> None:
@@ -83,18 +61,18 @@ class Items:
         self._prompts.clear()
 
     def started(self, params: Object) -> bool:
-        return self._read(params, self.started_readers, self.call_started)
+        return self._read(params, _STARTED, Items.call_started)
 
     def completed(self, params: Object) -> bool:
-        return self._read(params, self.completed_readers, self.call_completed)
+        return self._read(params, _COMPLETED, Items.call_completed)
 
     def _read(self, params: Object, readers: dict[str, _Reader], call: _Reader) -> bool:
-        item = object_of(params, "item")
+        item = part_of(params, "item")
         kind = text_of(item, "type")
         reader = readers.get(kind) or (call if kind in names.CALLS else None)
         thread = self.threads.heard(params)
         if reader is not None and thread is not None and text_of(item, "id") and not self.book.exited:
-            reader(thread, item)
+            reader(self, thread, item)
         return reader is not None
 
     def nothing(self, _thread: Thread, _item: Object) -> None:
@@ -369,3 +347,31 @@ def _history(item: Object) -> HistoryMessage | None:
     text = result if isinstance(result, str) else str(result)
     end = Block(block=1, kind="tool_result", call_id=name, name=tool, text=text, ok=names.call_ok(item))
     return HistoryMessage(message_id=name, role="assistant", blocks=(call, end))
+
+
+#: Items that begin, by their type.
+_STARTED: dict[str, _Reader] = {
+    "userMessage": Items.user_message,
+    "hookPrompt": Items.hook_prompt,
+    "agentMessage": Items.message_started,
+    "plan": Items.message_started,
+    "reasoning": Items.reasoning_started,
+    "contextCompaction": Items.compaction_started,
+    "subAgentActivity": Items.sub_agent_activity,
+    "enteredReviewMode": Items.review_entered,
+    "exitedReviewMode": Items.nothing,
+}
+
+
+#: Items that are whole, by their type.
+_COMPLETED: dict[str, _Reader] = {
+    "userMessage": Items.user_message,
+    "hookPrompt": Items.nothing,
+    "agentMessage": Items.message_completed,
+    "plan": Items.plan_completed,
+    "reasoning": Items.reasoning_completed,
+    "contextCompaction": Items.compaction_completed,
+    "subAgentActivity": Items.sub_agent_activity,
+    "enteredReviewMode": Items.nothing,
+    "exitedReviewMode": Items.review_exited,
+}

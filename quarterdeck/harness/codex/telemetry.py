@@ -59,7 +59,7 @@ from quarterdeck.harness.codex.records import (
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.kernel.activity import WAITING
 
-_Reader: TypeAlias = Callable[[Object], None]
+_Reader: TypeAlias = Callable[["Telemetry", Object], None]
 
 IDLE_S = 0.2
 WATCHDOG_S = 5.0
@@ -92,21 +92,6 @@ class Telemetry:
         self._offset = float("-inf")
         self._tokens: dict[str, Counts] = {}
         self.failure: Failure | None = None
-        self.readers: dict[str, _Reader] = {
-            "codex.conversation_starts": self.conversation_starts,
-            "codex.user_prompt": self.user_prompt,
-            "codex.api_request": self.api_request,
-            "codex.websocket_request": self.websocket_request,
-            "codex.sse_event": self.sse_event,
-            "codex.tool_decision": self.tool_decision,
-            "codex.tool_result": self.tool_result,
-        }
-        self.kinds: dict[str, _Reader] = {
-            "response.created": self.response_created,
-            "response.completed": self.response_completed,
-            "response.failed": self.response_broken,
-            "response.incomplete": self.response_broken,
-        }
 
     def reset(self) -> None:
         """Another process."""
@@ -132,7 +117,7 @@ class Telemetry:
         if name == "codex.agent_communication":
             self.agent_communication(found)
             return True
-        reader = self.readers.get(name)
+        reader = _READERS.get(name)
         if reader is not None and isinstance(conversation, str) and conversation:
             self._read(reader, found, conversation)
         return reader is not None or name in RECORDS
@@ -154,7 +139,7 @@ class Telemetry:
         if is_old or desk.hooks_lead:
             self._behind(found)
             return
-        reader(found)
+        reader(self, found)
         if self.book.turn:
             desk.set_timer("quiet", QUIET_S)
 
@@ -294,9 +279,9 @@ class Telemetry:
 
     def sse_event(self, found: Object) -> None:
         kind = text_of(found, "event.kind")
-        reader = self.kinds.get(kind)
+        reader = _KINDS.get(kind)
         if reader is not None:
-            reader(found)
+            reader(self, found)
         elif kind in _CALL_KINDS and self._calls is not None:
             self._calls += 1
 
@@ -494,3 +479,24 @@ class Telemetry:
             before = NOTHING
         grown = (now[0] - before[0], max(now[1] - before[1], 0), max(now[2] - before[2], 0), now[3])
         self.desk.count(grown, self.desk.children.get(conversation, ()))
+
+
+#: Records by their name.
+_READERS: dict[str, _Reader] = {
+    "codex.conversation_starts": Telemetry.conversation_starts,
+    "codex.user_prompt": Telemetry.user_prompt,
+    "codex.api_request": Telemetry.api_request,
+    "codex.websocket_request": Telemetry.websocket_request,
+    "codex.sse_event": Telemetry.sse_event,
+    "codex.tool_decision": Telemetry.tool_decision,
+    "codex.tool_result": Telemetry.tool_result,
+}
+
+
+#: Events of the response stream by their kind.
+_KINDS: dict[str, _Reader] = {
+    "response.created": Telemetry.response_created,
+    "response.completed": Telemetry.response_completed,
+    "response.failed": Telemetry.response_broken,
+    "response.incomplete": Telemetry.response_broken,
+}

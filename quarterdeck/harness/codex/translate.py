@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import cast
 
 from quarterdeck.events import Body, Json
-from quarterdeck.harness.base import Object, Signal, ignored, int_of, object_of, text_of
+from quarterdeck.harness.base import BookTranslator, Object, Signal, ignored, int_of, object_of, text_of
 from quarterdeck.harness.codex.app import AppServer
 from quarterdeck.harness.codex.desk import SUPPRESSION_S, Desk
 from quarterdeck.harness.codex.exec import Exec
@@ -31,6 +31,8 @@ _SIGINT = 2
 class Codex(Desk):
     """All sources of one session."""
 
+    __slots__ = ("_connection", "app", "exec", "hooks", "telemetry")
+
     def __init__(self) -> None:
         super().__init__()
         self._connection: str | None = None
@@ -38,15 +40,6 @@ class Codex(Desk):
         self.exec = Exec(self)
         self.hooks = Hooks(self)
         self.telemetry = Telemetry(self, self.hooks)
-        self.readers |= {
-            "stdout": self.read_stdout,
-            "stdin": self.read_stdin,
-            "hook": self.hooks.read,
-            "hook.reply": self.hooks.read_reply,
-            "hook.disconnect": ignored,
-            "otlp.log": self.telemetry.read,
-            "notify": self.read_notify,
-        }
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         """Of several connections to one server the plain one is read, or the first: the others hear the same."""
@@ -98,6 +91,17 @@ class Codex(Desk):
             return self.app.read_in(found)
         return True  # what a person typed, or a prompt for `codex exec`: it is told when Codex takes it
 
+    # --- what others tell of it
+
+    def read_hook(self, data: Json) -> bool:
+        return self.hooks.read(data)
+
+    def read_hook_reply(self, data: Json) -> bool:
+        return self.hooks.read_reply(data)
+
+    def read_record(self, data: Json) -> bool:
+        return self.telemetry.read(data)
+
     def read_notify(self, data: Json) -> bool:
         """A turn is complete: ours, or one that is none of our business."""
         found = object_of(data)
@@ -122,6 +126,16 @@ class Codex(Desk):
             self.book.abort("interrupted")
             self.turn_over(SUPPRESSION_S)
         return known
+
+    readers = BookTranslator.readers | {
+        "stdout": read_stdout,
+        "stdin": read_stdin,
+        "hook": read_hook,
+        "hook.reply": read_hook_reply,
+        "hook.disconnect": ignored,
+        "otlp.log": read_record,
+        "notify": read_notify,
+    }
 
     # --- deadlines, each of the source that set it
 

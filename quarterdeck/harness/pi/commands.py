@@ -22,6 +22,8 @@ _BEHAVIOURS = {"steer": "steering", "followUp": "followUp"}
 class Commands(Dialogs):
     """Commands and responses."""
 
+    __slots__ = ("_sent", "bashes", "fresh", "model", "session", "thinking")
+
     def __init__(self) -> None:
         super().__init__()
         self.session = ""
@@ -32,33 +34,6 @@ class Commands(Dialogs):
         #: The person's own shell commands that run, by id.
         self.bashes: dict[str, str] = {}
         self._sent: dict[str, Object] = {}
-        self._commands: dict[str, Callable[[Object], None]] = {
-            "prompt": self.prompt,
-            "steer": self.steer,
-            "follow_up": self.follow_up,
-            "abort": self.abort,
-            "abort_retry": self.abort,
-            "bash": self.bash,
-            "extension_ui_response": self.extension_ui_response,
-        }
-        self._answers: dict[str, Callable[[Object, Object], None]] = {
-            "prompt": self._prompt_accepted,
-            "get_state": self._state_told,
-            "get_messages": self._messages_told,
-            "get_entries": self._entries_told,
-            "get_session_stats": self._stats_told,
-            "get_context_usage": self._context_told,
-            "clear_queue": self._queue_cleared,
-            "abort": self._aborted,
-            "bash": self._bash_ended,
-            "set_model": self._model_set,
-            "cycle_model": self._model_cycled,
-            "cycle_thinking_level": self._thinking_told,
-            "switch_session": self._session_left,
-            "new_session": self._session_left,
-            "fork": self._session_left,
-            "clone": self._session_left,
-        }
 
     def restore(self, view: View) -> None:
         super().restore(view)
@@ -77,11 +52,11 @@ class Commands(Dialogs):
         if isinstance(data, dict):
             found = cast(Object, data)
             ref = text_of(found, "id")
-            handler = self._commands.get(text_of(found, "type"))
+            handler = _COMMANDS.get(text_of(found, "type"))
             if ref and handler != self.extension_ui_response:
                 self._sent[ref] = found
             if handler is not None:
-                handler(found)
+                handler(self, found)
         return True
 
     def prompt(self, found: Object) -> None:
@@ -116,9 +91,9 @@ class Commands(Dialogs):
         if found.get("success") is False:
             self._refused(ref, command, text_of(found, "error"))
             return
-        handler = self._answers.get(command)
+        handler = _ANSWERS.get(command)
         if handler is not None:
-            handler(object_of(found, "data"), {"id": ref, **sent})
+            handler(self, object_of(found, "data"), {"id": ref, **sent})
 
     def _refused(self, ref: str, command: str, error: str) -> None:
         """A command was refused. A prompt that nothing else comes of is a turn that failed."""
@@ -131,7 +106,7 @@ class Commands(Dialogs):
             kind = failure_kind(error)
             self.book.fail(kind, told(kind, error))
 
-    def _prompt_accepted(self, data: Object, sent: Object) -> None:
+    def prompt_accepted(self, data: Object, sent: Object) -> None:
         """Accepted at once means that the agent was idle; `handled` that an extension's command did it all."""
         ref = text_of(sent, "id")
         how = text_of(data, "disposition")
@@ -147,13 +122,13 @@ class Commands(Dialogs):
             self.prompts = {ref: self.prompts[ref]} if ref in self.prompts else {}
             self.accepted = ref
 
-    def _aborted(self, data: Object, sent: Object) -> None:
+    def aborted(self, data: Object, sent: Object) -> None:
         """Answered when all is over. A version that settles has said so before."""
         del data, sent
         if self.book.turn and not self.running:
             self.settle()
 
-    def _state_told(self, data: Object, sent: Object) -> None:
+    def state_told(self, data: Object, sent: Object) -> None:
         del sent
         session, model = text_of(data, "sessionId"), object_of(data, "model")
         self.limit = int_of(model, "contextWindow") or self.limit
@@ -161,7 +136,7 @@ class Commands(Dialogs):
         if session != self.session or (name and name != self.model):
             self.session, self.model = session, name or self.model
             self.book.ready(session, name, capabilities=CAPABILITIES, resumable=bool(text_of(data, "sessionFile")))
-        self._thinking_told(data, {})
+        self.thinking_told(data, {})
         self._reconcile(data)
 
     def _reconcile(self, data: Object) -> None:
@@ -173,11 +148,11 @@ class Commands(Dialogs):
         elif data.get("isStreaming") is False and "settle" in self.timers:
             self.settle()
 
-    def _messages_told(self, data: Object, sent: Object) -> None:
+    def messages_told(self, data: Object, sent: Object) -> None:
         del sent
         self._restored(list_of(data, "messages"))
 
-    def _entries_told(self, data: Object, sent: Object) -> None:
+    def entries_told(self, data: Object, sent: Object) -> None:
         if not text_of(sent, "since"):
             self._restored(entries_messages(list_of(data, "entries")))
 
@@ -188,10 +163,10 @@ class Commands(Dialogs):
             self.fresh = False
             self.book.restored(is_finished(messages), history)
 
-    def _stats_told(self, data: Object, sent: Object) -> None:
-        self._context_told(object_of(data, "contextUsage"), sent)
+    def stats_told(self, data: Object, sent: Object) -> None:
+        self.context_told(object_of(data, "contextUsage"), sent)
 
-    def _context_told(self, data: Object, sent: Object) -> None:
+    def context_told(self, data: Object, sent: Object) -> None:
         del sent
         tokens, limit, percent = data.get("tokens"), int_of(data, "contextWindow"), data.get("percent")
         if limit:
@@ -205,11 +180,11 @@ class Commands(Dialogs):
                 )
             )
 
-    def _queue_cleared(self, data: Object, sent: Object) -> None:
+    def queue_cleared(self, data: Object, sent: Object) -> None:
         del data, sent
         self.drop_leaving()
 
-    def _model_set(self, data: Object, sent: Object) -> None:
+    def model_set(self, data: Object, sent: Object) -> None:
         del sent
         name = model_name(data)
         self.limit = int_of(data, "contextWindow") or self.limit
@@ -217,11 +192,11 @@ class Commands(Dialogs):
             self.book.write(ev.ModelSwitched(to=name, from_=self.model))
             self.model = name
 
-    def _model_cycled(self, data: Object, sent: Object) -> None:
-        self._model_set(object_of(data, "model"), sent)
-        self._thinking_told(data, sent)
+    def model_cycled(self, data: Object, sent: Object) -> None:
+        self.model_set(object_of(data, "model"), sent)
+        self.thinking_told(data, sent)
 
-    def _thinking_told(self, data: Object, sent: Object) -> None:
+    def thinking_told(self, data: Object, sent: Object) -> None:
         del sent
         self.thinking_level_changed(data)
 
@@ -231,7 +206,7 @@ class Commands(Dialogs):
             self.thinking = level
             self.book.write(ev.SettingChanged(thinking=level))
 
-    def _session_left(self, data: Object, sent: Object) -> None:
+    def session_left(self, data: Object, sent: Object) -> None:
         """Another session is bound; its id comes with the next get_state, or stands in the file's name."""
         if data.get("cancelled") is True:
             return
@@ -251,7 +226,7 @@ class Commands(Dialogs):
         if ref in self.bashes and delta:
             self.book.write(ev.BashOutput(bash_id=ref, delta=delta))
 
-    def _bash_ended(self, data: Object, sent: Object) -> None:
+    def bash_ended(self, data: Object, sent: Object) -> None:
         code = data.get("exitCode")
         exit_code = code if isinstance(code, int) and not isinstance(code, bool) else None
         self._end_bash(text_of(sent, "id"), text_of(data, "output"), exit_code)
@@ -265,3 +240,36 @@ class Commands(Dialogs):
         """The process is gone, and what it ran for the person with it."""
         for ref in list(self.bashes):
             self._end_bash(ref, "", None)
+
+
+#: What we send.
+_COMMANDS: dict[str, Callable[[Commands, Object], None]] = {
+    "prompt": Commands.prompt,
+    "steer": Commands.steer,
+    "follow_up": Commands.follow_up,
+    "abort": Commands.abort,
+    "abort_retry": Commands.abort,
+    "bash": Commands.bash,
+    "extension_ui_response": Commands.extension_ui_response,
+}
+
+
+#: What pi answers, by the command.
+_ANSWERS: dict[str, Callable[[Commands, Object, Object], None]] = {
+    "prompt": Commands.prompt_accepted,
+    "get_state": Commands.state_told,
+    "get_messages": Commands.messages_told,
+    "get_entries": Commands.entries_told,
+    "get_session_stats": Commands.stats_told,
+    "get_context_usage": Commands.context_told,
+    "clear_queue": Commands.queue_cleared,
+    "abort": Commands.aborted,
+    "bash": Commands.bash_ended,
+    "set_model": Commands.model_set,
+    "cycle_model": Commands.model_cycled,
+    "cycle_thinking_level": Commands.thinking_told,
+    "switch_session": Commands.session_left,
+    "new_session": Commands.session_left,
+    "fork": Commands.session_left,
+    "clone": Commands.session_left,
+}

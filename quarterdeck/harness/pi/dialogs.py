@@ -34,13 +34,11 @@ class Dialog(Struct, gc=False):
 class Dialogs(Run):
     """Requests of extensions."""
 
+    __slots__ = ("dialogs",)
+
     def __init__(self) -> None:
         super().__init__()
         self.dialogs: dict[str, Dialog] = {}
-        self._notices: dict[str, Callable[[Object], None]] = {
-            "notify": self._notify,
-            "set_editor_text": self._set_editor_text,
-        }
 
     def extension_ui_request(self, found: Object) -> None:
         """A dialog, a notice, or decoration of pi's own screen (status, widget, title), which is not ours."""
@@ -48,13 +46,13 @@ class Dialogs(Run):
         kind = _METHODS.get(method)
         if kind is not None:
             self._open(kind, found)
-        elif method in self._notices:
-            self._notices[method](found)
+        elif method in _NOTICES:
+            _NOTICES[method](self, found)
 
-    def _notify(self, found: Object) -> None:
+    def notify(self, found: Object) -> None:
         self.book.notice(text_of(found, "message"), _LEVELS.get(text_of(found, "notifyType"), "info"), "extension")
 
-    def _set_editor_text(self, found: Object) -> None:
+    def set_editor_text(self, found: Object) -> None:
         del found
         self.book.notice(EDITOR_NOTICE, source="extension")
 
@@ -157,3 +155,10 @@ def _label(one: Any) -> str:
 
 def _answer(found: Object) -> Json:
     return found["confirmed"] if "confirmed" in found else found.get("value")
+
+
+#: Requests that want no answer.
+_NOTICES: dict[str, Callable[[Dialogs, Object], None]] = {
+    "notify": Dialogs.notify,
+    "set_editor_text": Dialogs.set_editor_text,
+}

@@ -29,6 +29,8 @@ class Queued(Struct, gc=False):
 class Queues(BookTranslator):
     """The two lists, and where each text of them came from."""
 
+    __slots__ = ("_names", "leaving", "offered", "prompts", "queued")
+
     def __init__(self) -> None:
         super().__init__()
         self.queued: list[Queued] = []

@@ -55,6 +55,8 @@ class Reply(Struct, gc=False):
 class Run(Queues):
     """The events of a run."""
 
+    __slots__ = ("_replies", "aborting", "accepted", "broken", "last", "limit", "running", "settles", "speaking")
+
     def __init__(self) -> None:
         super().__init__()
         #: The reply that is being streamed.
@@ -72,21 +74,6 @@ class Run(Queues):
         #: The id of the prompt that pi accepted, until its message comes.
         self.accepted = ""
         self._replies = 0
-        self._updates: dict[str, Callable[[Object, int, Object], None]] = {
-            "text_delta": self._text_delta,
-            "thinking_delta": self._thinking_delta,
-            "toolcall_start": self._toolcall_start,
-            "toolcall_end": self._toolcall_end,
-        }
-        self._starts: dict[str, Callable[[Object], None]] = {
-            "user": self._user_message,
-            "assistant": self._reply_begins,
-        }
-        self._ends: dict[str, Callable[[Object], None]] = {
-            "assistant": self._reply_ends,
-            "toolResult": self._result_message,
-            "custom": self._custom_message,
-        }
 
     # --- tries and their ends
 
@@ -156,31 +143,31 @@ class Run(Queues):
 
     def message_start(self, found: Object) -> None:
         message = object_of(found, "message")
-        handler = self._starts.get(text_of(message, "role"))
+        handler = _STARTS.get(text_of(message, "role"))
         if handler is not None:
-            handler(message)
+            handler(self, message)
 
     def message_end(self, found: Object) -> None:
         message = object_of(found, "message")
-        handler = self._ends.get(text_of(message, "role"))
+        handler = _ENDS.get(text_of(message, "role"))
         if handler is not None:
-            handler(message)
+            handler(self, message)
 
     def message_update(self, found: Object) -> None:
         event = found.get("assistantMessageEvent")
         if isinstance(event, dict):
             piece = cast(Object, event)
-            handler = self._updates.get(text_of(piece, "type"))
+            handler = _UPDATES.get(text_of(piece, "type"))
             if handler is not None:
-                handler(piece, int_of(piece, "contentIndex"), found)
+                handler(self, piece, int_of(piece, "contentIndex"), found)
 
-    def _text_delta(self, piece: Object, block: int, found: Object) -> None:
+    def text_delta(self, piece: Object, block: int, found: Object) -> None:
         self.book.text(self.speaking or self._name_reply(found), block, text_of(piece, "delta"))
 
-    def _thinking_delta(self, piece: Object, block: int, found: Object) -> None:
+    def thinking_delta(self, piece: Object, block: int, found: Object) -> None:
         self.book.thinking(self.speaking or self._name_reply(found), block, text_of(piece, "delta"))
 
-    def _toolcall_start(self, piece: Object, block: int, found: Object) -> None:
+    def toolcall_start(self, piece: Object, block: int, found: Object) -> None:
         """0.73 names the call in the message that it repeats, later versions in the piece itself."""
         content = list_of(object_of(found, "message"), "content")
         part = content[block] if 0 <= block < len(content) else None
@@ -190,14 +177,14 @@ class Run(Queues):
             name = text_of(piece, "toolName") or text_of(named, "name")
             self.book.announce(call_id, name, None, self.speaking, block, partial=True)
 
-    def _toolcall_end(self, piece: Object, block: int, found: Object) -> None:
+    def toolcall_end(self, piece: Object, block: int, found: Object) -> None:
         del found
         call = object_of(piece, "toolCall")
         call_id = text_of(call, "id")
         if call_id:
             self.book.announce(call_id, text_of(call, "name"), call.get("arguments"), self.speaking, block)
 
-    def _reply_begins(self, message: Object) -> None:
+    def reply_begins(self, message: Object) -> None:
         self.speaking = message_id("reply", message) or self._new_name("reply")
         self.book.begin()
 
@@ -206,7 +193,7 @@ class Run(Queues):
         self.speaking = message_id("reply", object_of(found, "message")) or self._new_name("reply")
         return self.speaking
 
-    def _reply_ends(self, message: Object) -> None:
+    def reply_ends(self, message: Object) -> None:
         name = self.speaking or message_id("reply", message) or self._new_name("reply")
         self.speaking = ""
         self.last = Reply(text_of(message, "stopReason"), text_of(message, "errorMessage"))
@@ -230,7 +217,7 @@ class Run(Queues):
         percent = 100 * total / self.limit if self.limit else None
         self.book.write(ev.ContextUsage(tokens=total, limit=self.limit or None, percent=percent))
 
-    def _user_message(self, message: Object) -> None:
+    def user_message(self, message: Object) -> None:
         """A person's words, told once, under the id that we gave them if we sent them."""
         content = message.get("content")
         text, images = words_of(content), images_of(content)
@@ -247,7 +234,7 @@ class Run(Queues):
         self.prompts.pop(ref, None)
         return ref
 
-    def _custom_message(self, message: Object) -> None:
+    def custom_message(self, message: Object) -> None:
         """An extension's own message, if it is to be shown."""
         if message.get("display") is True:
             self.book.notice(words_of(message.get("content")), source=text_of(message, "customType"))
@@ -273,7 +260,7 @@ class Run(Queues):
         result = result_of(object_of(found, "result"))
         self.book.end_call(text_of(found, "toolCallId"), ok, result, text_of(found, "toolName"))
 
-    def _result_message(self, message: Object) -> None:
+    def result_message(self, message: Object) -> None:
         """The result as the model reads it. It tells the time, and the end of a call if that was missed."""
         call_id, name = text_of(message, "toolCallId"), text_of(message, "toolName")
         if call_id in self.book.calls:
@@ -348,3 +335,27 @@ class Run(Queues):
             self.book.write(
                 ev.Retry(attempt=int_of(found, "attempt"), delay_ms=delay, reason=reason, turn_id=self.book.turn)
             )
+
+
+#: Pieces of a reply, by their type.
+_UPDATES: dict[str, Callable[[Run, Object, int, Object], None]] = {
+    "text_delta": Run.text_delta,
+    "thinking_delta": Run.thinking_delta,
+    "toolcall_start": Run.toolcall_start,
+    "toolcall_end": Run.toolcall_end,
+}
+
+
+#: Messages that begin, by their role.
+_STARTS: dict[str, Callable[[Run, Object], None]] = {
+    "user": Run.user_message,
+    "assistant": Run.reply_begins,
+}
+
+
+#: Messages that are whole, by their role.
+_ENDS: dict[str, Callable[[Run, Object], None]] = {
+    "assistant": Run.reply_ends,
+    "toolResult": Run.result_message,
+    "custom": Run.custom_message,
+}

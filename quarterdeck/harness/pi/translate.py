@@ -11,34 +11,10 @@ from typing import cast
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json
-from quarterdeck.harness.base import Object, Translator, text_of
+from quarterdeck.harness.base import BookTranslator, Object, Translator, text_of
 from quarterdeck.harness.lines import LineBuffer
 from quarterdeck.harness.pi.commands import CAPABILITIES, Commands
 
-HANDLED = (
-    "response",
-    "agent_start",
-    "agent_end",
-    "agent_settled",
-    "turn_start",
-    "message_start",
-    "message_update",
-    "message_end",
-    "tool_execution_start",
-    "tool_execution_update",
-    "tool_execution_end",
-    "queue_update",
-    "compaction_start",
-    "compaction_end",
-    "auto_retry_start",
-    "auto_retry_end",
-    "summarization_retry_scheduled",
-    "session_info_changed",
-    "thinking_level_changed",
-    "bash_execution_update",
-    "extension_ui_request",
-    "extension_error",
-)
 #: Repeat what other events said, or concern pi's own files.
 IGNORED = frozenset({"turn_end", "entry_appended", "summarization_retry_attempt_start", "summarization_retry_finished"})
 
@@ -46,12 +22,10 @@ IGNORED = frozenset({"turn_end", "entry_appended", "summarization_retry_attempt_
 class Pi(Commands):
     """Reads the streams of one process."""
 
-    is_server = True
+    __slots__ = ("_lines",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._handlers: dict[str, Callable[[Object], None]] = {name: getattr(self, name) for name in HANDLED}
-        self.readers |= {"stdout": self.read_stdout, "stdin": self.read_stdin}
         self._lines = LineBuffer()
 
     def read_stdout(self, data: Json) -> bool:
@@ -59,15 +33,17 @@ class Pi(Commands):
             return isinstance(data, str) and self._read_text(data)
         found = cast(Object, data)
         kind = found.get("type")
-        handler = self._handlers.get(kind) if isinstance(kind, str) else None
+        handler = HANDLED.get(kind) if isinstance(kind, str) else None
         if handler is None:
             return kind in IGNORED if isinstance(kind, str) else self._read_raw(found)
         if not self.book.ready_seen:
             self._hello(found)
         if kind == "agent_start":
             self.fresh = False
-        handler(found)
+        handler(self, found)
         return True
+
+    readers = BookTranslator.readers | {"stdout": read_stdout, "stdin": Commands.read_stdin}
 
     def _hello(self, found: Object) -> None:
         """The first word shows that pi is there. What it says of itself, it says in its answer to get_state."""
@@ -91,6 +67,9 @@ class Pi(Commands):
         if name:
             self.book.write(ev.TitleGenerated(title=name))
 
+    def is_server(self) -> bool:
+        return True
+
     def on_exit(self, code: int | None, signal: str | None) -> None:
         if "settle" in self.timers:
             self.settle()
@@ -99,6 +78,32 @@ class Pi(Commands):
         self.running = self.aborting = self.settles = False
         super().on_exit(code, signal)
         self.fresh = True
+
+
+HANDLED: dict[str, Callable[[Pi, Object], None]] = {
+    "response": Pi.response,
+    "agent_start": Pi.agent_start,
+    "agent_end": Pi.agent_end,
+    "agent_settled": Pi.agent_settled,
+    "turn_start": Pi.turn_start,
+    "message_start": Pi.message_start,
+    "message_update": Pi.message_update,
+    "message_end": Pi.message_end,
+    "tool_execution_start": Pi.tool_execution_start,
+    "tool_execution_update": Pi.tool_execution_update,
+    "tool_execution_end": Pi.tool_execution_end,
+    "queue_update": Pi.queue_update,
+    "compaction_start": Pi.compaction_start,
+    "compaction_end": Pi.compaction_end,
+    "auto_retry_start": Pi.auto_retry_start,
+    "auto_retry_end": Pi.auto_retry_end,
+    "summarization_retry_scheduled": Pi.summarization_retry_scheduled,
+    "session_info_changed": Pi.session_info_changed,
+    "thinking_level_changed": Pi.thinking_level_changed,
+    "bash_execution_update": Pi.bash_execution_update,
+    "extension_ui_request": Pi.extension_ui_request,
+    "extension_error": Pi.extension_error,
+}
 
 
 def pi() -> Translator:

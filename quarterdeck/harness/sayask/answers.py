@@ -17,6 +17,8 @@ from quarterdeck.harness.sayask.turns import Turns
 class Answers(Turns):
     """Commands of ours."""
 
+    __slots__ = ()
+
     def new_task(self) -> None:
         """What follows belongs to another task."""
         self.requested = self.halted = self.cancelling = self.offered = False

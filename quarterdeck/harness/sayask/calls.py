@@ -31,6 +31,8 @@ _ASKS: dict[str, Literal["tool", "command", "browser", "mcp"]] = {
 class Calls(Rows):
     """Calls by id, with the gate that each waits on."""
 
+    __slots__ = ("asking", "command", "draft", "pending", "printed")
+
     def __init__(self) -> None:
         super().__init__()
         #: Calls whose end nobody told, in the order of their beginning.
@@ -184,6 +186,11 @@ class Calls(Rows):
 
     def settle_calls(self, results: list[Result], ok: bool = True) -> None:
         """No call of the past goes on: each ended as the request says, or as `ok` when it says nothing."""
+        if self.pending:
+            self._end_all(results, ok)
+        self.calls_over()
+
+    def _end_all(self, results: list[Result], ok: bool) -> None:
         known: list[Result | None] = [None] * (len(self.pending) - len(results)) + list(results[-len(self.pending) :])
         for call, result in zip(list(self.pending), known, strict=False):
             if result is not None and result.denied:
@@ -193,7 +200,6 @@ class Calls(Rows):
             else:
                 text = result.text if result is not None else "".join(self.printed) if call == self.command else ""
                 self.end_pending(call, ok if result is None else result.ok, text or None)
-        self.calls_over()
 
     def calls_over(self) -> None:
         """Nothing is called any more."""

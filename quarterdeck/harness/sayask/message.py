@@ -28,7 +28,10 @@ Key: TypeAlias = tuple[str, str]
 
 
 class Message(Struct, gc=False):
-    """`kind` is say or ask, `what` its subtype, `label` both (`say:text`). `ts` is empty when the agent gave no time."""
+    """`kind` is say or ask, `what` its subtype, `label` both (`say:text`). `ts` is empty when the agent gave no time.
+
+    `parsed` keeps what its text says once somebody asked: a request may be long, and several rules look into it.
+    """
 
     ts: str
     kind: str
@@ -38,10 +41,8 @@ class Message(Struct, gc=False):
     partial: bool
     answered: bool
     raw: Object
-
-    @property
-    def key(self) -> Key:
-        return self.ts, self.label
+    key: Key
+    parsed: Object | None = None
 
     @property
     def age(self) -> int:
@@ -55,10 +56,13 @@ class Message(Struct, gc=False):
 
     def data(self) -> Object:
         """What the text says, if it is a JSON object."""
-        metadata = self.raw.get("metadata")
-        if isinstance(metadata, dict):
-            return cast(Object, metadata)
-        return (object_in(self.text) if self.text[:1] == "{" else None) or {}
+        if self.parsed is None:
+            metadata = self.raw.get("metadata")
+            if isinstance(metadata, dict):
+                self.parsed = cast(Object, metadata)
+            else:
+                self.parsed = (object_in(self.text) if self.text[:1] == "{" else None) or {}
+        return self.parsed
 
 
 def message_of(raw: Object) -> Message | None:
@@ -84,7 +88,8 @@ def _plain_name(name: Any, default: str) -> str:
 def _message(raw: Object, kind: str, what: str) -> Message:
     text = _words(raw, what)
     partial, answered = raw.get("partial") is True, raw.get("isAnswered") is True
-    return Message(_time(raw), kind, what, f"{kind}:{what}", text, partial, answered, raw)
+    ts, label = _time(raw), f"{kind}:{what}"
+    return Message(ts, kind, what, label, text, partial, answered, raw, (ts, label))
 
 
 #: Words for people, also when they happen to be JSON.
@@ -107,10 +112,9 @@ def _time(raw: Object) -> str:
     value = raw.get("ts")
     if value is None:
         value = raw.get("timestamp")
-    if isinstance(value, str):
-        return value
-    # a flag is a number in Python, and no time
-    return str(int_of({"": value}, "") or "") if type(value) is not int else str(value)
+    if type(value) is int:  # a flag is a number in Python, and no time
+        return str(value)
+    return value if isinstance(value, str) else str(int_of({"": value}, "") or "")
 
 
 # --- what calls are about

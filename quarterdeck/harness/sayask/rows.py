@@ -43,6 +43,8 @@ Handler: TypeAlias = Callable[[Any, Message, Row], None]
 class Rows(BookTranslator):
     """Rows, and the texts in them."""
 
+    __slots__ = ("_nameless", "floor", "halted", "mode", "model", "rows")
+
     #: message → method, filled by the class that has them all; and what means nothing to the state.
     handlers: ClassVar[dict[str, Handler]] = {}
     ignored: ClassVar[frozenset[str]] = frozenset()
@@ -97,9 +99,9 @@ class Rows(BookTranslator):
 
     def _settings(self, message: Message) -> None:
         """The model and the mode stand on every message."""
-        info = object_of(message.raw, "modelInfo")
-        if not info:
+        if "modelInfo" not in message.raw:
             return
+        info = object_of(message.raw, "modelInfo")
         model, mode = text_of(info, "modelId"), MODES.get(text_of(info, "mode"), "")
         if model and model != self.model:
             self.book.write(

@@ -12,10 +12,10 @@ from typing import Any, Literal, cast
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json
-from quarterdeck.harness.base import Object, Translator, ignored, int_of, list_of, object_of, text_of
+from quarterdeck.harness.base import BookTranslator, Object, Translator, ignored, int_of, list_of, object_of, text_of
 from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.harness.failures import failure_kind
-from quarterdeck.harness.lines import LineBuffer, object_in, plain
+from quarterdeck.harness.lines import LineBuffer, object_in
 from quarterdeck.harness.sayask.answers import Answers
 from quarterdeck.harness.sayask.history import HOLD_PAST_S, HOLD_S, history_of, is_past
 from quarterdeck.harness.sayask.message import Message, call_name, message_of, partial_message_of
@@ -119,16 +119,10 @@ _SHUTTING_DOWN = " received, shutting down"
 class SayAsk(Answers):
     """Reads the streams of one process."""
 
+    __slots__ = ("_asked_early", "_held", "_lines", "_loading", "_past_seen", "_shutting_down")
+
     def __init__(self) -> None:
         super().__init__()
-        self.readers |= {
-            "stdout": self.read_stdout,
-            "stdout.state": self.read_state,
-            "stdout.partial": self.read_partial,
-            "stdout.view": ignored,
-            "stdin": self.read_stdin,
-            "stdin.rpc": ignored,
-        }
         self._lines = LineBuffer()
         #: The first messages of a task, until it is known whether they are the past.
         self._held: list[Message] = []
@@ -152,16 +146,13 @@ class SayAsk(Answers):
     # --- sources
 
     def read_stdout(self, data: Json) -> bool:
-        if isinstance(data, str):
-            return self._read_text(data)
-        if isinstance(data, list):
-            return self._read_list(cast("list[Any]", data))
         if not isinstance(data, dict):
-            return False
+            return self._read_other(data)
         found = cast(Object, data)
         message = message_of(found)
         if message is not None:
-            self._hello()
+            if not self.book.ready_seen:
+                self._hello()
             return self._read_message(message)
         raw = found.get("raw", found.get("_raw"))
         if isinstance(raw, str) and len(found) == 1:
@@ -185,11 +176,25 @@ class SayAsk(Answers):
             self.book.close_gate(message.ts, "answered_elsewhere")
         return known
 
+    readers = BookTranslator.readers | {
+        "stdout": read_stdout,
+        "stdout.state": read_state,
+        "stdout.partial": read_partial,
+        "stdout.view": ignored,
+        "stdin": Answers.read_stdin,
+        "stdin.rpc": ignored,
+    }
+
     def _is_answered_edit(self, message: Message) -> bool:
         if message.label != "ask:tool" or message.partial or message.ts not in self._asked_early:
             return False
         self._asked_early.discard(message.ts)
         return call_name(message, message.data()) in EDITS
+
+    def _read_other(self, data: Json) -> bool:
+        if isinstance(data, str):
+            return self._read_text(data)
+        return isinstance(data, list) and self._read_list(cast("list[Any]", data))
 
     def _read_list(self, found: list[Any]) -> bool:
         """Kilo prints several messages as one list."""
@@ -212,7 +217,7 @@ class SayAsk(Answers):
         if _SHUTTING_DOWN in words:
             self._go_live()
             self._shutting_down = True
-        self.book.notice(plain(words))
+        self.book.notice(words)
 
     def _read_object(self, found: Object) -> bool:
         name = text_of(found, "event", "type")
@@ -228,7 +233,7 @@ class SayAsk(Answers):
         return False
 
     def _read_message(self, message: Message) -> bool:
-        if not self._loading or message.key in self.rows or 0 < message.age <= self.floor:
+        if not self._loading or message.key in self.rows or (self.floor and 0 < message.age <= self.floor):
             return self.take(message)
         if message.label not in self.handlers:
             return message.label in self.ignored
@@ -379,4 +384,4 @@ def cline() -> Translator:
     """Cline speaks ACP too, when it is started so: the first object tells."""
     from quarterdeck.harness.acp.translate import cline as cline_acp
 
-    return Detecting({"sayask": SayAsk(), "acp": cline_acp()}, acp_or_sayask)
+    return Detecting({"sayask": SayAsk, "acp": cline_acp}, acp_or_sayask)

@@ -35,6 +35,8 @@ _TOKENS = ("tokensIn", "tokensOut", "cacheReads", "cacheWrites")
 class Turns(Calls):
     """The beginning and the end of everything else."""
 
+    __slots__ = ("cancelling", "failed", "finishing", "offered", "request", "requested", "sent")
+
     def __init__(self) -> None:
         super().__init__()
         #: A text before the first request is the echo of the prompt.

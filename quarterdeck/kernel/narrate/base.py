@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from quarterdeck.events import Body, Event, Image
 from quarterdeck.kernel.state import State
-from quarterdeck.kernel.timeline import BashResult, Card, Entry, Kind, Timeline, ToolStep, with_line
+from quarterdeck.kernel.timeline import BashResult, Card, Entry, Kind, Timeline, ToolStep, line_id, own_id, with_line
 
 #: The third argument is the event's body, of the type that the teller is registered for.
 Teller: TypeAlias = Callable[[Timeline, Event, Any, State], Timeline]
@@ -41,7 +41,7 @@ def entry_of(
 ) -> Entry:
     """An entry for this event; without an id of its own it is named after the event's index."""
     body = event.body
-    name = identifier or f"e{event.index}"
+    name = own_id(identifier) if identifier else line_id(event.index)
     return Entry(name, kind, text, step, bash, images, card, body.turn_id, body.agent_path, event.at)
 
 
@@ -52,5 +52,5 @@ def said(timeline: Timeline, event: Event, text: str, kind: Kind = "system", pas
 
 def line_of(event: Event, text: str, kind: Kind = "system", passing: bool = False) -> Entry:
     """A plain line, named after the event's index."""
-    body, name = event.body, f"e{event.index}"
+    body, name = event.body, line_id(event.index)
     return Entry(name, kind, text, None, None, (), None, body.turn_id, body.agent_path, event.at, passing)

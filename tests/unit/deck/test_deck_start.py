@@ -87,9 +87,13 @@ class TestOneAtATime:
             other = await deck.create("test", "say x", cwd=str(tmp_path))
             for session, who in ((mine, b"WHO=me"), (other, b"WHO=deck")):
                 await session.settled()
-                told = Path(f"/proc/{pid_of(deck, session)}/environ").read_bytes().split(b"\0")
+                told = _environment(pid_of(deck, session))
                 assert who in told
                 assert b"WHO" not in b"".join(repr(event).encode() for event in await all_events(session))
+
+
+def _environment(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 class TestTheLimit:

@@ -127,7 +127,7 @@ class TestHowATurnEnds:
         talk = AcpTalk("gemini").prompted()
         body = '{"error":{"code":401,"message":"invalid api key","status":"X"}}'
         talk.answer(talk.last_prompt, error={"code": 401, "message": body})
-        assert talk.texts("error") == ["invalid api key"]
+        assert talk.words("error") == ["invalid api key"]
 
     def test_an_abort_that_is_told_as_an_error_is_an_abort(self) -> None:
         talk = AcpTalk("opencode").prompted()
@@ -169,11 +169,11 @@ class TestHowATurnEnds:
         talk = AcpTalk().prompted()
         talk.thinks("Hm")
         talk.ends()
-        assert talk.texts("system") == [NO_TEXT]
+        assert talk.words("system") == [NO_TEXT]
         talk.prompt("again")
         talk.says("Here")
         talk.ends()
-        assert talk.texts("system") == [NO_TEXT]
+        assert talk.words("system") == [NO_TEXT]
 
     def test_silence_is_work_and_not_an_end(self) -> None:
         talk = AcpTalk().prompted()
@@ -208,7 +208,7 @@ class TestASecondPrompt:
         assert (talk.phase, talk.state.queue) == ("streaming", ())
         talk.says("Two")
         talk.ends("end_turn", second)
-        assert talk.texts() == ["one", "On", "two", "Two"]
+        assert talk.words() == ["one", "On", "two", "Two"]
         assert len(talk.told(ev.AgentAbort)) == len(talk.told(ev.AgentEnd)) == 1
 
     def test_kilo_answers_one_after_the_other(self) -> None:
@@ -219,7 +219,7 @@ class TestASecondPrompt:
         assert talk.phase == "streaming"
         talk.says("Two", messageId="m2")
         talk.ends("end_turn", second)
-        assert (talk.phase, talk.texts()) == ("completed", ["one", "One", "two", "Two"])
+        assert (talk.phase, talk.words()) == ("completed", ["one", "One", "two", "Two"])
         assert len(talk.told(ev.AgentEnd)) == 2
 
     def test_opencode_answers_both_at_the_end(self) -> None:
@@ -238,7 +238,7 @@ class TestASecondPrompt:
         assert talk.phase == "streaming"
         talk.ends("end_turn", second, usage={"inputTokens": 7, "outputTokens": 1, "totalTokens": 8})
         assert talk.phase == "completed"
-        assert talk.texts("user", "assistant") == ["one", "Let me see", "One", "two", "Two"]
+        assert talk.words("user", "assistant") == ["one", "Let me see", "One", "two", "Two"]
         assert talk.state.usage.total.input == 12
 
     def test_opencode_whose_second_answer_has_no_text_of_its_own(self) -> None:
@@ -248,7 +248,7 @@ class TestASecondPrompt:
         talk.ends("end_turn", first)
         assert (talk.phase, talk.state.queue) == ("streaming", ())
         talk.ends("end_turn", second)
-        assert (talk.phase, talk.texts("user")) == ("completed", ["one", "two"])
+        assert (talk.phase, talk.words("user")) == ("completed", ["one", "two"])
 
     def test_cline_refuses_it_and_goes_on(self) -> None:
         talk = AcpTalk("cline").prompted("one")
@@ -256,7 +256,7 @@ class TestASecondPrompt:
         details = {"details": "Session s1 is already processing a prompt"}
         talk.answer(second, error={"code": -32603, "message": "Internal error", "data": details})
         assert (talk.phase, talk.state.queue) == ("streaming", ())
-        assert talk.texts("error") == ["Prompt refused: Session s1 is already processing a prompt"]
+        assert talk.words("error") == ["Prompt refused: Session s1 is already processing a prompt"]
         talk.says("One")
         talk.ends("end_turn", first)
         assert talk.phase == "completed"
@@ -268,7 +268,7 @@ class TestASecondPrompt:
         talk.ends("cancelled", first)
         assert talk.phase == "stopped"
         talk.ends("cancelled", second)
-        assert (talk.phase, talk.texts("user")) == ("stopped", ["one", "two"])
+        assert (talk.phase, talk.words("user")) == ("stopped", ["one", "two"])
 
     def test_an_agent_that_serves_a_cancelled_prompt_all_the_same_is_seen_at_it(self) -> None:
         talk = AcpTalk("kilo").prompted("one")
@@ -286,7 +286,7 @@ class TestASecondPrompt:
             talk.prompt("hi", messageId=key)
             talk.says("ho")
             talk.ends()
-        assert talk.texts("user") == ["hi", "hi"]
+        assert talk.words("user") == ["hi", "hi"]
         assert talk.entries[0].id == "m-7"
 
 
@@ -306,7 +306,7 @@ class TestAnEarlierConversation:
         assert (talk.phase, talk.activity) == ("idle", "initialized")
         talk.answer(key, {})
         assert (talk.phase, talk.activity, talk.state.process.value) == ("idle", "idle", "up")
-        assert talk.texts("user", "thinking", "assistant")[1:] == ["do it", "Hm", "Doing it"]
+        assert talk.words("user", "thinking", "assistant")[1:] == ["do it", "Hm", "Doing it"]
         assert talk.tools() == [("bash", "done")]
         assert not talk.told(ev.AgentStart)
         assert talk.told(ev.TurnRestored)[0].finished
@@ -315,11 +315,11 @@ class TestAnEarlierConversation:
         talk = AcpTalk().started()
         talk.answer(talk.request("session/load", {"sessionId": "s1"}), {})
         self.replay(talk)
-        assert (talk.phase, talk.texts()) == ("idle", [])
+        assert (talk.phase, talk.words()) == ("idle", [])
         talk.prompt("new")
         talk.says("Hello")
         talk.ends()
-        assert (talk.phase, talk.texts()) == ("completed", ["new", "Hello"])
+        assert (talk.phase, talk.words()) == ("completed", ["new", "Hello"])
 
     def test_geminis_history_comes_after_the_answer_and_ends_with_its_commands(self) -> None:
         talk = AcpTalk("gemini").started()
@@ -332,7 +332,7 @@ class TestAnEarlierConversation:
         assert talk.phase == "streaming"
         talk.says("Hello")
         talk.ends()
-        assert talk.texts("user", "assistant") == ["do it", "Doing it", "[old] that is all", "new", "Hello"]
+        assert talk.words("user", "assistant") == ["do it", "Doing it", "[old] that is all", "new", "Hello"]
         assert len(talk.told(ev.AgentStart)) == 1
 
     def test_without_that_sign_silence_ends_it(self) -> None:
@@ -351,7 +351,7 @@ class TestAnEarlierConversation:
         talk.prompt("new")
         assert talk.phase == "idle"
         talk.wait(0.3)
-        assert (talk.phase, talk.texts()) == ("streaming", ["new"])
+        assert (talk.phase, talk.words()) == ("streaming", ["new"])
 
     @pytest.mark.parametrize("sign", ["call", "question", "answer"])
     def test_what_can_only_be_new_ends_it(self, sign: str) -> None:
@@ -366,7 +366,7 @@ class TestAnEarlierConversation:
         else:
             talk.ends()
         expected = {"call": "streaming", "question": "waiting_approval", "answer": "completed"}
-        assert (talk.phase, talk.texts("user")) == (expected[sign], ["do it", "new"])
+        assert (talk.phase, talk.words("user")) == (expected[sign], ["do it", "new"])
 
     def test_a_resume_without_history_leaves_the_loading_phase(self) -> None:
         talk = AcpTalk("opencode").started()
@@ -379,7 +379,7 @@ class TestAnEarlierConversation:
         key = talk.request("session/fork", {"sessionId": "s0"})
         talk.user_said("do it", session="s1", messageId="u1")
         talk.answer(key, {"sessionId": "s1"})
-        assert (talk.texts("user"), talk.state.profile.native_session_id) == (["do it"], "s1")
+        assert (talk.words("user"), talk.state.profile.native_session_id) == (["do it"], "s1")
 
     def test_a_fork_of_our_session_is_another_one(self) -> None:
         talk = AcpTalk("opencode").prompted()
@@ -388,13 +388,13 @@ class TestAnEarlierConversation:
         talk.says("no", session="s2")
         talk.answer(key, {"sessionId": "s2"})
         talk.asks(3, session="s2")
-        assert (talk.phase, talk.texts("user", "assistant")) == ("streaming", ["hi"])
+        assert (talk.phase, talk.words("user", "assistant")) == ("streaming", ["hi"])
 
     @pytest.mark.parametrize("method", ["session/new", "session/load", "session/resume", "initialize"])
     def test_what_cannot_be_opened_is_told(self, method: str) -> None:
         talk = AcpTalk().started()
         talk.answer(talk.request(method, {"sessionId": "s1"}), error={"code": -32000, "message": "Log in first"})
-        assert talk.texts("error") == ["Log in first"]
+        assert talk.words("error") == ["Log in first"]
         assert talk.told(ev.TurnFailed)[0].kind == "auth"
         talk.answer(talk.request("session/new"), {"sessionId": "s2"})
         talk.prompt("hi", "s2")
@@ -407,14 +407,14 @@ class TestAnEarlierConversation:
         key = talk.request("session/load", {"sessionId": "s1"})
         self.replay(talk)
         talk.answer(key, {})
-        assert (talk.phase, talk.texts()) == ("completed", ["hi", "Hello"])
+        assert (talk.phase, talk.words()) == ("completed", ["hi", "Hello"])
 
     def test_a_load_that_fails_in_the_middle_of_a_turn_does_not_end_it(self) -> None:
         talk = AcpTalk("opencode").prompted()
         key = talk.request("session/load", {"sessionId": "s1"})
         talk.says("Hello")
         talk.answer(key, error={"code": -32603, "message": "busy"})
-        assert (talk.phase, talk.texts("assistant", "error")) == ("streaming", ["Hello", "busy"])
+        assert (talk.phase, talk.words("assistant", "error")) == ("streaming", ["Hello", "busy"])
 
     def test_closing_our_session_ends_the_agent_and_not_the_process(self) -> None:
         talk = AcpTalk("opencode").prompted()
@@ -492,7 +492,7 @@ class TestTheProcess:
         talk = AcpTalk().opened()
         talk.feed("proc", {"event": "exit", "code": 0})
         talk.prompt()
-        assert (talk.activity, talk.texts("user")) == ("exited", [])
+        assert (talk.activity, talk.words("user")) == ("exited", [])
 
     def test_a_closed_stdin_is_our_stop(self) -> None:
         talk = AcpTalk().prompted()
@@ -512,7 +512,7 @@ class TestTheProcess:
         talk.prompt("again", "s2")
         talk.says("Hello", session="s2")
         talk.ends()
-        assert (talk.phase, talk.texts("user", "assistant")) == ("completed", ["hi", "again", "Hello"])
+        assert (talk.phase, talk.words("user", "assistant")) == ("completed", ["hi", "again", "Hello"])
 
     def test_the_end_of_the_source_is_not_an_end_of_work(self) -> None:
         talk = AcpTalk().prompted()
@@ -524,7 +524,7 @@ class TestTheProcess:
         talk.answer(talk.request("session/load", {"sessionId": "s1"}), {})
         talk.prompt("new")
         talk.over()
-        assert talk.texts("user") == ["new"]
+        assert talk.words("user") == ["new"]
 
 
 class TestARestartInTheMiddle:
@@ -534,7 +534,7 @@ class TestARestartInTheMiddle:
         talk.restarted()
         talk.says("lo")
         talk.ends("end_turn", 77)
-        assert (talk.phase, talk.texts("assistant")) == ("completed", ["Hel", "lo"])
+        assert (talk.phase, talk.words("assistant")) == ("completed", ["Hel", "lo"])
 
     def test_the_question_that_is_open_is_closed_by_its_answer(self) -> None:
         talk = AcpTalk().prompted()
@@ -555,13 +555,13 @@ class TestARestartInTheMiddle:
         talk.prompt("two")
         talk.says("Two")
         talk.ends()
-        assert talk.texts() == ["one", "One", "two", "Two"]
+        assert talk.words() == ["one", "One", "two", "Two"]
 
     def test_an_idle_session_stays_idle_whatever_is_said_late(self) -> None:
         talk = AcpTalk().opened()
         talk.restarted()
         talk.says("by the way")
-        assert (talk.phase, talk.activity, talk.texts()) == ("idle", "idle", ["by the way"])
+        assert (talk.phase, talk.activity, talk.words()) == ("idle", "idle", ["by the way"])
 
 
 class TestWithoutOurOwnWords:
@@ -576,4 +576,4 @@ class TestWithoutOurOwnWords:
         talk.ends("end_turn", 3)
         talk.says("Again")
         talk.answer(4, error={"code": 500, "message": "no"})
-        assert (talk.phase, talk.texts("assistant")) == ("error", ["Hello", "Again"])
+        assert (talk.phase, talk.words("assistant")) == ("error", ["Hello", "Again"])

@@ -431,24 +431,24 @@ class TestTexts:
             "m1:1",
             "m1:2",
         ]
-        assert talk.texts("thinking", "assistant") == ["Hm", "One", "two"]
+        assert talk.words("thinking", "assistant") == ["Hm", "One", "two"]
 
     def test_what_is_said_outside_of_a_turn_is_told_and_begins_none(self) -> None:
         talk = AcpTalk().opened()
         talk.says("By ")
         talk.says("the way")
         talk.thinks("Hm")
-        assert (talk.phase, talk.activity, talk.texts()) == ("idle", "idle", ["By the way"])
+        assert (talk.phase, talk.activity, talk.words()) == ("idle", "idle", ["By the way"])
         talk.prompt()
         talk.says("Hello")
         talk.ends()
-        assert talk.texts() == ["By the way", "hi", "Hello"]
+        assert talk.words() == ["By the way", "hi", "Hello"]
 
     def test_geminis_word_on_its_mode_is_no_text(self) -> None:
         talk = AcpTalk("gemini").opened(modes={"currentModeId": "default"})
         assert talk.state.profile.mode == "ask"
         talk.says("[MODE_UPDATE] yolo")
-        assert (talk.texts(), talk.state.profile.mode, talk.state.profile.approves_itself) == ([], "bypass", True)
+        assert (talk.words(), talk.state.profile.mode, talk.state.profile.approves_itself) == ([], "bypass", True)
 
     def test_a_plan_a_title_and_a_mode(self) -> None:
         talk = AcpTalk().prompted()
@@ -470,7 +470,7 @@ class TestTexts:
         assert [(body.from_, body.to) for body in talk.told(ev.ModelSwitched)] == [("a", "b")]
         key = talk.request("session/set_mode", {"sessionId": "s1", "modeId": "x"})
         talk.answer(key, error={"code": -32603, "message": "no such mode"})
-        assert (talk.state.profile.mode, talk.texts("error")) == ("plan", ["no such mode"])
+        assert (talk.state.profile.mode, talk.words("error")) == ("plan", ["no such mode"])
 
     def test_settings_of_another_session_are_not_ours(self) -> None:
         talk = AcpTalk("gemini").opened()
@@ -512,6 +512,6 @@ class TestWhatIsNobodysBusiness:
     def test_probing_for_sessions_leaves_no_line(self) -> None:
         talk = AcpTalk().opened()
         talk.answer(talk.request("session/list"), error={"code": -32601, "message": "Method not found"})
-        assert talk.texts() == []
+        assert talk.words() == []
         talk.answer(talk.request("session/list"), {"sessions": [{"sessionId": "s1", "title": "x"}]})
-        assert talk.texts() == []
+        assert talk.words() == []

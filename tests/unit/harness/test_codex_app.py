@@ -9,7 +9,8 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.harness.codex.ignored import NOTIFICATIONS, REQUESTS
 from quarterdeck.kernel.activity import COMPACTING, THINKING, TOOL_USE, WAITING
-from tests.codex_talk import THREAD, CodexTalk, kinds
+from tests.codex_talk import THREAD, CodexTalk
+from tests.talk import kinds
 
 CHILD = "thread-child"
 
@@ -79,7 +80,7 @@ def test_a_turn_is_begun_once_by_status_and_name() -> None:
     talk.answers(asked, {"turn": {"id": "u7"}})
     talk.turn("u7")
     assert [body.turn_id for body in talk.told(ev.AgentStart)] == ["u7"]
-    assert talk.said("user") == ["hi"]
+    assert talk.words("user") == ["hi"]
     talk.says("Hello").ends()
     assert (talk.phase, talk.activity, talk.run) == ("completed", "idle", "idle")
 
@@ -253,7 +254,7 @@ def test_a_declined_command_is_told_and_the_turn_goes_on() -> None:
     talk.resolved()
     assert (talk.activity, talk.tools()) == (THINKING, [("exec_command", "error")])
     talk.says("Then not").ends()
-    assert (talk.phase, talk.said("assistant")) == ("completed", ["Then not"])
+    assert (talk.phase, talk.words("assistant")) == ("completed", ["Then not"])
 
 
 def test_another_client_answers() -> None:
@@ -345,7 +346,7 @@ def test_several_questions_are_one_gate_and_one_answer() -> None:
     assert [option.label for option in asked.options] == ["Red", "Blue: b"]
     assert (talk.phase, talk.activity) == ("waiting_input", WAITING)
     talk.replies({"answers": {"a": {"answers": ["Red"]}, "b": {"answers": ["so", "and so"]}}}, 2)
-    assert talk.said("user")[-1] == "Red\nso, and so"
+    assert talk.words("user")[-1] == "Red\nso, and so"
     assert talk.phase == "streaming"
 
 
@@ -395,7 +396,7 @@ def test_steering_is_scheduled_and_read_in_the_turn() -> None:
     talk.answers(asked, {"turnId": "u1"})
     talk.item("userMessage", "m9", clientId="s1", content=text)
     assert talk.state.queue == ()
-    assert (talk.said("user"), talk.said("assistant")) == (["hi", "stop that"], ["On the o"])
+    assert (talk.words("user"), talk.words("assistant")) == (["hi", "stop that"], ["On the o"])
     talk.says("All right", "msg_2").ends()
     assert len(talk.told(ev.AgentStart)) == len(talk.told(ev.AgentEnd)) == 1
 
@@ -405,7 +406,7 @@ def test_a_start_in_a_running_turn_is_steering_too() -> None:
     talk.request("turn/start", threadId=THREAD, input=[{"type": "text", "text": "and this"}])
     assert [item.text for item in talk.state.queue] == ["and this"]
     talk.item("userMessage", "m9", content=[{"type": "text", "text": "and this"}])
-    assert (talk.state.queue, talk.said("user")) == ((), ["hi", "and this"])
+    assert (talk.state.queue, talk.words("user")) == ((), ["hi", "and this"])
     talk.ends()
     assert talk.phase == "completed"
 
@@ -416,7 +417,7 @@ def test_steering_that_is_refused_or_cut_off_is_given_back() -> None:
     asked = talk.request("turn/steer", threadId=THREAD, expectedTurnId="u1", input=text)
     talk.refuses(asked, "no active turn to steer")
     assert talk.last(ev.PromptDropped).text == "late"
-    assert talk.said("error") == ["no active turn to steer"]
+    assert talk.words("error") == ["no active turn to steer"]
     talk.request("turn/steer", threadId=THREAD, expectedTurnId="u1", input=text)
     talk.ends("interrupted")
     assert (talk.last(ev.PromptDropped).text, talk.state.queue) == ("late", ())
@@ -493,7 +494,7 @@ def test_the_users_own_command_is_no_call() -> None:
     talk.notes("item/commandExecution/outputDelta", itemId="b1", delta="clean\n")
     talk.item("commandExecution", "b1", done=True, **shell, exitCode=0, aggregatedOutput="clean\n")
     assert talk.tools() == []
-    assert talk.said("bash") == ["git status"]
+    assert talk.words("bash") == ["git status"]
     assert talk.entries[-1].bash_result is not None
     assert (talk.entries[-1].bash_result.output, talk.entries[-1].bash_result.exit_code) == ("clean\n", 0)
 
@@ -580,9 +581,9 @@ def test_reasoning_in_pieces_and_whole() -> None:
     talk.notes("item/reasoning/summaryTextDelta", itemId="r1", summaryIndex=0, delta="see")
     talk.notes("item/reasoning/textDelta", itemId="r1", contentIndex=0, delta="raw")
     talk.item("reasoning", "r1", done=True, summary=["Let me see."], content=["raw"])
-    assert talk.said("thinking") == ["Let me see.", "raw"]
+    assert talk.words("thinking") == ["Let me see.", "raw"]
     talk.item("reasoning", "r2", done=True, summary=[], content=[])
-    assert len(talk.said("thinking")) == 2
+    assert len(talk.words("thinking")) == 2
 
 
 def test_plans_todos_titles_and_diffs() -> None:
@@ -598,7 +599,7 @@ def test_plans_todos_titles_and_diffs() -> None:
     talk.notes("item/plan/delta", itemId="p1", delta="# Plan")
     talk.item("plan", "p1", done=True, text="# Plan\n1. x")
     assert talk.state.plan is not None
-    assert (talk.state.plan.text, talk.said("assistant")) == ("# Plan\n1. x", ["# Plan\n1. x"])
+    assert (talk.state.plan.text, talk.words("assistant")) == ("# Plan\n1. x", ["# Plan\n1. x"])
     talk.notes("thread/name/updated", threadName="Parser")
     assert talk.state.profile.name == "Parser"
     diff = "diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1,2 @@\n-a\n+b\n+c\n"
@@ -640,8 +641,8 @@ def test_reviews_hook_prompts_and_warnings() -> None:
         "stdout",
         {"method": "mcpServer/startupStatus/updated", "params": {"name": "db", "status": "failed", "error": "x"}},
     )
-    assert talk.said("assistant") == ["Looks good"]
-    assert talk.said("system") == [
+    assert talk.words("assistant") == ["Looks good"]
+    assert talk.words("system") == [
         "Review: current changes",
         "remember the tests",
         "no sandbox",
@@ -706,15 +707,15 @@ def test_a_broken_stream_is_tried_again_and_its_half_message_is_taken_back() -> 
     talk.notes("error", error=error, willRetry=True)
     retry = talk.last(ev.Retry)
     assert (retry.attempt, retry.reason) == (2, "cut")
-    assert (talk.said("assistant"), talk.phase, talk.activity) == ([], "streaming", THINKING)
+    assert (talk.words("assistant"), talk.phase, talk.activity) == ([], "streaming", THINKING)
     talk.says("Hello", "msg_2").ends()
-    assert talk.said("assistant") == ["Hello"]
+    assert talk.words("assistant") == ["Hello"]
 
 
 def test_an_error_outside_a_turn_is_only_told() -> None:
     talk = CodexTalk().opened()
     talk.notes("error", error={"message": "could not save"}, willRetry=False)
-    assert (talk.phase, talk.said("error")) == ("idle", ["could not save"])
+    assert (talk.phase, talk.words("error")) == ("idle", ["could not save"])
 
 
 # ------------------------------------------------------------------------------------------------------ sub-agents
@@ -725,7 +726,7 @@ def test_a_sub_agents_words_and_calls_stand_under_its_path() -> None:
     assert talk.background == [CHILD]
     talk.says("child words", "msg_c", CHILD)
     talk.item("commandExecution", "call_c", CHILD, command="ls", processId="1")
-    assert (talk.activity, talk.said("assistant")) == (THINKING, [])
+    assert (talk.activity, talk.words("assistant")) == (THINKING, [])
     paths = {entry.path for entry in talk.entries if entry.text in ("child words", "exec_command")}
     assert paths == {(CHILD,)}
     talk.notes("turn/completed", CHILD, turn={"id": "c1", "status": "completed"})
@@ -785,7 +786,7 @@ def test_a_server_that_dies_takes_the_turn_with_it_and_late_lines_bring_nothing_
     assert (talk.phase, talk.activity, talk.gates) == ("error", "exited", [])
     talk.says("ghost").ends()
     talk.asks("item/commandExecution/requestApproval", 3, itemId="c9")
-    assert (talk.phase, talk.activity, talk.said("assistant")) == ("error", "exited", [])
+    assert (talk.phase, talk.activity, talk.words("assistant")) == ("error", "exited", [])
 
 
 def test_closing_its_input_asks_the_server_to_leave() -> None:

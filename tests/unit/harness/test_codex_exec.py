@@ -55,7 +55,7 @@ def test_ids_of_two_processes_are_not_the_same() -> None:
     begun(talk)
     item(talk, "completed", "agent_message", text="second")
     line(talk, "turn.completed", usage=usage(250, 60, 50))
-    assert talk.said("assistant") == ["first", "second"]
+    assert talk.words("assistant") == ["first", "second"]
     assert spent(talk) == (190, 60, 50)
 
 
@@ -77,7 +77,7 @@ def test_another_deck_goes_on_with_the_sum() -> None:
     begun(talk)
     item(talk, "completed", "agent_message", text="second")
     line(talk, "turn.completed", usage=usage(250, 60, 50))
-    assert (spent(talk), talk.said("assistant")) == ((190, 60, 50), ["first", "second"])
+    assert (spent(talk), talk.words("assistant")) == ((190, 60, 50), ["first", "second"])
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_todos_and_plans() -> None:
     assert [(todo.content, todo.status) for todo in talk.state.todos] == [("read", "completed")]
     line(talk, "item.plan.delta", item_id="item_2", delta="# Pl")
     item(talk, "completed", "plan", "item_2", text="# Plan")
-    assert (talk.state.plan and talk.state.plan.text, talk.said("assistant")) == ("# Plan", ["# Plan"])
+    assert (talk.state.plan and talk.state.plan.text, talk.words("assistant")) == ("# Plan", ["# Plan"])
 
 
 def test_a_failed_turn_says_why() -> None:
@@ -145,7 +145,7 @@ def test_warnings_stop_nothing() -> None:
     talk = running()
     for name in ("item_0", "item_1"):
         item(talk, "completed", "error", name, message="hook trust is bypassed")
-    assert (talk.said("system"), talk.phase) == (["hook trust is bypassed"], "streaming")
+    assert (talk.words("system"), talk.phase) == (["hook trust is bypassed"], "streaming")
 
 
 def test_what_is_new_is_counted() -> None:
@@ -168,11 +168,11 @@ def test_the_prompt_comes_from_whoever_tells_it_first_and_once() -> None:
     talk = running()
     talk.hook("UserPromptSubmit", prompt="do it", turn_id="t1")
     talk.record("user_prompt", prompt="do it")
-    assert talk.said("user") == ["do it"]
+    assert talk.words("user") == ["do it"]
     line(talk, "turn.completed", usage={})
     talk.record("user_prompt", prompt="do it")
     talk.hook("UserPromptSubmit", prompt="late", turn_id="t1")
-    assert (talk.said("user"), talk.phase) == (["do it"], "completed")
+    assert (talk.words("user"), talk.phase) == (["do it"], "completed")
 
 
 def test_hooks_and_telemetry_name_calls_otherwise_and_add_nothing() -> None:

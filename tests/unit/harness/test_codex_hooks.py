@@ -9,7 +9,8 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.harness.codex.hooks import GIVE_UP_S, QUESTION_S
 from quarterdeck.kernel.activity import COMPACTING, THINKING, TOOL_USE, WAITING
-from tests.codex_talk import THREAD, CodexTalk, kinds
+from tests.codex_talk import THREAD, CodexTalk
+from tests.talk import kinds
 
 COMMAND = {"command": "make test", "description": "May I?"}
 
@@ -52,7 +53,7 @@ def test_a_whole_turn() -> None:
     talk.hook("PostModelRequest", turn_id="t1", status="completed", token_usage=used)
     talk.hook("Stop", turn_id="t1", last_assistant_message="Done")
     assert (talk.phase, talk.activity) == ("completed", "idle")
-    assert (talk.said("user"), talk.said("assistant")) == (["hi"], ["Done"])
+    assert (talk.words("user"), talk.words("assistant")) == (["hi"], ["Done"])
     total = talk.state.usage.total
     assert (total.input, total.cache_read, total.output) == (80, 20, 30)
     assert [body.turn_id for body in talk.told(ev.AgentStart)] == ["t1"]
@@ -221,7 +222,7 @@ def test_a_question_waits_when_nothing_follows_it() -> None:
 def test_a_question_that_fails_at_once_is_never_asked() -> None:
     talk = question()
     talk.hook("PreModelRequest", turn_id="t1")
-    assert talk.passing(QUESTION_S * 3) == []
+    assert talk.wait(QUESTION_S * 3) == []
     assert talk.tools() == [("request_user_input", "error")]
 
 
@@ -319,7 +320,7 @@ def test_where_hooks_tell_every_request_telemetry_moves_nothing() -> None:
     talk.completed()
     talk.wait(60)
     assert (talk.activity, talk.gates, talk.signal) == (before, ["call_a"], "live")
-    assert (talk.said("user"), talk.state.usage.total.input) == (["hi"], 0)
+    assert (talk.words("user"), talk.state.usage.total.input) == (["hi"], 0)
 
 
 def test_a_few_hooks_and_telemetry_complete_each_other() -> None:

@@ -61,7 +61,7 @@ def test_over_a_websocket_the_end_is_a_guess_and_says_so() -> None:
     talk.wait(IDLE_S)
     assert (talk.activity, talk.signal) == ("idle", "stale")
     talk.notify(text="Done")
-    assert (talk.activity, talk.signal, talk.said("assistant")) == ("idle", "live", ["Done"])
+    assert (talk.activity, talk.signal, talk.words("assistant")) == ("idle", "live", ["Done"])
 
 
 def test_a_request_before_any_prompt_only_warms_the_connection_up() -> None:
@@ -133,7 +133,7 @@ def test_notify_of_others_says_nothing() -> None:
 def test_notify_alone_names_the_session_and_its_last_words() -> None:
     talk = CodexTalk()
     talk.notify(text="Done")
-    assert (talk.state.profile.native_session_id, talk.activity, talk.said("assistant")) == (THREAD, "idle", ["Done"])
+    assert (talk.state.profile.native_session_id, talk.activity, talk.words("assistant")) == (THREAD, "idle", ["Done"])
 
 
 def test_a_record_made_before_a_hook_told_more_moves_nothing() -> None:
@@ -209,17 +209,17 @@ def test_a_prompt_that_is_kept_from_us_is_still_a_prompt() -> None:
     talk = CodexTalk()
     talk.record("conversation_starts")
     talk.record("user_prompt", prompt="[REDACTED]", prompt_length="12")
-    assert talk.said("user") == ["(a prompt of 12 characters)"]
+    assert talk.words("user") == ["(a prompt of 12 characters)"]
     other = CodexTalk()
     other.hook("UserPromptSubmit", turn_id="t1", prompt="the real one")
     other.record("user_prompt", prompt="[REDACTED]", prompt_length="12")
-    assert other.said("user") == ["the real one"]
+    assert other.words("user") == ["the real one"]
 
 
 def test_a_steering_text_is_read_in_the_turn() -> None:
     talk = answering()
     talk.record("user_prompt", prompt="and this")
-    assert (talk.said("user"), len(talk.told(ev.AgentStart))) == (["hi", "and this"], 1)
+    assert (talk.words("user"), len(talk.told(ev.AgentStart))) == (["hi", "and this"], 1)
 
 
 def test_a_prompt_while_a_call_is_open_is_the_next_turns() -> None:

@@ -9,6 +9,7 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.detect import acp_or_sayask
+from tests.acp_talk import AcpTalk
 from tests.stream_talk import StreamTalk
 
 TASK = {"type": "task_started", "taskId": "7"}
@@ -55,3 +56,12 @@ def test_deadlines_end_and_restore_reach_the_chosen_one() -> None:
     assert talk.phase == "completed"
     talk.over()
     assert talk.state.signal.value == "lost"
+
+
+def test_the_other_one_knows_what_was_restored() -> None:
+    talk = AcpTalk("cline").prompted()
+    talk.restarted().says("Hello")
+    talk.answer(None, {"stopReason": "end_turn"})
+    assert talk.words("assistant") == ["Hello"]
+    assert len(talk.told(ev.AgentStart)) == 1
+    assert (talk.phase, talk.unknown) == ("completed", 0)
