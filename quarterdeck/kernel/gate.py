@@ -130,10 +130,16 @@ def closed(gates: Gates, gate: Gate, status: str, at: int, by: str = "", rule: s
     return Gates(left, stale, gates.decided[_OLDEST_KEPT:] + (decision,))  # noqa: RUF005
 
 
+def closed_all(gates: Gates, status: str, at: int) -> Gates:
+    """Without any open gate: nobody is left who waits."""
+    decided = gates.decided
+    for one in gates.open:
+        decided = decided[_OLDEST_KEPT:] + (Decision(one.id, one.ref, status, "", "", at),)  # noqa: RUF005
+    return Gates((), gates.stale + gates.open if status == "stale" else gates.stale, decided)
+
+
 def closed_where(gates: Gates, chosen: Callable[[Gate], bool], status: str, at: int) -> Gates:
     """Without the gates that are meant; the same object when none was."""
-    if not gates.open:
-        return gates
     for one in gates.open:
         if chosen(one):
             gates = closed(gates, one, status, at)

@@ -125,12 +125,11 @@ def entry_id(message_id: str, block: int) -> str:
 def find(timeline: Timeline, identifier: str) -> Entry | None:
     """The entry of this id, if there is one."""
     place = timeline.places.get(identifier)
-    if place is None:
-        return None
-    entry = timeline.entries[place]
-    if entry.kind in _RUNNABLE and identifier not in timeline.unfinished:
-        return _ended(entry)
-    return entry
+    return None if place is None else _as_it_stands(timeline.entries[place], timeline.unfinished)
+
+
+def _as_it_stands(entry: Entry, unfinished: tuple[str, ...]) -> Entry:
+    return entry if entry.id in unfinished or entry.kind not in _RUNNABLE else _ended(entry)
 
 
 def appended(timeline: Timeline, entry: Entry) -> Timeline:
@@ -213,7 +212,7 @@ def _others(blocks: tuple[Growing, ...], message_id: str) -> tuple[Growing, ...]
     """The blocks that do not belong to this message or call; mostly that is all of them."""
     for one in blocks:
         if one.message_id == message_id:
-            return tuple([other for other in blocks if other.message_id != message_id])
+            return () if len(blocks) == 1 else tuple([other for other in blocks if other.message_id != message_id])
     return blocks
 
 
@@ -238,6 +237,26 @@ def with_block(timeline: Timeline, entry: Entry, message_id: str, block: int) ->
     if block:
         places = _with_first(places, message_id, place)
     return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
+
+
+def with_new(timeline: Timeline, new: Iterable[Entry]) -> Timeline:
+    """With all of these, none of which is there: whole blocks, and calls that will end.
+
+    The names are written together: each by itself would copy the same way to its place again.
+    """
+    entries, unfinished = timeline.entries, timeline.unfinished
+    places, place = timeline.places.mutate(), len(entries) - 1
+    passing = place >= 0 and entries[place].passing
+    for entry in new:
+        if passing:
+            places.pop(entries[place].id, None)
+            entries, passing = entries.set(place, entry), False
+        else:
+            entries, place = entries.append(entry), place + 1
+        places[entry.id] = place
+        if entry.kind == "tool":
+            unfinished += (entry.id,)
+    return Timeline(entries, places.finish(), timeline.open, timeline.streaming, unfinished, timeline.decided)
 
 
 def _with_first(places: Places, message_id: str, place: int) -> Places:
@@ -268,10 +287,7 @@ def with_piece(timeline: Timeline, message_id: str, block: int, piece: str) -> T
 
 
 def settled(timeline: Timeline, blocks: tuple[Growing, ...], restated: Collection[int] = ()) -> Timeline:
-    """These blocks are whole: their texts move into their entries, except where they are about to be restated.
-
-    A block that stayed empty leaves no entry.
-    """
+    """These blocks are whole: their texts move into their entries, except where they are about to be restated."""
     if not blocks:
         return timeline
     left = () if len(blocks) == len(timeline.open) else tuple([one for one in timeline.open if one not in blocks])
@@ -285,21 +301,23 @@ def settled_all(timeline: Timeline, streaming: bool) -> Timeline:
     return Timeline(entries, timeline.places, (), streaming, timeline.unfinished, timeline.decided)
 
 
-def cut_off(
-    timeline: Timeline, outliving: Collection[str] = (), line: Entry | None = None, shells_too: bool = True
-) -> Timeline:
-    """Nothing else goes on: open blocks are as whole as they will ever be, what is unfinished was interrupted.
-
-    The user's own commands only with `shells_too`. `line` says why.
-    """
-    entries, places = _with_texts(timeline.entries, timeline.open), timeline.places
-    left = timeline.unfinished
-    if left and not shells_too:
-        left = tuple([name for name in left if name in outliving or entries[places[name]].kind == "bash"])
-    elif left:
-        left = tuple([name for name in left if name in outliving]) if outliving else ()
+def cut_off(timeline: Timeline, line: Entry | None = None) -> Timeline:
+    """Nothing goes on: open blocks are as whole as they will ever be, what is unfinished was interrupted. `line` says why."""
+    entries, places = timeline.entries, timeline.places
+    if timeline.open:
+        entries = _with_texts(entries, timeline.open)
     if line is not None:
         entries, places = _with_line(entries, places, line)
+    return Timeline(entries, places, (), False, (), timeline.decided)
+
+
+def interrupted(timeline: Timeline, outliving: Collection[str]) -> Timeline:
+    """The turn is cut off. The user's own commands go on, and so do the calls that outlive it."""
+    entries, places, left = timeline.entries, timeline.places, timeline.unfinished
+    if timeline.open:
+        entries = _with_texts(entries, timeline.open)
+    if left:
+        left = tuple([name for name in left if name in outliving or entries[places[name]].kind == "bash"])
     return Timeline(entries, places, (), False, left, timeline.decided)
 
 
@@ -319,6 +337,7 @@ def shells(timeline: Timeline) -> tuple[str, ...]:
 
 
 def _with_texts(entries: PVector[Entry], blocks: Iterable[Growing]) -> PVector[Entry]:
+    """These blocks are whole: their texts move into their entries. A block that stayed empty leaves no entry."""
     for one in blocks:
         entry = entries[one.place]
         if one.rope:
@@ -411,18 +430,17 @@ def args_preview(args: Json) -> str:
     """A call's arguments in one line."""
     if args is None:
         return ""
-    if isinstance(args, str):
-        text = args
-    else:
-        text = plain(_shortened(cast("dict[str, Json]", args)) if isinstance(args, dict) else args)
+    text = args if isinstance(args, str) else plain(_shortened(args))
     return text if len(text) <= ARGS_PREVIEW else text[: ARGS_PREVIEW - 1] + "…"
 
 
-def _shortened(args: dict[str, Json]) -> dict[str, Json]:
+def _shortened(args: Json) -> Json:
     """A file's whole content among the arguments must not be encoded for the sake of one line."""
-    for value in args.values():
-        if isinstance(value, str) and len(value) > ARGS_PREVIEW:
-            return {name: one[:ARGS_PREVIEW] if isinstance(one, str) else one for name, one in args.items()}
+    if type(args) is dict:
+        named: dict[str, Json] = args
+        for value in named.values():
+            if type(value) is str and len(value) > ARGS_PREVIEW:
+                return {name: one[:ARGS_PREVIEW] if isinstance(one, str) else one for name, one in named.items()}
     return args
 
 

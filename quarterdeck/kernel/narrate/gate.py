@@ -51,14 +51,14 @@ def user_responded(timeline: Timeline, event: Event, body: ev.UserResponded, _: 
 
 
 def settle_cards(timeline: Timeline, before: Gates, after: Gates) -> Timeline:
-    """Whatever closed a gate, its card shows how. Called after every event that changed the gates."""
-    still_open = [gate.id for gate in after.open] if after.open else ()
+    """Whatever closed a gate, its card shows how. Called after every event that closed one."""
+    how = after.decided[-1]
+    if len(before.open) - len(after.open) == 1:
+        return tl.with_decision(timeline, how.gate_id, how)
+    still_open = [gate.id for gate in after.open]
     for gate in before.open:
         if gate.id not in still_open:
-            how = after.decided[-1]
-            if how.gate_id != gate.id:
-                how = _decision_on(gate, after.decided)
-            timeline = tl.with_decision(timeline, gate.id, how)
+            timeline = tl.with_decision(timeline, gate.id, _decision_on(gate, after.decided))
     return timeline
 
 

@@ -6,9 +6,9 @@ from quarterdeck import events as ev
 from quarterdeck.events import Block, Event
 from quarterdeck.kernel import timeline as tl
 from quarterdeck.kernel.narrate.base import entry_of, tells
-from quarterdeck.kernel.narrate.tool import announced
+from quarterdeck.kernel.narrate.tool import announced, step_of
 from quarterdeck.kernel.state import State
-from quarterdeck.kernel.timeline import Kind, Timeline
+from quarterdeck.kernel.timeline import Entry, Kind, Timeline
 
 
 def _begun(timeline: Timeline, event: Event, kind: Kind, message_id: str, block: int) -> Timeline:
@@ -60,20 +60,39 @@ def message_aborted(timeline: Timeline, event: Event, body: ev.MessageAborted, _
 
 
 def _restated(timeline: Timeline, event: Event, message_id: str, blocks: tuple[Block, ...]) -> Timeline:
-    """The message is over, and these of its blocks are told whole."""
-    growing = tl.blocks_of(timeline, message_id)
-    if growing:
-        texts = [block.block for block in blocks if block.kind != "tool_call"]
-        timeline = tl.settled(timeline, growing, texts)
+    """The message is over, and these of its blocks are told whole. What is new among them is added together."""
+    if timeline.open:
+        timeline = _settled(timeline, message_id, blocks)
+    places = timeline.places
+    new: dict[str, Entry] = {}
     for block in blocks:
-        if block.kind == "tool_call":
-            timeline = announced(timeline, event, block.call_id, block.name, block.args)
-        else:
-            timeline = _text_restated(timeline, event, message_id, block)
-    return timeline
+        is_call = block.kind == "tool_call"
+        name = block.call_id if is_call else tl.entry_id(message_id, block.block)
+        if name in places:
+            timeline = _told_again(timeline, event, message_id, block)
+        elif not name or name in new or (block.block and not is_call and tl.entry_id(message_id, 0) not in new):
+            # no name, a name twice, or a message that may begin in its middle
+            timeline = _told_again(tl.with_new(timeline, new.values()), event, message_id, block)
+            places, new = timeline.places, {}
+        elif is_call:
+            new[name] = step_of(event, name, block.name, block.args)
+        elif block.text and not block.text.isspace():
+            new[name] = entry_of(event, "thinking" if block.kind == "thinking" else "assistant", block.text, name)
+    return tl.with_new(timeline, new.values()) if new else timeline
 
 
-def _text_restated(timeline: Timeline, event: Event, message_id: str, block: Block) -> Timeline:
+def _settled(timeline: Timeline, message_id: str, blocks: tuple[Block, ...]) -> Timeline:
+    """Pieces that are about to be restated are not told before."""
+    growing = tl.blocks_of(timeline, message_id)
+    if not growing:
+        return timeline
+    return tl.settled(timeline, growing, [block.block for block in blocks if block.kind != "tool_call"])
+
+
+def _told_again(timeline: Timeline, event: Event, message_id: str, block: Block) -> Timeline:
+    """With a block that may be known."""
+    if block.kind == "tool_call":
+        return announced(timeline, event, block.call_id, block.name, block.args)
     name = tl.entry_id(message_id, block.block)
     blank = not block.text.strip()
     if name in timeline.places:

@@ -18,14 +18,16 @@ _OUTPUT = -1
 _KeptFromRunning: TypeAlias = ev.ToolBlocked | ev.ToolKilled | ev.ToolSkippedForSteering | ev.ToolCallUnknown
 
 
-def announced(
-    timeline: Timeline, event: Event, call_id: str, name: str, args: Json, phase: ToolPhase = "calling"
-) -> Timeline:
+def step_of(event: Event, call_id: str, name: str, args: Json, phase: ToolPhase = "calling") -> Entry:
+    """The entry of a call that was not told before."""
+    return entry_of(event, "tool", name, call_id, ToolStep(name, tl.args_preview(args), phase))
+
+
+def announced(timeline: Timeline, event: Event, call_id: str, name: str, args: Json) -> Timeline:
     """With a step for this call. Told again, its name may be a better one, and arguments may have come meanwhile."""
     known = tl.find(timeline, call_id)
     if known is None:
-        entry = entry_of(event, "tool", name, call_id, ToolStep(name, tl.args_preview(args), phase))
-        return tl.with_unfinished(timeline, entry)
+        return tl.with_unfinished(timeline, step_of(event, call_id, name, args))
     step = known.tool_step
     if step is None or args is None or step.phase in ("done", "error"):
         return timeline
@@ -40,10 +42,9 @@ def tool_call(timeline: Timeline, event: Event, body: ev.ToolCall, _: State) -> 
 
 @tells(ev.ToolExecutionStart)
 def tool_execution_start(timeline: Timeline, event: Event, body: ev.ToolExecutionStart, _: State) -> Timeline:
-    call_id = body.call_id or _announced_last(timeline)
-    known = tl.find(timeline, call_id)
+    known = tl.find(timeline, body.call_id or _announced_last(timeline))
     if known is None:
-        return announced(timeline, event, body.call_id, body.name, body.args, "running")
+        return tl.with_unfinished(timeline, step_of(event, body.call_id, body.name, body.args, "running"))
     step = known.tool_step
     cut_off = step is not None and step.phase == "error" and step.result == tl.INTERRUPTED
     if step is None or not (step.phase == "calling" or cut_off):
