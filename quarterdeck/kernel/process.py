@@ -42,7 +42,11 @@ class Exit(Struct, frozen=True, gc=False):
 
 def last_words(code: int | None, signal: str | None) -> str:
     """How a process that failed is told."""
-    return f"The agent process ended with {signal or 'unknown'}" if code is None else f"The agent process ended with code {code}"
+    return (
+        f"The agent process ended with {signal or 'unknown'}"
+        if code is None
+        else f"The agent process ended with code {code}"
+    )
 
 
 def was_stopped(code: int | None, signal: str | None) -> bool:

@@ -12,7 +12,7 @@ takes its place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, TypeAlias, cast
 
 import msgspec
@@ -125,11 +125,10 @@ def entry_id(message_id: str, block: int) -> str:
 def find(timeline: Timeline, identifier: str) -> Entry | None:
     """The entry of this id, if there is one."""
     place = timeline.places.get(identifier)
-    return None if place is None else _as_it_stands(timeline.entries[place], timeline.unfinished)
-
-
-def _as_it_stands(entry: Entry, unfinished: tuple[str, ...]) -> Entry:
-    return entry if entry.id in unfinished or entry.kind not in _RUNNABLE else _ended(entry)
+    if place is None:
+        return None
+    entry = timeline.entries[place]
+    return entry if identifier in timeline.unfinished or entry.kind not in _RUNNABLE else _ended(entry)
 
 
 def appended(timeline: Timeline, entry: Entry) -> Timeline:
@@ -178,13 +177,6 @@ def changed(timeline: Timeline, entry: Entry) -> Timeline:
     return Timeline(entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
-def reworded(timeline: Timeline, name: str, text: str, gone: bool) -> Timeline:
-    """With another text in the entry of this name; `gone` when nothing is left to show."""
-    place = timeline.places[name]
-    entries = timeline.entries.set(place, replace(timeline.entries[place], text=text, gone=gone))
-    return Timeline(entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
-
-
 def with_unfinished(timeline: Timeline, entry: Entry) -> Timeline:
     """With one more entry, of something that will end; one that is there already runs again."""
     entries, places = timeline.entries, timeline.places
@@ -226,43 +218,50 @@ def begun(timeline: Timeline, entry: Entry, message_id: str, block: int) -> Time
     if place is None:
         entries, places, place = _added(entries, places, entry)
         if block:
-            places = _with_first(places, message_id, place)
+            places = _with_first(places, places, message_id, place)
     blocks = (*timeline.open, Growing(message_id, block, place))
     return Timeline(entries, places, blocks, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
-def with_block(timeline: Timeline, entry: Entry, message_id: str, block: int) -> Timeline:
-    """With the entry of a block that came whole."""
-    entries, places, place = _added(timeline.entries, timeline.places, entry)
-    if block:
-        places = _with_first(places, message_id, place)
-    return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
+def with_whole(
+    timeline: Timeline, message_id: str, entries: PVector[Entry], new: Mapping[str, Entry], first: str = ""
+) -> Timeline:
+    """This message is over: with these entries, which tell blocks and calls of it whole, and with new ones of both.
 
-
-def with_new(timeline: Timeline, new: Iterable[Entry]) -> Timeline:
-    """With all of these, none of which is there: whole blocks, and calls that will end.
-
-    The names are written together: each by itself would copy the same way to its place again.
+    Blocks that are not told whole are as whole as they will ever be. `first` is the new block that the message begins
+    with, where that is not block 0.
     """
-    entries, unfinished = timeline.entries, timeline.unfinished
-    places, place = timeline.places.mutate(), len(entries) - 1
-    passing = place >= 0 and entries[place].passing
-    for entry in new:
-        if passing:
-            places.pop(entries[place].id, None)
-            entries, passing = entries.set(place, entry), False
+    places, growing, unfinished = timeline.places, timeline.open, timeline.unfinished
+    for one in growing:
+        if one.message_id == message_id:
+            growing = _others(growing, message_id)
+            if entries[one.place] is timeline.entries[one.place]:
+                entries = _with_texts(entries, (one,))
+    if new:
+        # the names are written together: each by itself would copy the same way to its place again
+        place, names = len(entries), places.mutate()
+        if place and entries[place - 1].passing:
+            place -= 1
+            names.pop(entries[place].id, None)
+            replacing, *more = new.values()
+            entries = entries.set(place, replacing).extend(more)
         else:
-            entries, place = entries.append(entry), place + 1
-        places[entry.id] = place
-        if entry.kind == "tool":
-            unfinished += (entry.id,)
-    return Timeline(entries, places.finish(), timeline.open, timeline.streaming, unfinished, timeline.decided)
+            entries = entries.extend(new.values())
+        for name, entry in new.items():
+            names[name] = place
+            place += 1
+            if entry.kind == "tool":
+                unfinished += (name,)
+        places = names.finish()
+        if first:
+            places = _with_first(timeline.places, places, message_id, places[first])
+    return Timeline(entries, places, growing, timeline.streaming, unfinished, timeline.decided)
 
 
-def _with_first(places: Places, message_id: str, place: int) -> Places:
+def _with_first(before: Places, places: Places, message_id: str, place: int) -> Places:
     """A message begins where its block 0 stands, unless another block came first: then that is noted."""
     name = _beginning(message_id)
-    return places if name in places or entry_id(message_id, 0) in places else places.set(name, place)
+    return places if name in before or entry_id(message_id, 0) in before else places.set(name, place)
 
 
 def _beginning(message_id: str) -> str:
@@ -286,15 +285,6 @@ def with_piece(timeline: Timeline, message_id: str, block: int, piece: str) -> T
     return None
 
 
-def settled(timeline: Timeline, blocks: tuple[Growing, ...], restated: Collection[int] = ()) -> Timeline:
-    """These blocks are whole: their texts move into their entries, except where they are about to be restated."""
-    if not blocks:
-        return timeline
-    left = () if len(blocks) == len(timeline.open) else tuple([one for one in timeline.open if one not in blocks])
-    entries = _with_texts(timeline.entries, [one for one in blocks if one.block not in restated])
-    return Timeline(entries, timeline.places, left, timeline.streaming, timeline.unfinished, timeline.decided)
-
-
 def settled_all(timeline: Timeline, streaming: bool) -> Timeline:
     """Every open block is whole: a turn begins or ends."""
     entries = _with_texts(timeline.entries, timeline.open)
@@ -302,7 +292,10 @@ def settled_all(timeline: Timeline, streaming: bool) -> Timeline:
 
 
 def cut_off(timeline: Timeline, line: Entry | None = None) -> Timeline:
-    """Nothing goes on: open blocks are as whole as they will ever be, what is unfinished was interrupted. `line` says why."""
+    """Nothing goes on: open blocks are as whole as they will ever be, what is unfinished was interrupted.
+
+    `line` says why.
+    """
     entries, places = timeline.entries, timeline.places
     if timeline.open:
         entries = _with_texts(entries, timeline.open)
@@ -345,14 +338,6 @@ def _with_texts(entries: PVector[Entry], blocks: Iterable[Growing]) -> PVector[E
         elif entry.text == "" and entry.kind in ("assistant", "thinking"):
             entries = entries.set(one.place, replace(entry, gone=True))
     return entries
-
-
-def blocks_of(timeline: Timeline, message_id: str) -> tuple[Growing, ...]:
-    """The open blocks of one message, or the open output of one call."""
-    for one in timeline.open:
-        if one.message_id == message_id:
-            return tuple([other for other in timeline.open if other.message_id == message_id])
-    return ()
 
 
 def withdrawn(timeline: Timeline, message_id: str) -> Timeline:
@@ -403,12 +388,6 @@ def with_card(timeline: Timeline, name: str, card: Card) -> Timeline:
     return changed(timeline, replace(timeline.entries[place], card=card))
 
 
-def with_decision(timeline: Timeline, gate_id: str, decision: Decision) -> Timeline:
-    """With this gate decided, wherever its card stands."""
-    decided = timeline.decided.set(gate_id, decision)
-    return Timeline(timeline.entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, decided)
-
-
 def undecided(timeline: Timeline, gate_id: str) -> Timeline:
     """A gate that is asked again is open again."""
     if gate_id not in timeline.decided:
@@ -436,11 +415,10 @@ def args_preview(args: Json) -> str:
 
 def _shortened(args: Json) -> Json:
     """A file's whole content among the arguments must not be encoded for the sake of one line."""
-    if type(args) is dict:
-        named: dict[str, Json] = args
-        for value in named.values():
-            if type(value) is str and len(value) > ARGS_PREVIEW:
-                return {name: one[:ARGS_PREVIEW] if isinstance(one, str) else one for name, one in named.items()}
+    if args.__class__ is dict:
+        for value in args.values():
+            if value.__class__ is str and len(value) > ARGS_PREVIEW:
+                return {name: one[:ARGS_PREVIEW] if isinstance(one, str) else one for name, one in args.items()}
     return args
 
 

@@ -18,7 +18,6 @@ from quarterdeck.kernel.moves.base import (
     shown,
     with_profile,
 )
-from quarterdeck.kernel.phase import Phase
 from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.profile import Failure, label
 from quarterdeck.kernel.state import NOT_OPENED, Cell, State
@@ -81,13 +80,11 @@ def _gone(state: State, event: Event, given: Input | None, close_as: str) -> Sta
     """Nobody is left who could go on: no process, no run, no turn, no open gate, nothing in the background."""
     at, index, name, origin = event.at, event.index, NAMES[type(event.body)], event.origin
     gates, beneath, shown = state.gates, state.beneath, state.phase
+    if given is not None:
+        # what closes every gate at once meets the phase that shows, as in 000, not the one beneath
+        beneath = phase.step(beneath, given[0], given[1], shown.value if gates.open else "")
     if gates.open:
         gates = gate.closed_all(gates, close_as, at)
-        if given is not None:
-            # what closes every gate at once meets the phase that shows, as in 000, not the one beneath
-            beneath = Phase(shown.value, beneath.created, beneath.requested, beneath.ask)
-    if given is not None:
-        beneath = phase.step(beneath, given[0], given[1])
     was_process, was_run, was_activity = state.process, state.run, state.activity
     return replace(
         state,

@@ -158,9 +158,7 @@ def agent_resumed(state: State, event: Event, _body: ev.AgentResumed) -> State:
 @on(ev.TurnContinued)
 def turn_continued(state: State, event: Event, _body: ev.TurnContinued) -> State:
     beneath = phase.step(state.beneath, "resume_session")
-    return replace(
-        state, last_active_at=event.at, beneath=beneath, phase=shown(state, event, state.gates, beneath)
-    )
+    return replace(state, last_active_at=event.at, beneath=beneath, phase=shown(state, event, state.gates, beneath))
 
 
 @on(ev.TurnRetried)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+from pyrsistent import PVector
+
 from quarterdeck import events as ev
 from quarterdeck.events import Block, Event
 from quarterdeck.kernel import timeline as tl
 from quarterdeck.kernel.narrate.base import entry_of, tells
-from quarterdeck.kernel.narrate.tool import announced, step_of
+from quarterdeck.kernel.narrate.tool import called_again, step_of
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Entry, Kind, Timeline
 
@@ -55,49 +58,41 @@ def response_complete(timeline: Timeline, event: Event, body: ev.ResponseComplet
 def message_aborted(timeline: Timeline, event: Event, body: ev.MessageAborted, _: State) -> Timeline:
     if body.keep:
         return _restated(timeline, event, body.message_id, body.blocks)
-    timeline = tl.settled(timeline, tl.blocks_of(timeline, body.message_id))
-    return tl.withdrawn(timeline, body.message_id)
+    return tl.withdrawn(tl.with_whole(timeline, body.message_id, timeline.entries, {}), body.message_id)
 
 
 def _restated(timeline: Timeline, event: Event, message_id: str, blocks: tuple[Block, ...]) -> Timeline:
     """The message is over, and these of its blocks are told whole. What is new among them is added together."""
-    if timeline.open:
-        timeline = _settled(timeline, message_id, blocks)
-    places = timeline.places
+    entries, places, first = timeline.entries, timeline.places, ""
     new: dict[str, Entry] = {}
     for block in blocks:
         is_call = block.kind == "tool_call"
-        name = block.call_id if is_call else tl.entry_id(message_id, block.block)
+        name = (block.call_id or f"e{event.index}") if is_call else tl.entry_id(message_id, block.block)
         if name in places:
-            timeline = _told_again(timeline, event, message_id, block)
-        elif not name or name in new or (block.block and not is_call and tl.entry_id(message_id, 0) not in new):
-            # no name, a name twice, or a message that may begin in its middle
-            timeline = _told_again(tl.with_new(timeline, new.values()), event, message_id, block)
-            places, new = timeline.places, {}
+            entries = _told_again(timeline, entries, name, block)
+        elif name in new:
+            new[name] = _again(new[name], block)
         elif is_call:
             new[name] = step_of(event, name, block.name, block.args)
         elif block.text and not block.text.isspace():
             new[name] = entry_of(event, "thinking" if block.kind == "thinking" else "assistant", block.text, name)
-    return tl.with_new(timeline, new.values()) if new else timeline
+            if block.block and not first and tl.entry_id(message_id, 0) not in new:
+                first = name
+    return tl.with_whole(timeline, message_id, entries, new, first)
 
 
-def _settled(timeline: Timeline, message_id: str, blocks: tuple[Block, ...]) -> Timeline:
-    """Pieces that are about to be restated are not told before."""
-    growing = tl.blocks_of(timeline, message_id)
-    if not growing:
-        return timeline
-    return tl.settled(timeline, growing, [block.block for block in blocks if block.kind != "tool_call"])
+def _told_again(timeline: Timeline, entries: PVector[Entry], name: str, block: Block) -> PVector[Entry]:
+    """A call that is over stays as it ended."""
+    if block.kind == "tool_call" and name not in timeline.unfinished:
+        return entries
+    place = timeline.places[name]
+    known = entries[place]
+    whole = _again(known, block)
+    return entries if whole is known else entries.set(place, whole)
 
 
-def _told_again(timeline: Timeline, event: Event, message_id: str, block: Block) -> Timeline:
-    """With a block that may be known."""
-    if block.kind == "tool_call":
-        return announced(timeline, event, block.call_id, block.name, block.args)
-    name = tl.entry_id(message_id, block.block)
-    blank = not block.text.strip()
-    if name in timeline.places:
-        return tl.reworded(timeline, name, block.text, blank)
-    if blank:
-        return timeline
-    kind: Kind = "thinking" if block.kind == "thinking" else "assistant"
-    return tl.with_block(timeline, entry_of(event, kind, block.text, name), message_id, block.block)
+def _again(known: Entry, block: Block) -> Entry:
+    """The same entry when nothing is new. A call without a name is another one, and cannot be told."""
+    if block.kind != "tool_call":
+        return replace(known, text=block.text, gone=not block.text or block.text.isspace())
+    return called_again(known, block.name, block.args) if block.call_id else known

@@ -20,24 +20,31 @@ _KeptFromRunning: TypeAlias = ev.ToolBlocked | ev.ToolKilled | ev.ToolSkippedFor
 
 def step_of(event: Event, call_id: str, name: str, args: Json, phase: ToolPhase = "calling") -> Entry:
     """The entry of a call that was not told before."""
-    return entry_of(event, "tool", name, call_id, ToolStep(name, tl.args_preview(args), phase))
+    body, step = event.body, ToolStep(name, tl.args_preview(args), phase)
+    return Entry(
+        call_id or f"e{event.index}", "tool", name, step, turn_id=body.turn_id, path=body.agent_path, at=event.at
+    )
 
 
-def announced(timeline: Timeline, event: Event, call_id: str, name: str, args: Json) -> Timeline:
-    """With a step for this call. Told again, its name may be a better one, and arguments may have come meanwhile."""
-    known = tl.find(timeline, call_id)
-    if known is None:
-        return tl.with_unfinished(timeline, step_of(event, call_id, name, args))
+def called_again(known: Entry, name: str, args: Json) -> Entry:
+    """A call that is told again: its name may be a better one, and arguments may have come meanwhile.
+
+    The same entry when nothing is new.
+    """
     step = known.tool_step
     if step is None or args is None or step.phase in ("done", "error"):
-        return timeline
+        return known
     told = ToolStep(name or step.tool_name, tl.args_preview(args), step.phase, step.result)
-    return timeline if told == step else tl.changed(timeline, replace(known, text=told.tool_name, tool_step=told))
+    return known if told == step else replace(known, text=told.tool_name, tool_step=told)
 
 
 @tells(ev.ToolCall)
 def tool_call(timeline: Timeline, event: Event, body: ev.ToolCall, _: State) -> Timeline:
-    return announced(timeline, event, body.call_id, body.name, body.args)
+    known = tl.find(timeline, body.call_id)
+    if known is None:
+        return tl.with_unfinished(timeline, step_of(event, body.call_id, body.name, body.args))
+    told = called_again(known, body.name, body.args)
+    return timeline if told is known else tl.changed(timeline, told)
 
 
 @tells(ev.ToolExecutionStart)
