@@ -32,6 +32,8 @@ TOOL_PHASES: tuple[ToolPhase, ...] = ("calling", "running", "done", "error")
 
 #: Kinds of entries that stand for something that runs.
 _RUNNABLE = ("tool", "bash")
+#: Kinds of entries that a message is made of.
+_SPOKEN = ("assistant", "thinking")
 
 ARGS_PREVIEW = 200
 RESULT_PREVIEW = 4000
@@ -332,11 +334,14 @@ def shells(timeline: Timeline) -> tuple[str, ...]:
 def _with_texts(entries: PVector[Entry], blocks: Iterable[Growing]) -> PVector[Entry]:
     """These blocks are whole: their texts move into their entries. A block that stayed empty leaves no entry."""
     for one in blocks:
-        entry = entries[one.place]
-        if one.rope:
-            entries = entries.set(one.place, _with_text(entry, text_of(one.rope)))
-        elif entry.text == "" and entry.kind in ("assistant", "thinking"):
-            entries = entries.set(one.place, replace(entry, gone=True))
+        place, rope = one.place, one.rope
+        entry = entries[place]
+        if entry.kind not in _SPOKEN:
+            entries = entries.set(place, _with_text(entry, text_of(rope))) if rope else entries
+        elif rope:
+            entries = entries.set(place, replace(entry, text="".join(rope)))
+        elif entry.text == "":
+            entries = entries.set(place, replace(entry, gone=True))
     return entries
 
 
@@ -348,7 +353,7 @@ def withdrawn(timeline: Timeline, message_id: str) -> Timeline:
         return timeline
     for place in range(first, len(entries)):
         entry = entries[place]
-        if entry.kind in ("assistant", "thinking") and entry.id.rpartition(":")[0] == message_id:
+        if entry.kind in _SPOKEN and entry.id.rpartition(":")[0] == message_id:
             entries = entries.set(place, replace(entry, gone=True))
     return replace(timeline, entries=entries)
 
@@ -409,17 +414,14 @@ def args_preview(args: Json) -> str:
     """A call's arguments in one line."""
     if args is None:
         return ""
-    text = args if isinstance(args, str) else plain(_shortened(args))
-    return text if len(text) <= ARGS_PREVIEW else text[: ARGS_PREVIEW - 1] + "…"
-
-
-def _shortened(args: Json) -> Json:
-    """A file's whole content among the arguments must not be encoded for the sake of one line."""
     if args.__class__ is dict:
         for value in args.values():
             if value.__class__ is str and len(value) > ARGS_PREVIEW:
-                return {name: one[:ARGS_PREVIEW] if isinstance(one, str) else one for name, one in args.items()}
-    return args
+                # a file's whole content must not be encoded for the sake of one line
+                args = {name: one[:ARGS_PREVIEW] if isinstance(one, str) else one for name, one in args.items()}
+                break
+    text = args if isinstance(args, str) else plain(args)
+    return text if len(text) <= ARGS_PREVIEW else text[: ARGS_PREVIEW - 1] + "…"
 
 
 def result_preview(result: Json) -> str | None:

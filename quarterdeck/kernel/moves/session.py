@@ -232,10 +232,10 @@ def _exit_input(state: State, body: ev.ProcessExited) -> Input | None:
         # a turn that was promised and not begun is under way too: no spinner may turn for it now
         under_way = state.turn.id or state.beneath.value in phase.FLAGS["showSpinner"]
         return _CANCELLED if under_way else None
-    if process.was_stopped(body.code, body.signal):
-        return _CANCELLED
-    if body.code != 0:
+    if body.code:
         return _FAILED
+    if body.code is None:
+        return _CANCELLED if process.was_stopped(None, body.signal) else _FAILED
     # "no pending ask" is false while a gate is open: the ask is withdrawn as by a cancel
     return _CANCELLED if state.gates.open else _SUCCEEDED
 

@@ -53,14 +53,13 @@ def tool_execution_start(timeline: Timeline, event: Event, body: ev.ToolExecutio
     if known is None:
         return tl.with_unfinished(timeline, step_of(event, body.call_id, body.name, body.args, "running"))
     step = known.tool_step
-    cut_off = step is not None and step.phase == "error" and step.result == tl.INTERRUPTED
-    if step is None or not (step.phase == "calling" or cut_off):
+    if step is None or not (step.phase == "calling" or (step.phase == "error" and step.result == tl.INTERRUPTED)):
         return timeline
     args = step.tool_args if body.args is None else tl.args_preview(body.args)
     runs = replace(known, tool_step=ToolStep(step.tool_name, args, "running"))
     timeline = tl.changed(timeline, runs)
     # a resumed session runs the call again that it was cut off in
-    return tl.with_unfinished(timeline, runs) if cut_off else timeline
+    return timeline if step.phase == "calling" else tl.with_unfinished(timeline, runs)
 
 
 @tells(ev.ToolExecutionOutput)
