@@ -37,7 +37,8 @@ ASKS = {
     "mcp": "ask:use_mcp_server",
 }
 _DECISIONS_KEPT = 32
-_OLDEST_KEPT = 1 - _DECISIONS_KEPT
+#: They are kept in sets of so many, because a tuple of all of them would be copied for every gate that closes.
+_SET = _DECISIONS_KEPT // 2
 
 
 class Gate(Struct, frozen=True, gc=False):
@@ -69,11 +70,15 @@ class Decision(Struct, frozen=True, gc=False):
 
 
 class Gates(Struct, frozen=True, gc=False):
-    """All gates of a session: open, cut off by a restart, and lately decided."""
+    """All gates of a session: open, cut off by a restart, and lately decided.
+
+    `decided` has the last decisions, and `earlier` the two full sets before them; `lately` puts them together.
+    """
 
     open: tuple[Gate, ...] = ()
     stale: tuple[Gate, ...] = ()
     decided: tuple[Decision, ...] = ()
+    earlier: tuple[tuple[Decision, ...], ...] = ()
 
 
 def asked(event: Event) -> Gate:
@@ -99,7 +104,8 @@ def title_of(request: GateRequest) -> str:
 
 def opened(gates: Gates, gate: Gate) -> Gates:
     """With this gate open. The same gate asked again replaces what it asked before, and is no longer stale."""
-    return Gates((*_others(gates.open, gate.id), gate), _others(gates.stale, gate.id), gates.decided)
+    stays = _others(gates.open, gate.id) if gates.open else ()
+    return Gates((*stays, gate), _others(gates.stale, gate.id), gates.decided, gates.earlier)
 
 
 def _others(gates: tuple[Gate, ...], gate_id: str) -> tuple[Gate, ...]:
@@ -125,15 +131,26 @@ def closed(gates: Gates, gate: Gate, status: str, at: int, by: str = "", rule: s
     """Without this gate."""
     left = () if len(gates.open) == 1 else tuple([one for one in gates.open if one is not gate])
     stale = (*gates.stale, gate) if status == "stale" else gates.stale
-    decision = Decision(gate.id, gate.ref, status, by, rule, at)
+    decided, earlier = gates.decided, gates.earlier
+    if len(decided) == _SET:
+        decided, earlier = (), (*earlier[-1:], decided)
     # unpacking would copy the decisions twice
-    return Gates(left, stale, gates.decided[_OLDEST_KEPT:] + (decision,))  # noqa: RUF005
+    decided += (Decision(gate.id, gate.ref, status, by, rule, at),)
+    return Gates(left, stale, decided, earlier)
+
+
+def closed_all(gates: Gates, status: str, at: int) -> Gates:
+    """Without any open gate: nobody is left who waits."""
+    decided, earlier = gates.decided, gates.earlier
+    for one in gates.open:
+        if len(decided) == _SET:
+            decided, earlier = (), (*earlier[-1:], decided)
+        decided += (Decision(one.id, one.ref, status, "", "", at),)
+    return Gates((), gates.stale + gates.open if status == "stale" else gates.stale, decided, earlier)
 
 
 def closed_where(gates: Gates, chosen: Callable[[Gate], bool], status: str, at: int) -> Gates:
     """Without the gates that are meant; the same object when none was."""
-    if not gates.open:
-        return gates
     for one in gates.open:
         if chosen(one):
             gates = closed(gates, one, status, at)
@@ -142,7 +159,12 @@ def closed_where(gates: Gates, chosen: Callable[[Gate], bool], status: str, at: 
 
 def without_stale(gates: Gates) -> Gates:
     """A turn begins: what was asked before the restart is asked again in it, or never. The same object when none was."""
-    return Gates(gates.open, (), gates.decided) if gates.stale else gates
+    return Gates(gates.open, (), gates.decided, gates.earlier) if gates.stale else gates
+
+
+def lately(gates: Gates) -> tuple[Decision, ...]:
+    """The last decisions, oldest first."""
+    return tuple([one for some in (*gates.earlier, gates.decided) for one in some][-_DECISIONS_KEPT:])
 
 
 def to_decide(gates: Gates, gate_id: str) -> Gate:
@@ -150,7 +172,7 @@ def to_decide(gates: Gates, gate_id: str) -> Gate:
     for gate in gates.open:
         if gate.id == gate_id:
             return gate
-    for decision in reversed(gates.decided):
+    for decision in reversed(lately(gates)):
         if decision.gate_id == gate_id:
             raise AlreadyDecided(gate_id, decision.status, decision.by)
     raise NoSuchGate(gate_id, tuple(gate.id for gate in gates.open))

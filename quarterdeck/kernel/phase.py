@@ -181,17 +181,17 @@ def spinner(phase: str) -> Literal["creating", "running"] | None:
     return "running" if phase == "streaming" else None
 
 
-def step(phase: Phase, event: str, guard: str | None = None) -> Phase:
-    """One input; the same object when it changed nothing."""
+def step(phase: Phase, event: str, guard: str | None = None, over: str = "") -> Phase:
+    """One input; the same object when it changed nothing. `over` is the phase that it meets instead of what lies beneath."""
     if event in _START_INPUTS:
         return _start_step(phase, event)
-    before = phase.value
+    before = over or phase.value
     if guard == "success" and phase.ask is not None:
         guard = "success_ask_open"
     after = _TARGETS.get((before, event, guard), before)
     if event in _PHASE_OF_ASK and guard != "partial" and after == _PHASE_OF_ASK[event]:
         return Phase(after, phase.created, phase.requested, event)
-    return phase if after == before else Phase(after, phase.created, phase.requested)
+    return phase if after == before and not over else Phase(after, phase.created, phase.requested)
 
 
 def _start_step(phase: Phase, event: str) -> Phase:

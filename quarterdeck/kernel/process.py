@@ -40,6 +40,15 @@ class Exit(Struct, frozen=True, gc=False):
     signal: str | None
 
 
+def last_words(code: int | None, signal: str | None) -> str:
+    """How a process that failed is told."""
+    return (
+        f"The agent process ended with {signal or 'unknown'}"
+        if code is None
+        else f"The agent process ended with code {code}"
+    )
+
+
 def was_stopped(code: int | None, signal: str | None) -> bool:
     """Whether an exit that nobody of ours asked for was still somebody's wish."""
     return code is None and (signal is None or signal in STOP_SIGNALS)

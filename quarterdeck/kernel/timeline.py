@@ -12,7 +12,7 @@ takes its place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, TypeAlias, cast
 
 import msgspec
@@ -32,6 +32,8 @@ TOOL_PHASES: tuple[ToolPhase, ...] = ("calling", "running", "done", "error")
 
 #: Kinds of entries that stand for something that runs.
 _RUNNABLE = ("tool", "bash")
+#: Kinds of entries that a message is made of.
+_SPOKEN = ("assistant", "thinking")
 
 ARGS_PREVIEW = 200
 RESULT_PREVIEW = 4000
@@ -141,9 +143,7 @@ def find(timeline: Timeline, identifier: str) -> Entry | None:
     if place is None:
         return None
     entry = timeline.entries[place]
-    if entry.kind in _RUNNABLE and identifier not in timeline.unfinished:
-        return _ended(entry)
-    return entry
+    return entry if identifier in timeline.unfinished or entry.kind not in _RUNNABLE else _ended(entry)
 
 
 def appended(timeline: Timeline, entry: Entry) -> Timeline:
@@ -189,13 +189,6 @@ def changed(timeline: Timeline, entry: Entry) -> Timeline:
     return Timeline(entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
-def reworded(timeline: Timeline, name: str, text: str, gone: bool) -> Timeline:
-    """With another text in the entry of this name; `gone` when nothing is left to show."""
-    place = timeline.places[name]
-    entries = timeline.entries.set(place, replace(timeline.entries[place], text=text, gone=gone))
-    return Timeline(entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
-
-
 def with_unfinished(timeline: Timeline, entry: Entry) -> Timeline:
     """With one more entry, of something that will end; one that is there already runs again."""
     entries, places = timeline.entries, timeline.places
@@ -223,7 +216,7 @@ def _others(blocks: tuple[Growing, ...], message_id: str) -> tuple[Growing, ...]
     """The blocks that do not belong to this message or call; mostly that is all of them."""
     for one in blocks:
         if one.message_id == message_id:
-            return tuple([other for other in blocks if other.message_id != message_id])
+            return () if len(blocks) == 1 else tuple([other for other in blocks if other.message_id != message_id])
     return blocks
 
 
@@ -237,23 +230,50 @@ def begun(timeline: Timeline, entry: Entry, message_id: str, block: int) -> Time
     if place is None:
         entries, places, place = _added(entries, places, entry)
         if block:
-            places = _with_first(places, message_id, place)
+            places = _with_first(places, places, message_id, place)
     blocks = (*timeline.open, Growing(message_id, block, place))
     return Timeline(entries, places, blocks, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
-def with_block(timeline: Timeline, entry: Entry, message_id: str, block: int) -> Timeline:
-    """With the entry of a block that came whole."""
-    entries, places, place = _added(timeline.entries, timeline.places, entry)
-    if block:
-        places = _with_first(places, message_id, place)
-    return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
+def with_whole(
+    timeline: Timeline, message_id: str, entries: PVector[Entry], new: Mapping[str, Entry], first: str = ""
+) -> Timeline:
+    """This message is over: with these entries, which tell blocks and calls of it whole, and with new ones of both.
+
+    Blocks that are not told whole are as whole as they will ever be. `first` is the new block that the message begins
+    with, where that is not block 0.
+    """
+    places, growing, unfinished = timeline.places, timeline.open, timeline.unfinished
+    for one in growing:
+        if one.message_id == message_id:
+            growing = _others(growing, message_id)
+            if entries[one.place] is timeline.entries[one.place]:
+                entries = _with_texts(entries, (one,))
+    if new:
+        # the names are written together: each by itself would copy the same way to its place again
+        place, names = len(entries), places.mutate()
+        if place and entries[place - 1].passing:
+            place -= 1
+            names.pop(entries[place].id, None)
+            replacing, *more = new.values()
+            entries = entries.set(place, replacing).extend(more)
+        else:
+            entries = entries.extend(new.values())
+        for name, entry in new.items():
+            names[name] = place
+            place += 1
+            if entry.kind == "tool":
+                unfinished += (name,)
+        places = names.finish()
+        if first:
+            places = _with_first(timeline.places, places, message_id, places[first])
+    return Timeline(entries, places, growing, timeline.streaming, unfinished, timeline.decided)
 
 
-def _with_first(places: Places, message_id: str, place: int) -> Places:
+def _with_first(before: Places, places: Places, message_id: str, place: int) -> Places:
     """A message begins where its block 0 stands, unless another block came first: then that is noted."""
     name = _beginning(message_id)
-    return places if name in places or entry_id(message_id, 0) in places else places.set(name, place)
+    return places if name in before or entry_id(message_id, 0) in before else places.set(name, place)
 
 
 def _beginning(message_id: str) -> str:
@@ -277,39 +297,32 @@ def with_piece(timeline: Timeline, message_id: str, block: int, piece: str) -> T
     return None
 
 
-def settled(timeline: Timeline, blocks: tuple[Growing, ...], restated: Collection[int] = ()) -> Timeline:
-    """These blocks are whole: their texts move into their entries, except where they are about to be restated.
-
-    A block that stayed empty leaves no entry.
-    """
-    if not blocks:
-        return timeline
-    left = () if len(blocks) == len(timeline.open) else tuple([one for one in timeline.open if one not in blocks])
-    entries = _with_texts(timeline.entries, [one for one in blocks if one.block not in restated])
-    return Timeline(entries, timeline.places, left, timeline.streaming, timeline.unfinished, timeline.decided)
-
-
 def settled_all(timeline: Timeline, streaming: bool) -> Timeline:
     """Every open block is whole: a turn begins or ends."""
     entries = _with_texts(timeline.entries, timeline.open)
     return Timeline(entries, timeline.places, (), streaming, timeline.unfinished, timeline.decided)
 
 
-def cut_off(
-    timeline: Timeline, outliving: Collection[str] = (), line: Entry | None = None, shells_too: bool = True
-) -> Timeline:
-    """Nothing else goes on: open blocks are as whole as they will ever be, what is unfinished was interrupted.
+def cut_off(timeline: Timeline, line: Entry | None = None) -> Timeline:
+    """Nothing goes on: open blocks are as whole as they will ever be, what is unfinished was interrupted.
 
-    The user's own commands only with `shells_too`. `line` says why.
+    `line` says why.
     """
-    entries, places = _with_texts(timeline.entries, timeline.open), timeline.places
-    left = timeline.unfinished
-    if left and not shells_too:
-        left = tuple([name for name in left if name in outliving or entries[places[name]].kind == "bash"])
-    elif left:
-        left = tuple([name for name in left if name in outliving]) if outliving else ()
+    entries, places = timeline.entries, timeline.places
+    if timeline.open:
+        entries = _with_texts(entries, timeline.open)
     if line is not None:
         entries, places = _with_line(entries, places, line)
+    return Timeline(entries, places, (), False, (), timeline.decided)
+
+
+def interrupted(timeline: Timeline, outliving: Collection[str]) -> Timeline:
+    """The turn is cut off. The user's own commands go on, and so do the calls that outlive it."""
+    entries, places, left = timeline.entries, timeline.places, timeline.unfinished
+    if timeline.open:
+        entries = _with_texts(entries, timeline.open)
+    if left:
+        left = tuple([name for name in left if name in outliving or entries[places[name]].kind == "bash"])
     return Timeline(entries, places, (), False, left, timeline.decided)
 
 
@@ -329,21 +342,17 @@ def shells(timeline: Timeline) -> tuple[str, ...]:
 
 
 def _with_texts(entries: PVector[Entry], blocks: Iterable[Growing]) -> PVector[Entry]:
+    """These blocks are whole: their texts move into their entries. A block that stayed empty leaves no entry."""
     for one in blocks:
-        entry = entries[one.place]
-        if one.rope:
-            entries = entries.set(one.place, _with_text(entry, text_of(one.rope)))
-        elif entry.text == "" and entry.kind in ("assistant", "thinking"):
-            entries = entries.set(one.place, replace(entry, gone=True))
+        place, rope = one.place, one.rope
+        entry = entries[place]
+        if entry.kind not in _SPOKEN:
+            entries = entries.set(place, _with_text(entry, text_of(rope))) if rope else entries
+        elif rope:
+            entries = entries.set(place, replace(entry, text="".join(rope)))
+        elif entry.text == "":
+            entries = entries.set(place, replace(entry, gone=True))
     return entries
-
-
-def blocks_of(timeline: Timeline, message_id: str) -> tuple[Growing, ...]:
-    """The open blocks of one message, or the open output of one call."""
-    for one in timeline.open:
-        if one.message_id == message_id:
-            return tuple([other for other in timeline.open if other.message_id == message_id])
-    return ()
 
 
 def withdrawn(timeline: Timeline, message_id: str) -> Timeline:
@@ -354,7 +363,7 @@ def withdrawn(timeline: Timeline, message_id: str) -> Timeline:
         return timeline
     for place in range(first, len(entries)):
         entry = entries[place]
-        if entry.kind in ("assistant", "thinking") and entry.id.rpartition(":")[0] == message_id:
+        if entry.kind in _SPOKEN and entry.id.rpartition(":")[0] == message_id:
             entries = entries.set(place, replace(entry, gone=True))
     return replace(timeline, entries=entries)
 
@@ -394,12 +403,6 @@ def with_card(timeline: Timeline, name: str, card: Card) -> Timeline:
     return changed(timeline, replace(timeline.entries[place], card=card))
 
 
-def with_decision(timeline: Timeline, gate_id: str, decision: Decision) -> Timeline:
-    """With this gate decided, wherever its card stands."""
-    decided = timeline.decided.set(gate_id, decision)
-    return Timeline(timeline.entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, decided)
-
-
 def undecided(timeline: Timeline, gate_id: str) -> Timeline:
     """A gate that is asked again is open again."""
     if gate_id not in timeline.decided:
@@ -421,19 +424,14 @@ def args_preview(args: Json) -> str:
     """A call's arguments in one line."""
     if args is None:
         return ""
-    if isinstance(args, str):
-        text = args
-    else:
-        text = plain(_shortened(cast("dict[str, Json]", args)) if isinstance(args, dict) else args)
+    if args.__class__ is dict:
+        for value in args.values():
+            if value.__class__ is str and len(value) > ARGS_PREVIEW:
+                # a file's whole content must not be encoded for the sake of one line
+                args = {name: one[:ARGS_PREVIEW] if isinstance(one, str) else one for name, one in args.items()}
+                break
+    text = args if isinstance(args, str) else plain(args)
     return text if len(text) <= ARGS_PREVIEW else text[: ARGS_PREVIEW - 1] + "…"
-
-
-def _shortened(args: dict[str, Json]) -> dict[str, Json]:
-    """A file's whole content among the arguments must not be encoded for the sake of one line."""
-    for value in args.values():
-        if isinstance(value, str) and len(value) > ARGS_PREVIEW:
-            return {name: one[:ARGS_PREVIEW] if isinstance(one, str) else one for name, one in args.items()}
-    return args
 
 
 def result_preview(result: Json) -> str | None:

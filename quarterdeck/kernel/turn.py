@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from quarterdeck.events import Json
 from quarterdeck.kernel.timeline import plain
 
 #: Where a tool names what it works on, in the order in which we look.
@@ -37,7 +38,7 @@ class Turn(Struct, frozen=True, gc=False):
 NO_TURN = Turn()
 
 
-def with_call(turn: Turn, call_id: str, name: str, args: object, at: int) -> Turn:
+def with_call(turn: Turn, call_id: str, name: str, args: Json, at: int) -> Turn:
     """With one more running call; the same id again is the same call."""
     call = Call(call_id, name, target_of(args), at)
     return Turn(turn.id, turn.since, (*_others(turn.calls, call_id), call) if turn.calls else (call,))
@@ -57,13 +58,12 @@ def _others(calls: tuple[Call, ...], call_id: str) -> tuple[Call, ...]:
     return calls
 
 
-def target_of(args: object) -> str:
+def target_of(args: Json) -> str:
     """What a call works on, in one line: a path, a command, a pattern."""
-    if not isinstance(args, dict):
+    if args.__class__ is not dict:
         return ""
-    named = cast("dict[str, Any]", args)
     for key in _TARGET_KEYS:
-        value = named.get(key)
+        value = args.get(key)
         if isinstance(value, str):
             return value[:_TARGET_LENGTH]
         if value is not None:

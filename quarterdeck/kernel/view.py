@@ -7,7 +7,7 @@ that is what makes a state rebuildable after a restart and explainable at any ti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -66,16 +66,15 @@ def _plan(moves: dict[type[Body], Move], tellers: dict[type[Body], Teller]) -> _
     return {kind: (moves.get(kind), tellers.get(kind)) for kind in (*moves, *tellers)}
 
 
-_IN_USE = _plan(MOVES, TELLERS), _plan(SUB_MOVES, _SUB_TELLERS)
-_RESTING = _plan(AT_REST, _QUIET_TELLERS), _plan(_SUB_AT_REST, _SUB_TELLERS)
+def _by_lifecycle(in_use: _Plan, resting: _Plan) -> dict[str, _Plan]:
+    return {"none": in_use, "active": in_use, "suspended": resting, "archived": resting, "error": resting}
+
+
 #: By lifecycle: the plan for the main agent, and the one for its sub-agents.
-_PLANS: Mapping[str, tuple[_Plan, _Plan]] = {
-    "none": _IN_USE,
-    "active": _IN_USE,
-    "suspended": _RESTING,
-    "archived": _RESTING,
-    "error": _RESTING,
-}
+_PLANS = _by_lifecycle(_plan(MOVES, TELLERS), _plan(AT_REST, _QUIET_TELLERS))
+_SUB_PLANS = _by_lifecycle(_plan(SUB_MOVES, _SUB_TELLERS), _plan(_SUB_AT_REST, _SUB_TELLERS))
+#: An event that moves nothing and is not told.
+_NOTHING: tuple[Move | None, Teller | None] = (None, None)
 
 
 def fold(view: View, event: Event) -> View:
@@ -83,15 +82,12 @@ def fold(view: View, event: Event) -> View:
     if event.index <= view.index:
         return view
     body, state, timeline = event.body, view.state, view.timeline
-    main, sub_agent = _PLANS[state.lifecycle.value]
-    planned = (sub_agent if body.agent_path else main).get(type(body))
-    if planned is None:
-        return View(event.index, event.at, state, timeline)
-    move, tell = planned
+    plans = _SUB_PLANS if body.agent_path else _PLANS
+    move, tell = plans[state.lifecycle.value].get(type(body), _NOTHING)
     after = state if move is None else move(state, event, body)
     if tell is not None:
         timeline = tell(timeline, event, body, state)
-    if after.gates is not state.gates and state.gates.open:
+    if after.gates.decided is not state.gates.decided:
         timeline = settle_cards(timeline, state.gates, after.gates)
     return View(event.index, event.at, after, timeline)
 

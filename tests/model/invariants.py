@@ -18,6 +18,7 @@ from quarterdeck.events import DELTAS, NAMES, Body, Event
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel import phase
 from quarterdeck.kernel.composer import composer
+from quarterdeck.kernel.gate import lately
 from quarterdeck.kernel.routing import route
 from quarterdeck.kernel.state import OWNERS, State
 from quarterdeck.kernel.summary import attention
@@ -213,7 +214,7 @@ def _gate_refusal(world: World, command: cmd.Approve | cmd.Reject | cmd.Respond)
     for one in asked(world.truth):
         if one.gate_id == command.gate_id:
             return None if isinstance(command, cmd.Respond) == (one.kind != "approval") else NotAllowed
-    decided = world.view.state.gates.decided
+    decided = lately(world.view.state.gates)
     return AlreadyDecided if any(one.gate_id == command.gate_id for one in decided) else QuarterdeckError
 
 

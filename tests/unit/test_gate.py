@@ -143,7 +143,7 @@ def test_only_the_last_decisions_are_kept() -> None:
     gates = opened(*(approval(f"g{number}") for number in range(40)))
     for one in gates.open:
         gates = gate.closed(gates, one, "approved", 9)
-    assert [decision.gate_id for decision in gates.decided] == [f"g{number}" for number in range(8, 40)]
+    assert [decision.gate_id for decision in gate.lately(gates)] == [f"g{number}" for number in range(8, 40)]
 
 
 def test_a_gate_that_a_restart_cut_off_is_stale_until_it_is_asked_again_or_a_turn_begins() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from quarterdeck.kernel import timeline as tl
 from quarterdeck.kernel.gate import Decision
@@ -22,28 +23,26 @@ from quarterdeck.kernel.timeline import (
     appended,
     args_preview,
     begun,
-    blocks_of,
     changed,
     cut_off,
     entry_id,
     find,
     finished,
+    interrupted,
     line_id,
     own_id,
     plain,
     result_preview,
-    settled,
     settled_all,
     shells,
     turns,
     undecided,
     window,
-    with_block,
     with_card,
-    with_decision,
     with_line,
     with_piece,
     with_unfinished,
+    with_whole,
     withdrawn,
 )
 from tests.bodies import json_values
@@ -158,7 +157,7 @@ class TestBlocksThatGrow:
 
     def test_a_whole_block_holds_its_text_itself(self) -> None:
         timeline = piece(growing(("m", 0)), "m", 0, "Hello")
-        timeline = settled(timeline, blocks_of(timeline, "m"))
+        timeline = with_whole(timeline, "m", timeline.entries, {})
         assert find(timeline, "m:0") == said("m:0", "Hello")
         assert timeline.open == ()
 
@@ -167,7 +166,7 @@ class TestBlocksThatGrow:
         for message_id, block, text in (("m", 1, "b"), ("n", 0, "c"), ("m", 0, "a"), ("m", 1, "B")):
             timeline = piece(timeline, message_id, block, text)
         assert shown(timeline) == [("m:0", "a"), ("m:1", "bB"), ("n:0", "c")]
-        timeline = settled(timeline, blocks_of(timeline, "m"))
+        timeline = with_whole(timeline, "m", timeline.entries, {})
         assert [one.message_id for one in timeline.open] == ["n"]
         assert shown(timeline) == [("m:0", "a"), ("m:1", "bB"), ("n:0", "c")]
 
@@ -189,7 +188,7 @@ class TestBlocksThatGrow:
 
     def test_nothing_is_settled_where_nothing_is_open(self) -> None:
         timeline = holding(said("a"))
-        assert settled(timeline, ()) is timeline
+        assert with_whole(timeline, "a", timeline.entries, {}) == timeline
 
     @pytest.mark.parametrize("streaming", [True, False])
     def test_the_beginning_and_the_end_of_a_turn_settle_everything(self, streaming: bool) -> None:
@@ -208,7 +207,7 @@ class TestBlocksThatGrow:
 
     def test_all_of_a_message_is_withdrawn_whichever_of_its_blocks_came_first(self) -> None:
         timeline = growing(("n", 0), ("m", 2), ("m", 0), ("m", 7))
-        timeline = withdrawn(with_block(timeline, said("m:9", "x"), "m", 9), "m")
+        timeline = withdrawn(with_whole(timeline, "m", timeline.entries, {"m:9": said("m:9", "x")}), "m")
         assert [entry.id for entry in window(timeline)] == ["n:0"]
         assert withdrawn(timeline, "never told") is timeline
 
@@ -236,7 +235,6 @@ class TestWhatEnds:
     def test_an_end_leaves_what_grows_elsewhere_alone(self) -> None:
         timeline = finished(with_unfinished(growing(("m", 0)), tool("c")), tool("c", "done"))
         assert [one.message_id for one in timeline.open] == ["m"]
-        assert blocks_of(timeline, "c") == ()
 
     def test_what_was_cut_off_and_is_told_again_runs_again(self) -> None:
         timeline = cut_off(with_unfinished(EMPTY, tool("c")))
@@ -255,7 +253,7 @@ class TestWhatEnds:
     def test_what_outlives_the_turn_goes_on(self) -> None:
         timeline = with_unfinished(with_unfinished(EMPTY, tool("c")), shell("b"))
         assert shells(timeline) == ("b",)
-        timeline = cut_off(timeline, ("c", "b"))
+        timeline = interrupted(timeline, ("c",))
         assert timeline.unfinished == ("c", "b")
         assert window(timeline) == [tool("c"), shell("b")]
 
@@ -295,7 +293,8 @@ class TestWindows:
     def test_a_card_stands_on_its_entry(self) -> None:
         timeline = with_card(self.LONG, "3", Card("g1", "approval"))
         assert [entry.card for entry in window(timeline)][2:5] == [None, Card("g1", "approval"), None]
-        timeline = with_decision(timeline, "g1", Decision("g1", "", "approved", "", "", 9))
+        decided = timeline.decided.set("g1", Decision("g1", "", "approved", "", "", 9))
+        timeline = replace(timeline, decided=decided)
         assert window(timeline)[3].card == Card("g1", "approval", "approved")
         assert window(undecided(timeline, "g1"))[3].card == Card("g1", "approval")
         assert undecided(timeline, "g2") is timeline

@@ -8,8 +8,8 @@ Three tables come out of it:
   SUB_MOVES  events with an agent_path: they move only gates (and so the phase), background and usage
   AT_REST    a suspended, archived or failed session: nothing that claims life moves it any more
 
-How the events become 000's inputs is written in the handlers, as `fed(..., (("input", guard),))`; design section 4 has the
-same as a table. An open gate shows a waiting phase whatever lies beneath (phase.py).
+How the events become 000's inputs is written in the handlers, as `phase.step(..., "input", guard)`; design section 4 has
+the same as a table. An open gate shows a waiting phase whatever lies beneath (phase.py).
 """
 
 from __future__ import annotations

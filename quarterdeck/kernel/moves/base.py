@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from quarterdeck.events import NAMES, Body, Event
-from quarterdeck.kernel import activity, gate, phase, process, run
+from quarterdeck.kernel import gate, phase
 from quarterdeck.kernel.gate import Gate, Gates
 from quarterdeck.kernel.machine import Machine
 from quarterdeck.kernel.phase import Phase
@@ -19,8 +19,8 @@ from quarterdeck.kernel.turn import Turn
 Move: TypeAlias = Callable[[State, Event, Any], State]
 _B = TypeVar("_B", bound=Body)
 _Handler: TypeAlias = Callable[[State, Event, _B], State]
-#: 000's events, each with the guard that came with it.
-Inputs: TypeAlias = tuple[tuple[str, str | None], ...]
+#: One of 000's events, with the guard that came with it.
+Input: TypeAlias = tuple[str, str | None]
 
 MOVES: dict[type[Body], Move] = {}
 SUB_MOVES: dict[type[Body], Move] = {}
@@ -53,58 +53,12 @@ def moved(machine: Machine, held: Cell, event: Event, guard: str | None = None) 
     return Cell(after, event.at, event.index, name, event.origin)
 
 
-def fed(state: State, event: Event, gates: Gates, inputs: Inputs) -> tuple[Phase, Cell]:
-    """The phase beneath, and the one that shows, after these inputs and with these gates."""
-    beneath = state.beneath
-    for name, guard in inputs:
-        beneath = phase.step(beneath, name, guard)
-    return beneath, shown(state, event, gates, beneath)
-
-
-def fed_over_gates(state: State, event: Event, gates: Gates, inputs: Inputs) -> tuple[Phase, Cell]:
-    """The same for inputs that close every gate at once: as in 000 they meet the phase that shows, not the one beneath."""
-    beneath = state.beneath
-    if inputs and state.gates.open:
-        beneath = Phase(state.phase.value, beneath.created, beneath.requested, beneath.ask)
-    for name, guard in inputs:
-        beneath = phase.step(beneath, name, guard)
-    return beneath, shown(state, event, gates, beneath)
-
-
 def shown(state: State, event: Event, gates: Gates, beneath: Phase) -> Cell:
     """The phase that shows with these gates over this one beneath."""
     value = phase.shown(beneath, gate.waiting_phase(gates)) if gates.open else beneath.value
     if value == state.phase.value:
         return state.phase
     return Cell(value, event.at, event.index, NAMES[type(event.body)], event.origin)
-
-
-def all_gone(state: State, event: Event) -> tuple[Cell, Cell, Cell]:
-    """Process, run and activity after an event that ends all three."""
-    name = NAMES[type(event.body)]
-    at, index, origin = event.at, event.index, event.origin
-    no_process, no_run, no_activity = _WHEN_GONE[name]
-    return (
-        state.process if state.process.value == no_process else Cell(no_process, at, index, name, origin),
-        state.run if state.run.value == no_run else Cell(no_run, at, index, name, origin),
-        state.activity if state.activity.value == no_activity else Cell(no_activity, at, index, name, origin),
-    )
-
-
-def _from_anywhere(machine: Machine, name: str) -> str:
-    """Where this event leads whatever the state is: its row is one for all."""
-    (target,) = {machine.step(state, name) for state in machine.states}
-    return target
-
-
-_WHEN_GONE = {
-    name: (
-        _from_anywhere(process.MACHINE, name),
-        _from_anywhere(run.MACHINE, name),
-        _from_anywhere(activity.MACHINE, name),
-    )
-    for name in ("process_error", "process_exited", "session_suspended", "session_archived", "session_failed")
-}
 
 
 def with_profile(state: State, **changes: Any) -> State:
@@ -117,26 +71,12 @@ def of_main(one: Gate) -> bool:
     return not one.path and one.kind != "dialog"
 
 
-def all_gates_closed(state: State, event: Event, status: str) -> Gates:
-    """Nobody is left who waits."""
+def turn_gates_closed(state: State, event: Event, status: str) -> Gates:
+    """The gates of the turn close with it. What stays open: dialogs, which belong to an extension that goes on waiting,
+    and a sub-agent's, while sub-agents go on in the background."""
     gates = state.gates
     for one in gates.open:
-        gates = gate.closed(gates, one, status, event.at)
-    return gates
-
-
-def turn_gates_closed(state: State, event: Event, status: str, *, dialogs: bool = False) -> Gates:
-    """The gates of the turn close with it. What stays open:
-
-    a sub-agent's, while sub-agents go on in the background; and, unless the turn was interrupted, dialogs: they belong to
-    an extension, which goes on waiting.
-    """
-    gates = state.gates
-    if not gates.open:
-        return gates
-    outliving = bool(state.background) and "subagent" in [task.kind for task in state.background]
-    for one in gates.open:
-        if (dialogs or one.kind != "dialog") and not (one.path and outliving):
+        if one.kind != "dialog" and not (one.path and "subagent" in [task.kind for task in state.background]):
             gates = gate.closed(gates, one, status, event.at)
     return gates
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.events import Event
-from quarterdeck.kernel import activity, lifecycle, phase, process
-from quarterdeck.kernel.gate import Gates
+from quarterdeck.events import NAMES, Event
+from quarterdeck.kernel import activity, gate, lifecycle, phase, process, run
+from quarterdeck.kernel.machine import Machine
 from quarterdeck.kernel.moves.base import (
     AT_REST,
     MOVES,
-    Inputs,
-    all_gates_closed,
-    all_gone,
+    Input,
     cell,
-    fed,
-    fed_over_gates,
     moved,
     on,
+    shown,
     with_profile,
 )
 from quarterdeck.kernel.process import Exit
-from quarterdeck.kernel.profile import Failure, Profile, label
-from quarterdeck.kernel.state import NOT_OPENED, State
+from quarterdeck.kernel.profile import Failure, label
+from quarterdeck.kernel.state import NOT_OPENED, Cell, State
 from quarterdeck.kernel.turn import NO_TURN
 
 TITLE_LENGTH = 60
@@ -35,7 +32,6 @@ _ACTIVE = frozenset(phase.FLAGS["isActive"])
 def session_opened(state: State, event: Event, body: ev.SessionOpened) -> State:
     if state.lifecycle.value != NOT_OPENED:
         return state
-    inputs = () if body.prompt is None else (("start_session", None),)
     profile = replace(
         state.profile,
         id=event.session_id,
@@ -50,14 +46,14 @@ def session_opened(state: State, event: Event, body: ev.SessionOpened) -> State:
         created_at=event.at,
         continues=body.continues,
     )
-    beneath, shown = fed(state, event, state.gates, inputs)
+    beneath = state.beneath if body.prompt is None else phase.step(state.beneath, "start_session")
     return replace(
         state,
         lifecycle=cell(event, lifecycle.MACHINE.initial),
         profile=profile,
         last_active_at=event.at,
         beneath=beneath,
-        phase=shown,
+        phase=shown(state, event, state.gates, beneath),
     )
 
 
@@ -67,7 +63,7 @@ def session_resumed(state: State, event: Event, _body: ev.SessionResumed) -> Sta
     if after is state.lifecycle:
         return state
     profile = replace(state.profile, end_reason=None)
-    beneath, shown = fed(state, event, state.gates, (("resume_session", None),))
+    beneath = phase.step(state.beneath, "resume_session")
     return replace(
         state,
         lifecycle=after,
@@ -76,55 +72,71 @@ def session_resumed(state: State, event: Event, _body: ev.SessionResumed) -> Sta
         exit=None,
         last_active_at=event.at,
         beneath=beneath,
-        phase=shown,
+        phase=shown(state, event, state.gates, beneath),
     )
 
 
-def _at_rest(
-    state: State, event: Event, gates: Gates, profile: Profile, error: Failure | None, inputs: Inputs
-) -> State:
-    """The session leaves `active`: no process, no turn, no run, nothing in the background."""
-    beneath, shown = fed_over_gates(state, event, gates, inputs)
-    no_process, no_run, no_activity = all_gone(state, event)
+def _gone(state: State, event: Event, given: Input | None, close_as: str) -> State:
+    """Nobody is left who could go on: no process, no run, no turn, no open gate, nothing in the background."""
+    at, index, name, origin = event.at, event.index, NAMES[type(event.body)], event.origin
+    gates, beneath, shown = state.gates, state.beneath, state.phase
+    if given is not None:
+        # what closes every gate at once meets the phase that shows, as in 000, not the one beneath
+        beneath = phase.step(beneath, given[0], given[1], shown.value if gates.open else "")
+    if gates.open:
+        gates = gate.closed_all(gates, close_as, at)
+    was_process, was_run, was_activity = state.process, state.run, state.activity
     return replace(
         state,
-        profile=profile,
-        error=error,
-        lifecycle=moved(lifecycle.MACHINE, state.lifecycle, event),
-        process=no_process,
-        run=no_run,
-        activity=no_activity,
+        process=was_process if was_process.value == _NO_PROCESS else Cell(_NO_PROCESS, at, index, name, origin),
+        run=was_run if was_run.value == _NO_RUN else Cell(_NO_RUN, at, index, name, origin),
+        activity=was_activity if was_activity.value == _NO_AGENT else Cell(_NO_AGENT, at, index, name, origin),
+        phase=shown if shown.value == beneath.value else Cell(beneath.value, at, index, name, origin),
         turn=NO_TURN,
         gates=gates,
         background=(),
-        last_active_at=event.at,
         beneath=beneath,
-        phase=shown,
     )
+
+
+def _from_anywhere(machine: Machine) -> str:
+    """Where the events that end all three owners lead, whatever the state is: one row for all."""
+    ends = ("process_error", "process_exited", "session_suspended", "session_archived", "session_failed")
+    (target,) = {machine.step(state, name) for state in machine.states for name in ends}
+    return target
+
+
+_NO_PROCESS, _NO_RUN, _NO_AGENT = map(_from_anywhere, (process.MACHINE, run.MACHINE, activity.MACHINE))
+
+
+#: What ends a phase that is active.
+_CANCELLED: Input = ("cancel_session", None)
+_RESUMABLE: Input = ("ask:resume_task", None)
+_BROKEN: Input = ("process_error", None)
 
 
 @on(ev.SessionSuspended)
 def session_suspended(state: State, event: Event, _body: ev.SessionSuspended) -> State:
     """Streaming becomes paused; creating and waiting become stopped. Judged by what shows before the gates close."""
-    how = "ask:resume_task" if state.phase.value == "streaming" else "cancel_session"
-    is_active = state.phase.value in _ACTIVE
-    inputs = ((how, None),) if is_active else ()
-    gates = all_gates_closed(state, event, "stale")
-    return _at_rest(state, event, gates, state.profile, state.error, inputs)
+    was = state.phase.value
+    given = _RESUMABLE if was == "streaming" else _CANCELLED if was in _ACTIVE else None
+    after = moved(lifecycle.MACHINE, state.lifecycle, event)
+    return replace(_gone(state, event, given, "stale"), lifecycle=after, last_active_at=event.at)
 
 
 @on(ev.SessionArchived)
 def session_archived(state: State, event: Event, body: ev.SessionArchived) -> State:
-    gates = all_gates_closed(state, event, "withdrawn")
+    after = moved(lifecycle.MACHINE, state.lifecycle, event)
     profile = replace(state.profile, end_reason=body.end_reason)
-    return _at_rest(state, event, gates, profile, state.error, (("cancel_session", None),))
+    gone = _gone(state, event, _CANCELLED, "withdrawn")
+    return replace(gone, lifecycle=after, profile=profile, last_active_at=event.at)
 
 
 @on(ev.SessionFailed)
 def session_failed(state: State, event: Event, body: ev.SessionFailed) -> State:
-    inputs = (("process_error", None),) if state.phase.value in _ACTIVE else ()
-    gates = all_gates_closed(state, event, "withdrawn")
-    return _at_rest(state, event, gates, state.profile, Failure(body.kind, body.message), inputs)
+    after = moved(lifecycle.MACHINE, state.lifecycle, event)
+    gone = _gone(state, event, _BROKEN if state.phase.value in _ACTIVE else None, "withdrawn")
+    return replace(gone, lifecycle=after, error=Failure(body.kind, body.message), last_active_at=event.at)
 
 
 @on(ev.SessionRenamed, to=(MOVES, AT_REST))
@@ -180,71 +192,52 @@ def agent_ready(state: State, event: Event, body: ev.AgentReady) -> State:
         resumable=old.resumable if body.resumable is None else body.resumable,
     )
     # a session that this deck did not start with a prompt is not being created, whoever says so
-    inputs = (("session_created", None),) if state.beneath.value == "creating" else ()
-    beneath, shown = fed(state, event, state.gates, inputs)
+    creating = state.beneath.value == "creating"
+    beneath = phase.step(state.beneath, "session_created") if creating else state.beneath
     return replace(
         state,
         process=moved(process.MACHINE, state.process, event),
         activity=moved(activity.MACHINE, state.activity, event),
         profile=profile,
         beneath=beneath,
-        phase=shown,
+        phase=shown(state, event, state.gates, beneath),
     )
 
 
-#: What an exit with another code than zero is to 000.
-_FAILED: Inputs = (("process_exit", "error"),)
-
-
-def _process_gone(state: State, event: Event, ended: Exit | None, error: Failure | None, inputs: Inputs) -> State:
-    """Nobody is left who could go on. With an error there is something that a person should see."""
-    gates = all_gates_closed(state, event, "withdrawn")
-    beneath, shown = fed_over_gates(state, event, gates, inputs)
-    no_process, no_run, no_activity = all_gone(state, event)
-    return replace(
-        state,
-        exit=ended,
-        error=error or state.error,
-        settled_index=event.index if error else state.settled_index,
-        process=no_process,
-        run=no_run,
-        activity=no_activity,
-        turn=NO_TURN,
-        gates=gates,
-        background=(),
-        beneath=beneath,
-        phase=shown,
-    )
+#: An exit in 000's words.
+_FAILED: Input = ("process_exit", "error")
+_SUCCEEDED: Input = ("process_exit", "success")
 
 
 @on(ev.ProcessError)
 def process_error(state: State, event: Event, body: ev.ProcessError) -> State:
-    return _process_gone(state, event, None, Failure("process", body.message), (("process_error", None),))
+    gone = _gone(state, event, _BROKEN, "withdrawn")
+    return replace(gone, exit=None, error=Failure("process", body.message), settled_index=event.index)
 
 
 @on(ev.ProcessExited)
 def process_exited(state: State, event: Event, body: ev.ProcessExited) -> State:
-    inputs = _exit_inputs(state, body)
-    ended = Exit(body.code, body.signal)
-    if inputs is not _FAILED:
-        return _process_gone(state, event, ended, None, inputs)
-    how = f"code {body.code}" if body.code is not None else body.signal or "unknown"
-    failure = Failure("process", f"The agent process ended with {how}")
-    return _process_gone(state, event, ended, failure, inputs)
+    """With a failure there is something that a person should see."""
+    given, ended = _exit_input(state, body), Exit(body.code, body.signal)
+    gone = _gone(state, event, given, "withdrawn")
+    if given is not _FAILED:
+        return replace(gone, exit=ended)
+    failure = Failure("process", process.last_words(body.code, body.signal))
+    return replace(gone, exit=ended, error=failure, settled_index=event.index)
 
 
-def _exit_inputs(state: State, body: ev.ProcessExited) -> Inputs:
+def _exit_input(state: State, body: ev.ProcessExited) -> Input | None:
     """An exit that we asked for is no exit of 000's table, but it ends what was under way."""
     if body.asked:
         # a turn that was promised and not begun is under way too: no spinner may turn for it now
-        under_way = state.turn.is_open or state.beneath.value in phase.FLAGS["showSpinner"]
-        return (("cancel_session", None),) if under_way else ()
-    if process.was_stopped(body.code, body.signal):
-        return (("cancel_session", None),)
-    if body.code != 0:
+        under_way = state.turn.id or state.beneath.value in phase.FLAGS["showSpinner"]
+        return _CANCELLED if under_way else None
+    if body.code:
         return _FAILED
+    if body.code is None:
+        return _CANCELLED if process.was_stopped(None, body.signal) else _FAILED
     # "no pending ask" is false while a gate is open: the ask is withdrawn as by a cancel
-    return (("cancel_session", None),) if state.gates.open else (("process_exit", "success"),)
+    return _CANCELLED if state.gates.open else _SUCCEEDED
 
 
 @on(ev.AgentEnded)

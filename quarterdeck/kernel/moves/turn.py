@@ -11,15 +11,15 @@ from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.moves.base import (
     AT_REST,
     MOVES,
-    Inputs,
-    fed,
     in_turn,
     moved,
     of_main,
     on,
+    shown,
     turn_gates_closed,
     with_profile,
 )
+from quarterdeck.kernel.phase import Phase
 from quarterdeck.kernel.profile import Failure, label
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.turn import NO_TURN, Turn
@@ -37,7 +37,7 @@ _FAILURE_ASKS = {
 
 @on(ev.PromptReceived)
 def prompt_received(state: State, event: Event, body: ev.PromptReceived) -> State:
-    beneath, shown = fed(state, event, state.gates, ((_prompt_input(state, body.new_task), None),))
+    beneath = phase.step(state.beneath, _prompt_input(state, body.new_task))
     # what an agent tells itself is never a person's text, though the words may be the same
     takes = state.queue and body.source == "user"
     after = replace(
@@ -46,7 +46,7 @@ def prompt_received(state: State, event: Event, body: ev.PromptReceived) -> Stat
         error=None,
         last_active_at=event.at,
         beneath=beneath,
-        phase=shown,
+        phase=shown(state, event, state.gates, beneath),
     )
     if after.profile.name or body.source != "user":
         return after
@@ -66,8 +66,9 @@ def prompt_queued(state: State, event: Event, body: ev.PromptQueued) -> State:
     after = prompt_kept(state, event, body)
     if not body.starts:
         return after
-    beneath, shown = fed(state, event, state.gates, ((_prompt_input(state, body.new_task), None),))
-    return replace(after, error=None, last_active_at=event.at, beneath=beneath, phase=shown)
+    beneath = phase.step(state.beneath, _prompt_input(state, body.new_task))
+    now = shown(state, event, state.gates, beneath)
+    return replace(after, error=None, last_active_at=event.at, beneath=beneath, phase=now)
 
 
 @on(ev.PromptQueued, to=(AT_REST,))
@@ -115,7 +116,7 @@ def steering_applied(state: State, _event: Event, body: ev.SteeringApplied) -> S
 def agent_start(state: State, event: Event, body: ev.AgentStart) -> State:
     """A turn that starts is a request to come, so the phase shows it at once."""
     gates = gate.closed_where(gate.without_stale(state.gates), of_main, "answered_elsewhere", event.at)
-    beneath, shown = fed(state, event, gates, (("api_req_started", None),))
+    beneath = phase.step(state.beneath, "api_req_started")
     return replace(
         state,
         run=moved(run.MACHINE, state.run, event),
@@ -125,12 +126,11 @@ def agent_start(state: State, event: Event, body: ev.AgentStart) -> State:
         error=None,
         last_active_at=event.at,
         beneath=beneath,
-        phase=shown,
+        phase=shown(state, event, gates, beneath),
     )
 
 
-def _turn_closed(state: State, event: Event, gates: Gates, settled_index: int, inputs: Inputs) -> State:
-    beneath, shown = fed(state, event, gates, inputs)
+def _turn_closed(state: State, event: Event, gates: Gates, settled_index: int, beneath: Phase) -> State:
     return replace(
         state,
         run=moved(run.MACHINE, state.run, event),
@@ -139,7 +139,7 @@ def _turn_closed(state: State, event: Event, gates: Gates, settled_index: int, i
         last_active_at=event.at,
         settled_index=settled_index,
         beneath=beneath,
-        phase=shown,
+        phase=shown(state, event, gates, beneath),
     )
 
 
@@ -147,17 +147,17 @@ def _turn_closed(state: State, event: Event, gates: Gates, settled_index: int, i
 def agent_end(state: State, event: Event, body: ev.AgentEnd) -> State:
     gates = turn_gates_closed(state, event, "answered_elsewhere")
     if body.outcome == "completed":
-        inputs: Inputs = (("say:completion_result", "complete"), ("ask:completion_result", None))
+        beneath = phase.step(phase.step(state.beneath, "say:completion_result", "complete"), "ask:completion_result")
     else:
         # turn_failed said which failure it was; without it the spinner must still end
-        inputs = (("ask:api_req_failed", None),)
-    return _turn_closed(state, event, gates, event.index, inputs)
+        beneath = phase.step(state.beneath, "ask:api_req_failed")
+    return _turn_closed(state, event, gates, event.index, beneath)
 
 
 @on(ev.AgentAbort)
 def agent_abort(state: State, event: Event, _body: ev.AgentAbort) -> State:
     gates = turn_gates_closed(state, event, "withdrawn")
-    return _turn_closed(state, event, gates, state.settled_index, (("cancel_session", None),))
+    return _turn_closed(state, event, gates, state.settled_index, phase.step(state.beneath, "cancel_session"))
 
 
 @on(ev.AgentResumed)
@@ -168,21 +168,21 @@ def agent_resumed(state: State, event: Event, _body: ev.AgentResumed) -> State:
 
 @on(ev.TurnContinued)
 def turn_continued(state: State, event: Event, _body: ev.TurnContinued) -> State:
-    beneath, shown = fed(state, event, state.gates, (("resume_session", None),))
-    return replace(state, last_active_at=event.at, beneath=beneath, phase=shown)
+    beneath = phase.step(state.beneath, "resume_session")
+    return replace(state, last_active_at=event.at, beneath=beneath, phase=shown(state, event, state.gates, beneath))
 
 
 @on(ev.TurnRetried)
 def turn_retried(state: State, event: Event, _body: ev.TurnRetried) -> State:
-    beneath, shown = fed(state, event, state.gates, (("retry", None),))
-    return replace(state, error=None, last_active_at=event.at, beneath=beneath, phase=shown)
+    beneath = phase.step(state.beneath, "retry")
+    phase_now = shown(state, event, state.gates, beneath)
+    return replace(state, error=None, last_active_at=event.at, beneath=beneath, phase=phase_now)
 
 
 @on(ev.TurnRestored)
 def turn_restored(state: State, event: Event, body: ev.TurnRestored) -> State:
-    ask = "ask:resume_completed_task" if body.finished else "ask:resume_task"
-    beneath, shown = fed(state, event, state.gates, ((ask, None),))
-    return replace(state, beneath=beneath, phase=shown)
+    beneath = phase.step(state.beneath, "ask:resume_completed_task" if body.finished else "ask:resume_task")
+    return replace(state, beneath=beneath, phase=shown(state, event, state.gates, beneath))
 
 
 @on(ev.TurnFailed)
@@ -191,7 +191,7 @@ def turn_failed(state: State, event: Event, body: ev.TurnFailed) -> State:
     # before the first request there is nothing that 000 could call a failed request
     creating = state.beneath.value == "creating"
     ask = _FAILURE_ASKS.get(body.kind, "ask:api_req_failed")
-    beneath, shown = fed(state, event, gates, (("process_error" if creating else ask, None),))
+    beneath = phase.step(state.beneath, "process_error" if creating else ask)
     if creating:
         # an ask all the same: nobody has answered it when the process then ends with 0
         beneath = replace(beneath, ask=ask)
@@ -202,7 +202,7 @@ def turn_failed(state: State, event: Event, body: ev.TurnFailed) -> State:
         settled_index=event.index,
         last_active_at=event.at,
         beneath=beneath,
-        phase=shown,
+        phase=shown(state, event, gates, beneath),
     )
 
 
@@ -210,13 +210,13 @@ def turn_failed(state: State, event: Event, body: ev.TurnFailed) -> State:
 def request_start(state: State, event: Event, body: ev.RequestStart) -> State:
     """The agent moved on: what it asked in this turn is answered, whoever answered it."""
     gates = gate.closed_where(state.gates, of_main, "answered_elsewhere", event.at)
-    beneath, shown = fed(state, event, gates, (("api_req_started", None),))
+    beneath = phase.step(state.beneath, "api_req_started")
     after = replace(
         state,
         run=moved(run.MACHINE, state.run, event, in_turn(state.turn)),
         gates=gates,
         beneath=beneath,
-        phase=shown,
+        phase=shown(state, event, gates, beneath),
     )
     return with_profile(after, model=body.model) if body.model and not state.profile.model else after
 

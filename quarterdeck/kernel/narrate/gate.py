@@ -5,7 +5,7 @@ from __future__ import annotations
 from quarterdeck import events as ev
 from quarterdeck.events import Event
 from quarterdeck.kernel import timeline as tl
-from quarterdeck.kernel.gate import Decision, Gate, Gates, id_of, title_of
+from quarterdeck.kernel.gate import Gates, id_of, lately, title_of
 from quarterdeck.kernel.narrate.base import entry_of, tells
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Card, Timeline
@@ -51,17 +51,13 @@ def user_responded(timeline: Timeline, event: Event, body: ev.UserResponded, _: 
 
 
 def settle_cards(timeline: Timeline, before: Gates, after: Gates) -> Timeline:
-    """Whatever closed a gate, its card shows how. Called after every event that changed the gates."""
-    still_open = [gate.id for gate in after.open] if after.open else ()
-    for gate in before.open:
-        if gate.id not in still_open:
-            how = after.decided[-1]
-            if how.gate_id != gate.id:
-                how = _decision_on(gate, after.decided)
-            timeline = tl.with_decision(timeline, gate.id, how)
-    return timeline
-
-
-def _decision_on(gate: Gate, decided: tuple[Decision, ...]) -> Decision:
-    """The last one. Only so many are kept, but gates that one event closed were closed alike."""
-    return next((one for one in reversed(decided) if one.gate_id == gate.id), decided[-1])
+    """Whatever closed a gate, its card shows how. Called after every event that closed one."""
+    how = after.decided[-1]
+    if len(before.open) - len(after.open) == 1:
+        decided = timeline.decided.set(how.gate_id, how)
+    else:
+        # only so many decisions are kept, but gates that one event closed were closed alike
+        known, still_open = {one.gate_id: one for one in lately(after)}, [gate.id for gate in after.open]
+        closed = [gate.id for gate in before.open if gate.id not in still_open]
+        decided = timeline.decided.update({name: known.get(name, how) for name in closed})
+    return Timeline(timeline.entries, timeline.places, timeline.open, timeline.streaming, timeline.unfinished, decided)

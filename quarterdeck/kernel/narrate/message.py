@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+from pyrsistent import PVector
+
 from quarterdeck import events as ev
 from quarterdeck.events import Block, Event
 from quarterdeck.kernel import timeline as tl
 from quarterdeck.kernel.narrate.base import entry_of, tells
-from quarterdeck.kernel.narrate.tool import announced
+from quarterdeck.kernel.narrate.tool import called_again, step_of
 from quarterdeck.kernel.state import State
-from quarterdeck.kernel.timeline import Kind, Timeline
+from quarterdeck.kernel.timeline import Entry, Kind, Timeline
 
 
 def _begun(timeline: Timeline, event: Event, kind: Kind, message_id: str, block: int) -> Timeline:
@@ -55,30 +58,41 @@ def response_complete(timeline: Timeline, event: Event, body: ev.ResponseComplet
 def message_aborted(timeline: Timeline, event: Event, body: ev.MessageAborted, _: State) -> Timeline:
     if body.keep:
         return _restated(timeline, event, body.message_id, body.blocks)
-    timeline = tl.settled(timeline, tl.blocks_of(timeline, body.message_id))
-    return tl.withdrawn(timeline, body.message_id)
+    return tl.withdrawn(tl.with_whole(timeline, body.message_id, timeline.entries, {}), body.message_id)
 
 
 def _restated(timeline: Timeline, event: Event, message_id: str, blocks: tuple[Block, ...]) -> Timeline:
-    """The message is over, and these of its blocks are told whole."""
-    growing = tl.blocks_of(timeline, message_id)
-    if growing:
-        texts = [block.block for block in blocks if block.kind != "tool_call"]
-        timeline = tl.settled(timeline, growing, texts)
+    """The message is over, and these of its blocks are told whole. What is new among them is added together."""
+    entries, places, first = timeline.entries, timeline.places, ""
+    new: dict[str, Entry] = {}
     for block in blocks:
-        if block.kind == "tool_call":
-            timeline = announced(timeline, event, block.call_id, block.name, block.args)
-        else:
-            timeline = _text_restated(timeline, event, message_id, block)
-    return timeline
+        is_call = block.kind == "tool_call"
+        name = (block.call_id or f"e{event.index}") if is_call else tl.entry_id(message_id, block.block)
+        if name in places:
+            entries = _told_again(timeline, entries, name, block)
+        elif name in new:
+            new[name] = _again(new[name], block)
+        elif is_call:
+            new[name] = step_of(event, name, block.name, block.args)
+        elif block.text and not block.text.isspace():
+            new[name] = entry_of(event, "thinking" if block.kind == "thinking" else "assistant", block.text, name)
+            if block.block and not first and tl.entry_id(message_id, 0) not in new:
+                first = name
+    return tl.with_whole(timeline, message_id, entries, new, first)
 
 
-def _text_restated(timeline: Timeline, event: Event, message_id: str, block: Block) -> Timeline:
-    name = tl.entry_id(message_id, block.block)
-    blank = not block.text.strip()
-    if name in timeline.places:
-        return tl.reworded(timeline, name, block.text, blank)
-    if blank:
-        return timeline
-    kind: Kind = "thinking" if block.kind == "thinking" else "assistant"
-    return tl.with_block(timeline, entry_of(event, kind, block.text, name), message_id, block.block)
+def _told_again(timeline: Timeline, entries: PVector[Entry], name: str, block: Block) -> PVector[Entry]:
+    """A call that is over stays as it ended."""
+    if block.kind == "tool_call" and name not in timeline.unfinished:
+        return entries
+    place = timeline.places[name]
+    known = entries[place]
+    whole = _again(known, block)
+    return entries if whole is known else entries.set(place, whole)
+
+
+def _again(known: Entry, block: Block) -> Entry:
+    """The same entry when nothing is new. A call without a name is another one, and cannot be told."""
+    if block.kind != "tool_call":
+        return replace(known, text=block.text, gone=not block.text or block.text.isspace())
+    return called_again(known, block.name, block.args) if block.call_id else known

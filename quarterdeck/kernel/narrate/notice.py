@@ -9,6 +9,7 @@ from quarterdeck import events as ev
 from quarterdeck.events import Body, Event
 from quarterdeck.kernel import timeline as tl
 from quarterdeck.kernel.narrate.base import TELLERS, line_of, said, tells
+from quarterdeck.kernel.process import last_words
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Timeline
 
@@ -19,18 +20,17 @@ _B = TypeVar("_B", bound=Body)
 def process_exited(timeline: Timeline, event: Event, body: ev.ProcessExited, _: State) -> Timeline:
     if body.asked or body.code == 0 or (body.code is None and body.signal is None):
         return tl.cut_off(timeline)
-    how = f"code {body.code}" if body.code is not None else str(body.signal)
-    return tl.cut_off(timeline, (), line_of(event, f"The agent process ended with {how}", "error"))
+    return tl.cut_off(timeline, line_of(event, last_words(body.code, body.signal), "error"))
 
 
 @tells(ev.ProcessError)
 def process_error(timeline: Timeline, event: Event, body: ev.ProcessError, _: State) -> Timeline:
-    return tl.cut_off(timeline, (), line_of(event, body.message or "The agent process failed", "error"))
+    return tl.cut_off(timeline, line_of(event, body.message or "The agent process failed", "error"))
 
 
 @tells(ev.SessionFailed)
 def session_failed(timeline: Timeline, event: Event, body: ev.SessionFailed, _: State) -> Timeline:
-    return tl.cut_off(timeline, (), line_of(event, body.message or "The session failed", "error"))
+    return tl.cut_off(timeline, line_of(event, body.message or "The session failed", "error"))
 
 
 @tells(ev.Notice)

@@ -18,41 +18,48 @@ _OUTPUT = -1
 _KeptFromRunning: TypeAlias = ev.ToolBlocked | ev.ToolKilled | ev.ToolSkippedForSteering | ev.ToolCallUnknown
 
 
-def announced(
-    timeline: Timeline, event: Event, call_id: str, name: str, args: Json, phase: ToolPhase = "calling"
-) -> Timeline:
-    """With a step for this call. Told again, its name may be a better one, and arguments may have come meanwhile."""
-    known = tl.find(timeline, call_id)
-    if known is None:
-        entry = entry_of(event, "tool", name, call_id, ToolStep(name, tl.args_preview(args), phase))
-        return tl.with_unfinished(timeline, entry)
+def step_of(event: Event, call_id: str, name: str, args: Json, phase: ToolPhase = "calling") -> Entry:
+    """The entry of a call that was not told before."""
+    body, step = event.body, ToolStep(name, tl.args_preview(args), phase)
+    return Entry(
+        call_id or f"e{event.index}", "tool", name, step, turn_id=body.turn_id, path=body.agent_path, at=event.at
+    )
+
+
+def called_again(known: Entry, name: str, args: Json) -> Entry:
+    """A call that is told again: its name may be a better one, and arguments may have come meanwhile.
+
+    The same entry when nothing is new.
+    """
     step = known.tool_step
     if step is None or args is None or step.phase in ("done", "error"):
-        return timeline
+        return known
     told = ToolStep(name or step.tool_name, tl.args_preview(args), step.phase, step.result)
-    return timeline if told == step else tl.changed(timeline, replace(known, text=told.tool_name, tool_step=told))
+    return known if told == step else replace(known, text=told.tool_name, tool_step=told)
 
 
 @tells(ev.ToolCall)
 def tool_call(timeline: Timeline, event: Event, body: ev.ToolCall, _: State) -> Timeline:
-    return announced(timeline, event, body.call_id, body.name, body.args)
+    known = tl.find(timeline, body.call_id)
+    if known is None:
+        return tl.with_unfinished(timeline, step_of(event, body.call_id, body.name, body.args))
+    told = called_again(known, body.name, body.args)
+    return timeline if told is known else tl.changed(timeline, told)
 
 
 @tells(ev.ToolExecutionStart)
 def tool_execution_start(timeline: Timeline, event: Event, body: ev.ToolExecutionStart, _: State) -> Timeline:
-    call_id = body.call_id or _announced_last(timeline)
-    known = tl.find(timeline, call_id)
+    known = tl.find(timeline, body.call_id or _announced_last(timeline))
     if known is None:
-        return announced(timeline, event, body.call_id, body.name, body.args, "running")
+        return tl.with_unfinished(timeline, step_of(event, body.call_id, body.name, body.args, "running"))
     step = known.tool_step
-    cut_off = step is not None and step.phase == "error" and step.result == tl.INTERRUPTED
-    if step is None or not (step.phase == "calling" or cut_off):
+    if step is None or not (step.phase == "calling" or (step.phase == "error" and step.result == tl.INTERRUPTED)):
         return timeline
     args = step.tool_args if body.args is None else tl.args_preview(body.args)
     runs = replace(known, tool_step=ToolStep(step.tool_name, args, "running"))
     timeline = tl.changed(timeline, runs)
     # a resumed session runs the call again that it was cut off in
-    return tl.with_unfinished(timeline, runs) if cut_off else timeline
+    return timeline if step.phase == "calling" else tl.with_unfinished(timeline, runs)
 
 
 @tells(ev.ToolExecutionOutput)

@@ -73,7 +73,7 @@ def agent_end(timeline: Timeline, _event: Event, _body: ev.AgentEnd, _: State) -
 def agent_abort(timeline: Timeline, _event: Event, _body: ev.AgentAbort, before: State) -> Timeline:
     """The user's own commands outlive the turn, and so do calls that went to the background."""
     background = [task.id for task in before.background] if before.background else ()
-    return tl.cut_off(timeline, background, None, False)
+    return tl.interrupted(timeline, background)
 
 
 @tells(ev.SessionSuspended, ev.SessionArchived)

@@ -61,7 +61,7 @@ class TestShells:
         assert (agent.phase, agent.activity) == ("streaming", "active/thinking")
         agent.replies(text("It is over."), message_id="m3").hook("Stop", background_tasks=[]).result().result()
         assert states(agent) == ("completed", "idle", "idle", 0)
-        assert agent.texts("user", "assistant") == ["start it", "It runs.", "It is over."]
+        assert agent.words("user", "assistant") == ["start it", "It runs.", "It is over."]
         assert (len(agent.told(ev.AgentStart)), len(agent.told(ev.BackgroundEnded))) == (2, 1)
         assert agent.hook("SessionEnd", reason="other").exits(0).phase == "completed"
 
