@@ -22,10 +22,7 @@ class PromptReceived(Body):
 
 
 class PromptQueued(Body):
-    """A text waits until the agent can read it: for the end of the turn or, where nothing runs, for its process.
-
-    `starts` says the latter: the text begins the next turn, so the session is at work for it from now on.
-    """
+    """A text waits until the agent can read it. `starts`: it begins the next turn, so the session is at work for it now."""
 
     text: str
     message_id: str = ""
@@ -57,10 +54,7 @@ class PromptRejected(Body):
 
 
 class DeliveryChanged(Body):
-    """Where a text that we sent to the agent is now. `unknown` after a crash: never sent again by itself.
-
-    `queued` when a person wants a text sent again that failed or whose outcome nobody knows.
-    """
+    """Where a text that we sent to the agent is now. `unknown` is never sent again by itself; `queued` if a person wants it."""
 
     message_id: str
     status: Literal["queued", "sending", "delivered", "failed", "unknown"]
