@@ -57,11 +57,9 @@ def figures(effort: Effort) -> Iterator[Figure]:
             found = ratio(_opened(path, opener), _bare(path), effort)
             yield Figure("catalogue", f"{name} with {what}, ready, to reading the catalogue", found, 3)
             before, after = _resident(path, name)
-            yield Figure(
-                "catalogue", f"{name} with {what}, resident, to {RESIDENT_MB} MB", _of(after, RESIDENT_MB * MEGABYTE), 1
-            )
-            idle = (after - before) / count_
-            yield Figure("catalogue", f"{name}, one idle session, to {IDLE_KB} kB", _of(idle, IDLE_KB * 1_000), 1)
+            whole, idle = _of(after, RESIDENT_MB * MEGABYTE), _of((after - before) / count_, IDLE_KB * 1_000)
+            yield Figure("catalogue", f"{name} with {what}, resident, to {RESIDENT_MB} MB", whole, 1, unit="bytes")
+            yield Figure("catalogue", f"{name}, one idle session, to {IDLE_KB} kB", idle, 1, unit="bytes")
 
 
 def _of(size: float, limit: float) -> Ratio:

@@ -388,6 +388,40 @@ async def an_impossible_append_does_not_harm_its_company(open_log: OpenLog) -> N
 
 
 @_check
+async def every_page_is_a_slice_of_the_whole(open_log: OpenLog) -> None:
+    """Texts grow in several sessions at once, some are told, one session is deleted: wherever one begins to read."""
+    log = await open_log()
+    sessions = [Writing(log, name) for name in "abcd"]
+    await asyncio.gather(*(one.write(OPENED) for one in sessions))
+    for turn in range(6):
+        for place, one in enumerate(sessions):
+            name = f"m{turn // 2}"
+            await one.write(ev.MessageDelta(message_id=name, delta="x"), ev.Notice(text=str(turn)))
+            if (turn + place) % 3 == 0:
+                await one.write(ev.MessageAborted(message_id=name), ev.CommandReceipt(client_id="c"))
+        both = (one.write(ev.MessageDelta(message_id="both", delta="y")) for one in sessions)
+        await asyncio.gather(*both)
+    await log.delete("d", sessions[3].fence, last_word(sessions[3]))
+    for types in (
+        None,
+        {"message_delta"},
+        {"notice", "message_delta"},
+        {"command_receipt"},
+        {"session_deleted", "notice"},
+    ):
+        whole = await log.read("a", limit=1_000, types=types)
+        everything = await log.read_all(limit=1_000, types=types)
+        for limit in (1, 2, 5, 1_000):
+            for since in range(sessions[0].index + 1):
+                expected = [event for event in whole if event.index > since][:limit]
+                assert await log.read("a", since, limit, types) == expected, (since, limit, types)
+            for cursor in (START, *(event.cursor for event in everything)):
+                expected = [event for event in everything if event.cursor > cursor][:limit]
+                assert await log.read_all(cursor, limit, types) == expected, (cursor, limit, types)
+    await log.close()
+
+
+@_check
 async def many_writers_lose_nothing(open_log: OpenLog) -> None:
     log = await open_log()
     sessions = [Writing(log, f"s{number}") for number in range(20)]

@@ -46,7 +46,11 @@ class SqliteLog:
         log = cls(asyncio.get_running_loop())
         try:
             log._writer = await log._writing.call(lambda: Writer(path))
-            log._reader = await log._reading.call(lambda: Reader(path))
+            try:
+                log._reader = await log._reading.call(lambda: Reader(path))
+            except BaseException:
+                await log._writing.call(log._writer.close)
+                raise
         except BaseException:
             log._writing.stop()
             log._reading.stop()
