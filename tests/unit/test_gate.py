@@ -139,8 +139,11 @@ def test_a_closed_gate_is_remembered_with_who_decided_what() -> None:
     assert after.stale == ()
 
 
-def test_only_the_last_decisions_are_kept() -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_only_the_last_decisions_are_kept(together: bool) -> None:
     gates = opened(*(approval(f"g{number}") for number in range(40)))
+    if together:
+        gates = gate.closed_all(gates, "withdrawn", 9)
     for one in gates.open:
         gates = gate.closed(gates, one, "approved", 9)
     assert [decision.gate_id for decision in gate.lately(gates)] == [f"g{number}" for number in range(8, 40)]

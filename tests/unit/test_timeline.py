@@ -182,6 +182,10 @@ class TestBlocksThatGrow:
         assert shown(settled_all(growing(("m", 0)), streaming=False)) == []
         assert shown(settled_all(piece(growing(("m", 0)), "m", 0, ""), streaming=False)) == []
 
+    def test_a_whole_block_that_is_begun_again_and_does_not_grow_keeps_its_text(self) -> None:
+        timeline = begun(holding(said("m:0", "Hello")), said("m:0"), "m", 0)
+        assert shown(settled_all(timeline, streaming=False)) == [("m:0", "Hello")]
+
     def test_a_step_without_output_stays(self) -> None:
         timeline = begun(with_unfinished(EMPTY, tool("c")), tool("c"), "c", -1)
         assert window(settled_all(timeline, streaming=False)) == [tool("c")]
