@@ -25,11 +25,15 @@ class OpenGate(Struct):
 
 
 class OpenCall(Struct):
-    """A call that was announced; `running` once it runs. `target` is what it works on, in one line."""
+    """A call that was announced; `running` once it runs. `target` is what it works on, in one line.
+
+    A call that was refused counts as running too, until its end is told or the model answers (`refusal` is over then).
+    """
 
     name: str
     path: Path
     running: bool = False
+    refusal: Literal["", "open", "over"] = ""
     output: str = ""
     target: str = ""
 
@@ -91,7 +95,24 @@ class Core:
 
     def runs_calls(self) -> bool:
         """Whether the main agent waits for a call that runs; one in the background is not waited for."""
-        return any(call.running and not call.path and name not in self.background for name, call in self.calls.items())
+        return any(
+            call.running and not call.path and call.refusal != "over" and name not in self.background
+            for name, call in self.calls.items()
+        )
+
+    def _moves_on(self) -> None:
+        """The main agent does something else than compact (003 leaves it by a call, an ask or a reply). How the compaction
+        ended was not seen, so it is not told."""
+        self.compacting = self.compaction_turn = False
+
+    def _answers(self) -> None:
+        """The model answers: it does not compact, no tool lingers, and what was refused is over for it."""
+        self._moves_on()
+        self.lingering = False
+        for call in self.calls.values():
+            if call.refusal:
+                call.refusal = "over"
+        self._settle()
 
     def _turn_id(self) -> str | None:
         return self.turn or None

@@ -28,7 +28,7 @@ class Gates(Core):
         """A person is asked to allow a call. Asked twice under one ref it is asked once."""
         if ref in self.gates:
             return
-        self.live() if path else self.begin()
+        self._asks(path)
         self.gates[ref] = OpenGate("approval", path, call_id)
         request = ev.GateRequest(
             ref=ref,
@@ -43,6 +43,14 @@ class Gates(Core):
         )
         self.write(ev.ApprovalRequired(gate=request, turn_id=self._turn_id(), agent_path=path))
         self._settle()
+
+    def _asks(self, path: Path) -> None:
+        """An agent that asks is there; the main one does so in a turn, and compacts no more."""
+        if path:
+            self.live()
+        else:
+            self._moves_on()
+            self.begin()
 
     def resolve(self, ref: str, status: ev.GateStatus, by: str = "", rule: str = "", reason: str = "") -> None:
         """An approval is decided; a second decision is not told."""
@@ -79,7 +87,7 @@ class Gates(Core):
         """A person is asked something."""
         if ref in self.gates:
             return
-        self.live() if path else self.begin()
+        self._asks(path)
         self.gates[ref] = OpenGate("question", path, call_id)
         self.write(
             ev.AskUser(
