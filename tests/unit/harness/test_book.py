@@ -115,6 +115,13 @@ def test_a_refused_call_is_over_when_the_model_answers_and_its_end_may_still_com
     assert "tool_execution_start" not in map(type_of, told.bodies)
 
 
+def test_a_refused_call_of_a_sub_agent_is_none_of_the_main_agent_though_they_share_a_name() -> None:
+    told = Told()
+    told.after(request, text, lambda book: book.ask("g2", "shell", call_id="c2", path=("child",)))
+    told.after(lambda book: book.announce("c2", "shell"))
+    assert told.after(refused) == ("streaming", "active/thinking")
+
+
 def test_a_call_that_is_left_behind_does_not_keep_the_reply_waiting() -> None:
     told = Told()
     assert told.after(request, runs, lambda book: book.detach_call("c1"), text) == ("streaming", "active/thinking")
