@@ -3,6 +3,7 @@
     no turn ── begins ──▶ asking ── chunks ──▶ writing ── calls ──▶ tools ── all answered ──▶ asking …
                              └── compacts ─▶ compacting          └── calls run, ask, are allowed, end, two at a time
 
+It compacts from everywhere (003: PreCompact in thinking, tool_use and waiting), and it may speak beside its calls.
 A turn ends by itself, fails, or is interrupted in the agent's own terminal, from nearly everywhere. A gate may close without
 a decision of ours, because the person answered in the terminal or because the agent simply moved on.
 """
@@ -88,6 +89,7 @@ def _writes(truth: Truth, new: str, bounds: Bounds) -> Iterator[Move]:
     again = (ev.StreamStalled(elapsed_s=9), ev.MessageAborted(message_id=new), ev.Retry(attempt=1), ev.RequestStart())
     yield Move("the stream stalls, it asks again", "agent", again, asking)
     yield Move("it says more", "agent", (*whole, *_text(f"{new}b")), truth)
+    yield Move("it compacts", "agent", (*whole, ev.CompactStart(trigger="auto")), replace(truth, step="compacting"))
     if truth.steers:
         applied = ev.SteeringApplied(refs=truth.steers)
         yield Move("it is steered", "agent", (*whole, applied, ev.RequestStart()), replace(asking, steers=()))
@@ -115,6 +117,12 @@ def _text(name: str) -> tuple[Body, ...]:
 
 def _compacts(truth: Truth, _new: str, _bounds: Bounds) -> Iterator[Move]:
     done = ev.CompactEnd(removed_count=3)
+    if truth.calls:
+        yield Move("compacted, its calls go on", "agent", (done,), replace(truth, step="tools"))
+        for call in truth.calls:
+            if call.status == "runs":
+                yield from _call_runs(truth, call)
+        return
     yield Move("compacted, it goes on", "agent", (done, ev.RequestStart()), replace(truth, step="asking"))
     yield _ends(truth, (done,))
     yield _fails(truth, "api", (ev.CompactEnd(ok=False),))
@@ -207,8 +215,35 @@ def _works(truth: Truth, new: str, bounds: Bounds) -> Iterator[Move]:
         yield from _CALLS[call.status](truth, call)
     if truth.question is not None:
         yield from _question_closes(truth, truth.question)
+        yield Move("it speaks beside its question", "agent", _text(new), truth)
+    if any(call.status in ("asks", "asks_late", "runs") for call in truth.calls):
+        yield Move("it speaks beside its calls", "agent", _text(new), truth)
+    if truth.question is None or not truth.question.call:
+        yield _compacts_beside_calls(truth)
     yield from _opens_calls(truth, new, bounds)
     yield from _leaves_tools(truth, new, bounds)
+    if bounds.shells and not truth.shell:
+        yield from _leaves_calls_behind(truth)
+
+
+def _compacts_beside_calls(truth: Truth) -> Move:
+    """As with any request, what was asked is answered; a call that was told as running goes on."""
+    statuses: dict[str, Status] = {"asks": "allowed", "asks_late": "runs"}
+    calls = tuple(replace(call, status=statuses.get(call.status, call.status)) for call in truth.calls)
+    after = replace(truth, step="compacting", calls=calls, question=None, lingers=False)
+    return Move("it compacts", "agent", (ev.CompactStart(trigger="auto"),), after)
+
+
+def _leaves_calls_behind(truth: Truth) -> Iterator[Move]:
+    """A command goes on in the background, and the turn goes on without it (Codex)."""
+    for call in truth.calls:
+        if call.status == "runs" and not call.sub:
+            after = replace(without_call(truth, call.id), shell=call.id)
+            yield from answered(Move("a call is left behind", "agent", (_left_behind(call.id),), after))
+
+
+def _left_behind(call: str) -> Body:
+    return ev.BackgroundStarted(kind="shell", id=call)
 
 
 def _call_asks(truth: Truth, call: Call) -> Iterator[Move]:
@@ -278,7 +313,7 @@ def _leaves_tools(truth: Truth, new: str, bounds: Bounds) -> Iterator[Move]:
             yield from _speaks(truth, new)
     elif bounds.shells and not truth.shell and [(call.status, call.sub) for call in truth.calls] == [("runs", "")]:
         call = truth.calls[0].id
-        yield _ends(replace(truth, shell=call), (ev.BackgroundStarted(kind="shell", id=call),))
+        yield _ends(replace(truth, shell=call), (_left_behind(call),))
 
 
 _CALLS = {

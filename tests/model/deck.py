@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body
+from quarterdeck.kernel.phase import Phase
 from tests.model.agent import BEGINNING, begun, prompted
 from tests.model.truth import Bounds, Call, Move, Truth, World, asked, without_process
 
@@ -39,9 +40,15 @@ def moves(world: World, _bounds: Bounds) -> Iterator[Move]:
 def _starts(truth: Truth, world: World) -> Iterator[Move]:
     if truth.process == "waiting":
         yield Move("the process starts", "deck", (ev.ProcessStarting(pid=1),), replace(truth, process="starting"))
+    if truth.process == "none" and not truth.promise:
+        again = replace(truth, process="starting")
+        yield Move("somebody starts the agent again", "deck", (ev.ProcessStarting(),), again)
     if truth.process == "starting":
-        ready = replace(truth, process="up", has_run=True, promise="text" if truth.promise == "anew" else truth.promise)
+        promise = "text" if truth.promise == "anew" else truth.promise
+        ready = replace(truth, process="up", has_run=True, left=False, promise=promise)
         yield Move("the process is ready", "deck", (READY,), ready)
+        if not truth.left:
+            yield Move("it leaves before it was ready", "agent", (ev.AgentEnded(),), replace(truth, left=True))
         if truth.promise == "first" and not world.view.state.beneath.requested:
             yield Move("the request is seen before the session", "agent", (ev.RequestStart(),), truth)
     if truth.is_free and not any(asked(truth)) and not truth.subs and not truth.shell:
@@ -101,18 +108,21 @@ def _ends_processes(truth: Truth, world: World) -> Iterator[Move]:
     )
     for label, body in crashes:
         yield Move(f"the process {label}", "death", (body,), gone, "error")
-    quiet = _after_quiet_exit(beneath, shown)
+    quiet = _after_quiet_exit(world.view.state.beneath, shown)
     yield Move("the process exits with 0", "death", (ev.ProcessExited(code=0),), gone, quiet)
     stopped = ev.ProcessExited(signal="SIGTERM")
     yield Move("somebody ends the process", "death", (stopped,), gone, _after_cancel(shown))
     yield from _asked_exits(truth, gone, beneath)
 
 
-def _after_quiet_exit(beneath: str, shown: str) -> str:
-    """Design section 9: an open ask is withdrawn and that is a stop; paused and failed stay; else it is completed."""
+def _after_quiet_exit(beneath: Phase, shown: str) -> str:
+    """Design section 9: an open ask is withdrawn and that is a stop; paused and failed stay; else it is completed.
+
+    A process that had crashed asked nothing: when the one after it ends well, that is 0-075's completed.
+    """
     if shown in ("waiting_approval", "waiting_input"):
         return "stopped"
-    return beneath if beneath in ("paused", "error") else "completed"
+    return beneath.value if beneath.value in ("paused", "error") and beneath.ask else "completed"
 
 
 def _after_cancel(shown: str) -> str:

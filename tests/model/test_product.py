@@ -13,8 +13,8 @@ from tests.conformance.marks import case
 from tests.model import search
 from tests.model.reach import LIVENESS, Edge, Liveness, Node, stuck
 from tests.model.search import explore
-from tests.model.table import ROWS, fits
 from tests.model.truth import Bounds
+from tests.table import ROWS, fits
 
 #: Everything at once would take minutes (`python -m tests.model --calls 3 --subs 2`), so each lets something else grow.
 SEARCHES = {

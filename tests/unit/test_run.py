@@ -16,6 +16,8 @@ CALLS = ev.ToolCalls(count=2)
 STREAMED = ev.ToolCall(name="shell", call_id="c1", partial=True)
 QUESTION = ev.AskUser(question="Which branch?", gate_id="q1")
 ANSWER = ev.UserResponded(gate_id="q1", response="main")
+COMPACTS = ev.CompactStart(trigger="auto")
+BEHIND = ev.BackgroundStarted(kind="shell", id="c1")
 GATE_1, GATE_2 = approval("g1", "c1"), approval("g2", "c2")
 
 
@@ -52,7 +54,6 @@ IN_A_TURN: list[tuple[tuple[Body, ...], str]] = [
     ((TEXT, runs("c1")), "executing_tools"),
     ((runs("c1"), ends("c1")), "executing_tools"),
     ((runs("c1"), ends("c1"), REQUEST), "running"),
-    ((runs("c1"), TEXT), "streaming"),
     ((QUESTION,), "executing_tools"),
     ((QUESTION, ANSWER), "executing_tools"),
     # a call that asks holds the turn when nothing runs beside it
@@ -79,6 +80,30 @@ IN_A_TURN: list[tuple[tuple[Body, ...], str]] = [
     # a gate of a sub-agent, or a dialog, holds nothing
     ((TEXT, approval("g1", path=("helper",))), "streaming"),
     ((TEXT, ev.DialogRequired(method="confirm", gate_id="d1")), "streaming"),
+    # a text beside what is open is not the model's reply: the run stays with its tools
+    ((runs("c1"), TEXT), "executing_tools"),
+    ((runs("c1"), ends("c1"), TEXT), "streaming"),
+    ((CALLS, TEXT), "streaming"),
+    ((QUESTION, THOUGHT), "executing_tools"),
+    ((GATE_1, TEXT), "idle"),
+    ((GATE_1, yes("g1"), TEXT), "streaming"),
+    ((approval("g1", path=("helper",)), TEXT), "streaming"),
+    ((ev.DialogRequired(method="confirm", gate_id="d1"), TEXT), "streaming"),
+    # nor is one beside a call that the turn does not wait for
+    ((runs("c1"), BEHIND, TEXT), "streaming"),
+    ((runs("c1"), GATE_2, BEHIND), "idle"),
+    ((runs("c1"), runs("c3"), GATE_2, BEHIND), "executing_tools"),
+    # compaction is a request of its own, and answers what was asked; calls that went on beside it are come back to
+    ((TEXT, COMPACTS), "running"),
+    ((runs("c1"), ends("c1"), COMPACTS), "running"),
+    ((runs("c1"), ends("c1"), COMPACTS, ev.CompactEnd()), "running"),
+    ((GATE_1, COMPACTS), "running"),
+    ((GATE_1, COMPACTS, ev.CompactEnd()), "running"),
+    ((runs("c1"), COMPACTS), "running"),
+    ((runs("c1"), COMPACTS, ev.CompactEnd()), "executing_tools"),
+    ((runs("c1"), COMPACTS, ends("c1"), ev.CompactEnd()), "running"),
+    # a request of an agent that forgot a call, and an approval beside it
+    ((runs("c1"), REQUEST, GATE_2), "executing_tools"),
     # a second start in a turn is a new one
     ((runs("c1"), ev.AgentStart()), "running"),
 ]
@@ -91,7 +116,10 @@ def test_in_a_turn(bodies: tuple[Body, ...], expected: str) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [REQUEST, TEXT, THOUGHT, CALLS, runs("c1"), ends("c1"), QUESTION, GATE_1, ev.AgentResumed(trigger="steering")],
+    [
+        *(REQUEST, TEXT, THOUGHT, CALLS, runs("c1"), ends("c1"), QUESTION, GATE_1, COMPACTS, ev.CompactEnd()),
+        ev.AgentResumed(trigger="steering"),
+    ],
 )
 def test_nothing_outside_a_turn_makes_the_loop_busy(body: Body) -> None:
     tape = in_phase("completed").add(body)
@@ -121,6 +149,19 @@ def test_a_held_turn_is_not_over() -> None:
     tape = works().add(GATE_1)
     assert (tape.state.run.value, tape.state.turn.is_open) == ("idle", True)
     assert tape.view.timeline.streaming
+
+
+def test_compaction_answers_what_the_main_agent_asked_and_nothing_else() -> None:
+    dialog = ev.DialogRequired(method="confirm", gate_id="d1")
+    tape = works().add(GATE_1, QUESTION, approval("g3", path=("helper",)), dialog, COMPACTS)
+    assert [gate.id for gate in tape.state.gates.open] == ["g3", "d1"]
+    assert {one.status for one in tape.state.gates.decided} == {"answered_elsewhere"}
+
+
+def test_a_call_left_behind_is_no_longer_a_call_of_the_turn() -> None:
+    tape = works().add(runs("c1"), runs("c2"), BEHIND)
+    assert [call.id for call in tape.state.turn.calls] == ["c2"]
+    assert [task.id for task in tape.state.background] == ["c1"]
 
 
 def test_a_turn_without_a_name_is_named_by_its_event() -> None:

@@ -23,7 +23,11 @@ class Calls(Gates):
         path: Path = (),
     ) -> None:
         """The model wants this call."""
-        self.live() if path else self.begin()
+        if path:
+            self.live()
+        else:
+            self._moves_on()
+            self.begin()
         if call_id not in self.calls:
             self.calls[call_id] = OpenCall(name, path, target=target_of(args))
         elif name:
@@ -40,16 +44,20 @@ class Calls(Gates):
                 agent_path=path,
             )
         )
+        self._settle()
 
     def start_call(self, call_id: str, name: str = "", args: Json = None, path: Path = ()) -> None:
         """The call runs; started twice it is started once."""
         call = self.calls.get(call_id)
         if call is not None and call.running:
             return
-        self._close_call_gate(call_id)
-        self.live() if path else self.begin()
         if call is None:
-            call = self.calls[call_id] = OpenCall(name, path, target=target_of(args))
+            call = OpenCall(name, path, target=target_of(args))
+        if not call.path:
+            self._moves_on()
+        self.close_call_gate(call_id)
+        self.live() if path else self.begin()
+        self.calls[call_id] = call
         call.running = True
         self._out.append(
             ev.ToolExecutionStart(
@@ -76,7 +84,7 @@ class Calls(Gates):
 
     def end_call(self, call_id: str, ok: bool = True, result: Json = None, name: str = "", path: Path = ()) -> None:
         """The call ended. One that nobody announced is told as a whole; an open approval of it is answered."""
-        self._close_call_gate(call_id)
+        self.close_call_gate(call_id)
         call = self.calls.pop(call_id, None)
         if call is None:
             call = OpenCall(name, path)
@@ -117,13 +125,15 @@ class Calls(Gates):
         if gate is None:
             return
         self._write_resolved(ref, gate, "rejected", by, rule, reason)
-        if gate.call_id in self.calls:
-            self.calls[gate.call_id].running = True
+        call = self.calls.get(gate.call_id)
+        # a confused agent may use one name for a call of its own and for one of a sub-agent
+        if call is not None and call.path == gate.path:
+            call.running, call.refusal = True, "open"
         self._settle()
 
     def block_call(self, call_id: str, reason: str = "", name: str = "") -> None:
         """The call was kept from running."""
-        self._close_call_gate(call_id)
+        self.close_call_gate(call_id)
         call = self.calls.pop(call_id, None) or OpenCall(name, ())
         self._out.append(
             ev.ToolBlocked(
@@ -136,7 +146,8 @@ class Calls(Gates):
         )
         self._settle()
 
-    def _close_call_gate(self, call_id: str) -> None:
+    def close_call_gate(self, call_id: str) -> None:
+        """A call that runs, or is over, waits for no approval."""
         for ref, gate in list(self.gates.items()) if self.gates else ():
             if gate.kind == "approval" and gate.call_id == call_id and call_id:
                 self.resolve(ref, "answered_elsewhere")

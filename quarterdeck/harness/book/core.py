@@ -34,11 +34,15 @@ class OpenGate(Struct):
 
 
 class OpenCall(Struct):
-    """A call that was announced; `running` once it runs. `target` is what it works on, in one line."""
+    """A call that was announced; `running` once it runs. `target` is what it works on, in one line.
+
+    A call that was refused counts as running too, until its end is told or the model answers (`refusal` is over then).
+    """
 
     name: str
     path: Path
     running: bool = False
+    refusal: Literal["", "open", "over"] = ""
     output: str = ""
     target: str = ""
 
@@ -108,9 +112,23 @@ class Core:
     def runs_calls(self) -> bool:
         """Whether the main agent waits for a call that runs; one in the background is not waited for."""
         for name, call in self.calls.items():
-            if call.running and not call.path and name not in self.background:
+            if call.running and not call.path and call.refusal != "over" and name not in self.background:
                 return True
         return False
+
+    def _moves_on(self) -> None:
+        """The main agent does something else than compact (003 leaves it by a call, an ask or a reply). How the compaction
+        ended was not seen, so it is not told."""
+        self.compacting = self.compaction_turn = False
+
+    def _answers(self) -> None:
+        """The model answers: it does not compact, no tool lingers, and what was refused is over for it."""
+        self._moves_on()
+        self.lingering = False
+        for call in self.calls.values() if self.calls else ():
+            if call.refusal:
+                call.refusal = "over"
+        self._settle()
 
     def live(self) -> None:
         """Live evidence: an agent that was taken for gone, or never said that it is ready, is plainly there."""

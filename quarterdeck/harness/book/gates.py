@@ -17,7 +17,12 @@ class Gates(Core):
         """Whether this is asked now; asked twice under one ref it is asked once. A dialog is an extension's, no turn's."""
         if ref in self.gates:
             return False
-        self.live() if path or kind == "dialog" else self.begin()
+        if path or kind == "dialog":
+            self.live()
+        else:
+            # the main agent asks in a turn, and compacts no more
+            self._moves_on()
+            self.begin()
         self.gates[ref] = OpenGate(kind, path, call_id)
         return True
 

@@ -50,9 +50,8 @@ class Texts(Core):
         turn = self.turn or None
         if self.texts.add(message_id, block, kind, delta, path):
             self._out.append(start(message_id=message_id, block=block, turn_id=turn, agent_path=path))
-            if not path and self.lingering:
-                self.lingering = False
-                self._settle()
+            if not path:
+                self._answers()
         if delta:
             self._out.append(more(message_id=message_id, block=block, delta=delta, turn_id=turn, agent_path=path))
 

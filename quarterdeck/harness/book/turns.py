@@ -109,6 +109,7 @@ class Turns(Calls, Texts, Context):
     def request(self, model: str = "", messages: int | None = None) -> None:
         """A request goes to the model: whatever the main agent asked is answered, no call of it runs any more."""
         self.begin()
+        self._moves_on()
         self.lingering = False
         self.close_gates("answered_elsewhere", "approval", "question")
         self._out.append(ev.RequestStart(model=model, messages=messages, turn_id=self.turn))
@@ -211,6 +212,8 @@ class Turns(Calls, Texts, Context):
             self.begin()
             self.compaction_turn = True
         self.compacting = True
+        # it is a request of its own: as with any other, what the main agent asked is answered
+        self.close_gates("answered_elsewhere", "approval", "question")
         self._out.append(ev.CompactStart(trigger=trigger, turn_id=self.turn))
         self._settle()
 

@@ -187,9 +187,10 @@ class Desk(BookTranslator):
             self.book.block_call(call_id, reason, name)
 
     def add_call(self, call_id: str, name: str, args: Json, ok: bool, result: Json) -> None:
-        """A call that nobody saw running: told when it is over, and it moves nothing."""
+        """A call that nobody saw running: told when it is over. It moves nothing, but what it asked is answered."""
         if call_id and call_id not in self._ended_calls and call_id not in self.book.calls:
             remember(self._ended_calls, call_id, None)
+            self.book.close_call_gate(call_id)
             turn = self.book.turn or None
             self.book.write(ev.ToolCall(name=name, call_id=call_id, args=args, turn_id=turn))
             self.book.write(ev.ToolExecutionEnd(name=name, call_id=call_id, ok=ok, result=result, turn_id=turn))

@@ -124,6 +124,16 @@ def in_turn(open_turn: Turn) -> str | None:
     return "turn_open" if open_turn.id else None
 
 
+def reply_guard(open_turn: Turn, gates: Gates) -> str | None:
+    """The guard that holds when nothing of the open turn runs, is held or asks: what the model says now is its reply."""
+    if not open_turn.id or open_turn.calls:
+        return None
+    for one in gates.open:
+        if of_main(one):
+            return None
+    return "free"
+
+
 def resume_guard(open_turn: Turn, gates: Gates) -> str | None:
     """The guard that holds when a call of the open turn runs again, or nothing of it waits for an approval any more."""
     if not open_turn.id:

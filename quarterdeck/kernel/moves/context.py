@@ -6,16 +6,36 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.events import Event
-from quarterdeck.kernel import background, usage
-from quarterdeck.kernel.moves.base import AT_REST, MOVES, SUB_MOVES, gates_settled, on, with_profile
+from quarterdeck.kernel import background, run, turn, usage
+from quarterdeck.kernel.moves.base import (
+    AT_REST,
+    MOVES,
+    SUB_MOVES,
+    gates_settled,
+    held_guard,
+    moved,
+    on,
+    with_profile,
+)
 from quarterdeck.kernel.profile import Changes, Context
 from quarterdeck.kernel.state import State
 
 
-@on(ev.BackgroundStarted, to=(MOVES, SUB_MOVES))
-def background_started(state: State, event: Event, body: ev.BackgroundStarted) -> State:
+def _with_task(state: State, event: Event, body: ev.BackgroundStarted) -> State:
     task = background.Task(body.kind, body.id, body.title, event.at)
     return replace(state, background=background.started(state.background, task))
+
+
+@on(ev.BackgroundStarted)
+def background_started(state: State, event: Event, body: ev.BackgroundStarted) -> State:
+    """A call that goes on in the background is one that the turn does not wait for any more."""
+    after, open_turn = _with_task(state, event, body), turn.without_call(state.turn, body.id)
+    if open_turn is state.turn:
+        return after
+    return replace(after, turn=open_turn, run=moved(run.MACHINE, state.run, event, held_guard(open_turn, state.gates)))
+
+
+on(ev.BackgroundStarted, to=(SUB_MOVES,))(_with_task)
 
 
 @on(ev.BackgroundEnded, to=(MOVES, SUB_MOVES))

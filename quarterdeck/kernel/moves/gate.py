@@ -42,8 +42,8 @@ def _opened(state: State, event: Event) -> Gates:
 @on(ev.ApprovalRequired)
 def approval_required(state: State, event: Event, _body: ev.ApprovalRequired) -> State:
     gates = _opened(state, event)
-    alone = None if any_runs(state.turn, gates) else "alone"
-    return _with_gates(state, event, gates, moved(run.MACHINE, state.run, event, alone))
+    guard = "beside" if any_runs(state.turn, gates) else "alone"
+    return _with_gates(state, event, gates, moved(run.MACHINE, state.run, event, guard))
 
 
 @on(ev.AskUser)

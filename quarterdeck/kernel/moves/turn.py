@@ -11,10 +11,13 @@ from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.moves.base import (
     AT_REST,
     MOVES,
+    gates_settled,
     in_turn,
     moved,
     of_main,
     on,
+    reply_guard,
+    resume_guard,
     shown,
     turn_gates_closed,
     with_profile,
@@ -223,7 +226,21 @@ def request_start(state: State, event: Event, body: ev.RequestStart) -> State:
 
 @on(ev.MessageStart, ev.ThinkingStart)
 def message_start(state: State, event: Event, _body: Body) -> State:
+    after = moved(run.MACHINE, state.run, event, reply_guard(state.turn, state.gates))
+    return state if after is state.run else replace(state, run=after)
+
+
+@on(ev.CompactStart)
+def compact_start(state: State, event: Event, _body: ev.CompactStart) -> State:
+    """A request of its own, over the whole conversation: as with any request, what was asked is answered."""
+    answered = gates_settled(state, event, of_main, "answered_elsewhere")
     after = moved(run.MACHINE, state.run, event, in_turn(state.turn))
+    return answered if after is state.run else replace(answered, run=after)
+
+
+@on(ev.CompactEnd)
+def compact_end(state: State, event: Event, _body: ev.CompactEnd) -> State:
+    after = moved(run.MACHINE, state.run, event, resume_guard(state.turn, state.gates))
     return state if after is state.run else replace(state, run=after)
 
 

@@ -93,7 +93,7 @@ class TestNested:
             ("a1", ()),
             ("a2", ("outer",)),
         ]
-        assert (agent.tools(), agent.activity) == ([("Agent", "running")], "active/tool_use")
+        assert (agent.tools(), agent.activity) == ([("Agent", "running")] * 2, "active/tool_use")
 
     def test_its_question_is_asked_under_its_path_and_moves_the_phase_alone(self) -> None:
         agent = Session().opens().prompts().calls("a1", "Agent").hook("SubagentStart", **OUTER)

@@ -7,6 +7,10 @@ first, in its order and with its values; below them stand those that it lacks, e
 the timeline streams too. `activity` goes without `active/`, and `waiting` is waiting_for_permission. `asks` is what the main
 agent waits for: what it must ask to be in this situation and, with a question mark, what it may ask besides. A sub-agent's
 gate shows in the phase and nowhere else, so it may be open in every situation in which a process is up.
+
+It is the one rule: the search of the product model (tests/model), every recording by every choice of its sources
+(tests/conformance/test_x_028.py) and everything that is fuzzed (tests/fuzz) are held to it. 7.3 also lets a reply stream
+while it compacts; nothing of ours shows that, so it stands in no row.
 """
 
 from __future__ import annotations
@@ -52,14 +56,20 @@ a refused call goes on   | active    | up       | running         | tool_use    
 its first start waits    | active    | none     | idle            | initialized | any, not done |
 another start waits      | active    | none     | idle            | exited      | to come       |
 
-# Design section 4: agent_ended moves the activity only; the process may live on and bind another session (/clear).
+# Somebody starts an agent that we only watch again, and asks it nothing yet; 000 leaves completed by a message alone.
+it is started once more  | active    | starting | idle            | initialized | completed     |
+
+# Design section 4: agent_ended moves the activity only; the process may live on and bind another session (/clear), or be
+# about to fail: Claude Code says SessionEnd before any SessionStart when it cannot find the session to resume.
 the agent is gone        | active    | up       | idle            | exited      | any           |
+the agent never came     | active    | starting | idle            | exited      | any           |
 """
 
 _SETTLED = frozenset({"idle", "completed", "paused", "stopped", "error"})
 _TO_COME = frozenset({"creating", "streaming"})
 PHASES = {
     "idle": frozenset({"idle"}),
+    "completed": frozenset({"completed"}),
     "in a turn": frozenset({"streaming"}),
     "to come": _TO_COME,
     "settled": _SETTLED,
