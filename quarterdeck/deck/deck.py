@@ -34,6 +34,7 @@ from quarterdeck.deck.trace import trace_of
 from quarterdeck.errors import NotAllowed, QuarterdeckError
 from quarterdeck.events import Event, Image
 from quarterdeck.harness import registry
+from quarterdeck.home import Home
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.roster import PAGE as LIST_PAGE
 from quarterdeck.kernel.roster import Badge, Filter, Page
@@ -434,7 +435,7 @@ def _taken(home: Path) -> tuple[Path, IO[str]]:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise LogUnavailable(f"{home} cannot be made: {error.strerror}", "Choose a home that you may write.") from None
-    lock = open(home / "deck.lock", "w", encoding="utf-8")  # noqa: SIM115
+    lock = open(Home(home).lock, "w", encoding="utf-8")  # noqa: SIM115
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
