@@ -34,7 +34,7 @@ def up(no_open: bool, detach: bool, install_service: bool, remove_service: bool,
     It prints an address that lets you in. Where a server runs already, it says where.
     """
     place = home()
-    options = {name: value for name, value in given.items() if value not in (None, ())}
+    options = {name: _plain(value) for name, value in given.items() if value not in (None, ())}
     if install_service and remove_service:
         raise click.UsageError("--install-service and --remove-service exclude each other.")
     if remove_service:
@@ -49,6 +49,11 @@ def up(no_open: bool, detach: bool, install_service: bool, remove_service: bool,
         install(place, options)
         return
     _up(place, options, detach, wants_page=not no_open and has_display())
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from JSON."""
+    return [*value] if isinstance(value, tuple) else value
 
 
 def _check(place: Home, options: dict[str, Any]) -> None:
@@ -84,9 +89,14 @@ def _up(place: Home, options: dict[str, Any], detach: bool, wants_page: bool) ->
                 options = {}
             elif light is None:
                 in_foreground(place, options, lock, announce)
-    if options and any(light.options.get(name) != value for name, value in options.items()):
+    if not _has(light, options):
         _warn("a server was running already, with other options: `qd down` first to change them.")
     announce(light)
+
+
+def _has(light: Beacon, options: dict[str, Any]) -> bool:
+    """Whether the server was started with these options; any port does where any was asked for."""
+    return all(light.options.get(name) == value for name, value in options.items() if (name, value) != ("port", 0))
 
 
 def _announce(place: Home, light: Beacon, wants_page: bool) -> None:

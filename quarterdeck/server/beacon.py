@@ -69,8 +69,11 @@ def write(home: Home, beacon: Beacon) -> None:
     os.replace(name, home.server)
 
 
-def remove(home: Home) -> None:
-    home.server.unlink(missing_ok=True)
+def remove(home: Home, pid: int) -> None:
+    """If it is still the one of this process."""
+    told = _read(home.server)
+    if told is not None and told.pid == pid:
+        home.server.unlink(missing_ok=True)
 
 
 def found(home: Home) -> Beacon | None:

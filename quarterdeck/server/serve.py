@@ -14,6 +14,7 @@ import errno
 import fcntl
 import logging
 import os
+import select
 import signal
 import ssl
 import sys
@@ -28,7 +29,7 @@ from msgspec import Struct
 
 from quarterdeck import __version__
 from quarterdeck.deck.deck import Deck
-from quarterdeck.deck.identity import NONCE, start_time
+from quarterdeck.deck.identity import NONCE, Identity, start_time
 from quarterdeck.deck.keeper import lifeline
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home, home
@@ -114,11 +115,12 @@ class Starter:
 class Process:
     """One server from its first to its last moment."""
 
-    def __init__(self, place: Home, config: Config, orders: Orders, keeper: int | None) -> None:
+    def __init__(self, place: Home, config: Config, orders: Orders, line: int | None, keeper: Identity | None) -> None:
         self._place = place
         self._settings = config.server
         self._deck_settings = config.deck
         self._orders = orders
+        self._line = line
         self._keeper = keeper
         self._stop = asyncio.Event()
         self._why = ""
@@ -129,18 +131,24 @@ class Process:
         secure = _secure(self._settings)
         deck = await Deck.open(self._place.folder, settings=self._deck_settings)
         try:
-            tokens = Tokens(deck.home)
-            tokens.owner()
-            server = Server(deck, tokens, Guard(_names(self._settings)), is_secure=self._settings.is_secure)
-            runner = web.AppRunner(server.app, access_log=None, handler_cancellation=True, shutdown_timeout=_GOODBYE_S)
-            await runner.setup()
-            try:
-                await self._serve(server, runner, secure, starter)
-            finally:
-                await runner.cleanup()
+            await self._behind_doors(deck, secure, starter)
         finally:
-            await deck.close()
-            beacon.remove(self._place)
+            try:
+                await deck.close()
+            finally:
+                # last, so that whoever starts the next one waits for us and is not refused the home
+                beacon.remove(self._place, os.getpid())
+
+    async def _behind_doors(self, deck: Deck, secure: ssl.SSLContext | None, starter: Starter) -> None:
+        tokens = Tokens(deck.home)
+        tokens.owner()
+        server = Server(deck, tokens, Guard(_names(self._settings)), is_secure=self._settings.is_secure)
+        runner = web.AppRunner(server.app, access_log=None, handler_cancellation=True, shutdown_timeout=_GOODBYE_S)
+        await runner.setup()
+        try:
+            await self._serve(server, runner, secure, starter)
+        finally:
+            await runner.cleanup()
 
     async def _serve(self, server: Server, runner: web.AppRunner, secure: ssl.SSLContext | None, to: Starter) -> None:
         port = await _listening(runner, self._settings, secure)
@@ -157,14 +165,14 @@ class Process:
         await server.goodbye(_GOODBYE_S)
 
     def _beacon(self, port: int) -> Beacon:
-        keeper = os.getppid() if self._keeper is not None else 0
+        keeper = self._keeper or Identity(0, 0, "")
         # a restart is to be found where this one was
         options = {**self._orders.options, "port": port} if not self._settings.port else self._orders.options
         return Beacon(
             pid=os.getpid(),
             started=start_time(os.getpid()) or 0,
-            keeper_pid=keeper,
-            keeper_started=(start_time(keeper) or 0) if keeper else 0,
+            keeper_pid=keeper.pid,
+            keeper_started=keeper.started_at,
             address=_address(self._settings, port),
             version=__version__,
             since=int(time.time() * 1000),
@@ -178,12 +186,12 @@ class Process:
         for number in _STOPS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 loop.add_signal_handler(number, self._leave, signal.Signals(number).name)
-        if self._keeper is not None:
-            loop.add_reader(self._keeper, self._keeper_died)
+        if self._line is not None:
+            loop.add_reader(self._line, self._keeper_died)
 
     def _keeper_died(self) -> None:
-        assert self._keeper is not None
-        asyncio.get_running_loop().remove_reader(self._keeper)
+        assert self._line is not None
+        asyncio.get_running_loop().remove_reader(self._line)
         self._leave("the keeper is gone")
 
     def _leave(self, why: str) -> None:
@@ -226,7 +234,8 @@ async def _listening(runner: web.AppRunner, settings: ServerSettings, secure: ss
 def main(arguments: Sequence[str]) -> int:
     """The exit code."""
     orders = msgspec.json.decode(arguments[0] if arguments else "{}", type=Orders)
-    keeper = lifeline()
+    line = lifeline()
+    keeper = _keeper(line)
     os.environ.pop(NONCE, None)  # an agent's shell may have started us, and we are not to end with that agent
     starter = Starter(orders)
     place = home()
@@ -236,7 +245,7 @@ def main(arguments: Sequence[str]) -> int:
         config = read(place.config, os.environ, orders.options)
         for warning in config.warnings:
             log.warning("%s", warning)
-        uvloop.run(Process(place, config, orders, keeper).run(starter))
+        uvloop.run(Process(place, config, orders, line, keeper).run(starter))
     except QuarterdeckError as error:
         _say(error, orders)
         starter.tell(error.as_json())
@@ -246,6 +255,16 @@ def main(arguments: Sequence[str]) -> int:
         starter.tell(_broken(error, place))
         return 1
     return 0
+
+
+def _keeper(line: int | None) -> Identity | None:
+    """Our parent, if it still lives after we asked who it is: else we would name whoever adopted us."""
+    if line is None:
+        return None
+    parent = os.getppid()
+    started = start_time(parent)
+    is_gone = bool(select.select([line], [], [], 0)[0])
+    return None if is_gone or started is None else Identity(parent, started, "")
 
 
 def _say(error: QuarterdeckError, orders: Orders) -> None:

@@ -25,6 +25,7 @@ from quarterdeck.cli.wire import token_of
 from quarterdeck.deck.identity import is_alive, start_time
 from quarterdeck.deck.keeper import gone_within, kill
 from quarterdeck.server.beacon import Beacon
+from tests.conformance.marks import case
 from tests.servers import QD, At, eventually, home_at, is_gone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by /proc")
@@ -79,7 +80,8 @@ class TestUpAndDown:
 
     def test_one_that_runs_is_said_and_left_alone(self, at: At):
         light = at.up()
-        again, other = at.qd("up"), at.qd("up", "-d", "--allow-host", "deck.example")
+        again, other = at.qd("up", "--port", "0"), at.qd("up", "-d", "--allow-host", "deck.example")
+        assert again.stderr == ""
         assert (again.returncode, other.returncode) == (Exit.DONE, Exit.DONE)
         assert f"{light.address}/login?token=" in again.stdout
         assert "other options" in other.stderr
@@ -233,14 +235,21 @@ class TestAfterAKill:
 
 
 class TestTheEnd:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda one: one.name)
+    @pytest.mark.parametrize(
+        "number",
+        [
+            pytest.param(signal.SIGTERM, marks=case("2-012"), id="SIGTERM"),
+            pytest.param(signal.SIGINT, marks=case("2-013"), id="SIGINT"),
+            pytest.param(signal.SIGHUP, id="SIGHUP"),
+        ],
+    )
     def test_a_signal_ends_it_orderly(self, at: At, number: signal.Signals):
         process = at.begin("up", "--port", "0", "--no-open")
         assert process.stdout is not None
         assert "Quarterdeck is at" in process.stdout.readline()
         light = at.light()
-        session = at.session("hang")
-        eventually(at.agents)
+        sessions = [at.session("hang"), at.session("say done"), at.session("ask bash")]
+        eventually(lambda: len(at.agents()) == 3)
         process.send_signal(number)
         assert process.wait(60) == Exit.DONE
         process.communicate()
@@ -248,8 +257,10 @@ class TestTheEnd:
         assert at.agents() == []
         assert not at.place.server.exists()
         at.up()
-        events = at.wire().get(f"/sessions/{session}/events?since=0&limit=1000")["events"]
-        assert [one["reason"] for one in events if one["type"] == "session_suspended"] == ["shutdown"]
+        for session in sessions:
+            events = at.wire().get(f"/sessions/{session}/events?since=0&limit=1000")["events"]
+            assert [one["reason"] for one in events if one["type"] == "session_suspended"] == ["shutdown"]
+            assert at.wire().get(f"/sessions/{session}")["lifecycle"] == "suspended"
 
     def test_streams_are_told_before(self, at: At):
         at.up()

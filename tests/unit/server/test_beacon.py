@@ -30,8 +30,10 @@ def test_written_read_removed(tmp_path: Path):
     assert not mine().is_leaving
     assert stat.S_IMODE(place.server.stat().st_mode) == 0o600
     assert [one.name for one in tmp_path.iterdir()] == ["server.json"]
-    beacon.remove(place)
-    beacon.remove(place)
+    beacon.remove(place, 1)
+    assert beacon.found(place) == mine()
+    beacon.remove(place, os.getpid())
+    beacon.remove(place, os.getpid())
     assert beacon.found(place) is None
 
 
