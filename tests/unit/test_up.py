@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pty
@@ -139,6 +140,16 @@ class TestUpAndDown:
         assert done.returncode == Exit.FAILED
         assert done.stderr.startswith("error: ")
         assert not at.place.server.exists()
+
+    @pytest.mark.parametrize("mode", [["-d"], []], ids=["background", "terminal"])
+    def test_a_server_that_cannot_even_begin_is_heard(self, at: At, tmp_path: Path, mode: list[str]):
+        (tmp_path / "uvloop.py").write_text("raise SystemError('no loop today')\n", encoding="utf-8")
+        at.environment["PYTHONPATH"] = str(tmp_path)
+        done = at.qd("up", "--port", "0", *mode)
+        assert done.returncode == Exit.FAILED
+        assert "no loop today" in done.stderr
+        del at.environment["PYTHONPATH"]
+        at.up()
 
 
 class TestThePort:
@@ -290,6 +301,29 @@ class TestTheEnd:
                 closed.append((one.close_code, message.extra))
             assert (await down).returncode == Exit.DONE
             return texts, closed
+
+    def test_clients_that_neither_read_nor_finish_are_not_waited_for(self, at: At):
+        light = at.up()
+        at.session("flood 20000; hang")
+        host, port = light.address.removeprefix("http://").split(":")
+        head = f"HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token_of(at.place)}\r\n"
+        ask = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+        upgrade = "".join(f"{name}: {value}\r\n" for name, value in ask.items())
+        requests = [
+            f"GET /events {head}\r\n",
+            f"GET /ws {head}{upgrade}Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+            f"POST /sessions {head}Content-Length: 100\r\n\r\n{{",
+            "GET /healthz HTT",
+        ]
+        with contextlib.ExitStack() as stack:
+            for request in requests:
+                raw = stack.enter_context(socket.socket())
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                raw.connect((host, int(port)))
+                raw.sendall(request.encode())
+            assert at.qd("down", "--force").returncode == Exit.DONE
+        assert is_gone(light)
+        assert [line["level"] for line in at.log() if line["level"] != "info"] == []
 
     def test_a_server_that_hangs_is_killed_by_force(self, at: At):
         light = at.up()
