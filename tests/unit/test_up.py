@@ -114,6 +114,14 @@ class TestUpAndDown:
         assert [line["message"] for line in at.log()].count("serving") == 1
         at.light()
 
+    def test_who_must_be_alone_with_the_store_is_refused_while_it_runs(self, at: At):
+        at.up()
+        done = at.qd("db", "migrate")
+        assert done.returncode == Exit.NOT_ALLOWED_NOW
+        assert "a deck is running" in done.stderr
+        assert at.qd("down").returncode == Exit.DONE
+        assert at.qd("db", "migrate").returncode == Exit.DONE
+
     def test_another_deck_on_this_home_is_said(self, at: At):
         async def with_a_deck() -> subprocess.CompletedProcess[str]:
             deck = await Deck.open(at.place.folder)
