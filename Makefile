@@ -20,8 +20,8 @@ GENERATED_DOCS := tools/conformance.py tools/diagrams.py tools/agents.py
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-up: $(VENV)/.installed ## install Quarterdeck and show what it can do
-	@$(BIN)/qd --help
+up: $(VENV)/.installed ## install Quarterdeck, start its server in the background and print its address
+	@$(BIN)/qd up -d
 
 test: lint $(VENV)/.installed-bench ## lint, then every test, the coverage gate, and a check that generated docs are current
 	@echo "tests"

@@ -42,6 +42,21 @@ class Home(NamedTuple):
         """Held (flock) by whoever owns the store: a deck, or a command that must be alone with it."""
         return self.folder / "lock"
 
+    @property
+    def starting(self) -> Path:
+        """Held (flock) by whoever starts or stops the server, until that is done."""
+        return self.folder / "start.lock"
+
+    @property
+    def log(self) -> Path:
+        """What a server in the background says, one JSON object a line."""
+        return self.folder / "server.log"
+
+    @property
+    def errors(self) -> Path:
+        """What a server in the background could not say by its log: the words of an interpreter that breaks down."""
+        return self.folder / "server.err"
+
 
 def home(environment: Mapping[str, str] = os.environ, platform: str = sys.platform, user: Path | None = None) -> Home:
     """`QUARTERDECK_HOME`, or the folder where this platform keeps the state of programs."""

@@ -22,8 +22,12 @@ class Entry(NamedTuple):
 # with the command's own.
 COMMANDS = {
     "db": Entry("quarterdeck.cli.db:db", "Look after the store: check, migrate, back up, import."),
+    "down": Entry("quarterdeck.cli.down:down", "Stop the server."),
     "machine": Entry("quarterdeck.cli.machine:machine", "Show a state machine's table of transitions."),
     "replay": Entry("quarterdeck.cli.replay:replay", "Replay a recorded trace and show the states over time."),
+    "restart": Entry("quarterdeck.cli.down:restart", "Stop the server, and start it again in the background."),
+    "status": Entry("quarterdeck.cli.status:status", "Say whether the server runs, where, and what is set."),
+    "up": Entry("quarterdeck.cli.up:up", "Start the server, and open its page."),
 }
 
 

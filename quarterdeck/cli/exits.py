@@ -24,10 +24,16 @@ class Exit(IntEnum):
 # By the error's code and not by its class, because an error that comes back from a server has only the code.
 _EXIT_OF_CODE = {
     "already_decided": Exit.NOT_ALLOWED_NOW,
+    "bad_request": Exit.WRONG_USE,
+    "busy_sessions": Exit.NOT_ALLOWED_NOW,
+    "deck_closed": Exit.UNREACHABLE,
     "deck_running": Exit.NOT_ALLOWED_NOW,
     "file_exists": Exit.NOT_ALLOWED_NOW,
+    "home_in_use": Exit.NOT_ALLOWED_NOW,
     "invalid_command": Exit.WRONG_USE,
+    "invalid_input": Exit.WRONG_USE,
     "invalid_rule": Exit.WRONG_USE,
+    "invalid_setting": Exit.WRONG_USE,
     "malformed_event": Exit.WRONG_USE,
     "not_allowed": Exit.NOT_ALLOWED_NOW,
     "queue_full": Exit.NOT_ALLOWED_NOW,
@@ -36,10 +42,20 @@ _EXIT_OF_CODE = {
 }
 
 
-def exit_for(code: str) -> Exit:
+_EXIT_OF_STATUS = {
+    400: Exit.WRONG_USE,
+    404: Exit.NO_SUCH_THING,
+    409: Exit.NOT_ALLOWED_NOW,
+    413: Exit.WRONG_USE,
+    503: Exit.UNREACHABLE,
+}
+
+
+def exit_for(code: str, status: int = 0) -> Exit:
+    """`status` is that of an answer of a server, which may be newer than this list of codes."""
     if code.startswith("no_such_"):
         return Exit.NO_SUCH_THING
-    return _EXIT_OF_CODE.get(code, Exit.FAILED)
+    return _EXIT_OF_CODE.get(code) or _EXIT_OF_STATUS.get(status, Exit.FAILED)
 
 
 def report(error: QuarterdeckError) -> Exit:
@@ -47,4 +63,4 @@ def report(error: QuarterdeckError) -> Exit:
     click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True)
     if error.hint:
         click.echo(error.hint, err=True)
-    return exit_for(error.code)
+    return exit_for(error.code, getattr(error, "status", 0))

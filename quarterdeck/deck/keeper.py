@@ -320,13 +320,34 @@ def _gone_within(descriptors: Collection[int], seconds: float) -> set[int]:
 
 def kill(found: Iterable[Identity]) -> None:
     """SIGKILL to exactly these processes, without waiting for their end."""
+    send(found, signal.SIGKILL)
+
+
+def send(found: Iterable[Identity], number: signal.Signals) -> None:
+    """A signal to exactly these processes, and to nobody who has the pid of one by now."""
     if not hasattr(os, "pidfd_open"):
-        _send_by_pid(_still(list(found)), signal.SIGKILL)
+        _send_by_pid(_still(list(found)), number)
         return
     for one in found:
         if (descriptor := _descriptor(one)) is not None:
-            _send((descriptor,), signal.SIGKILL)
+            _send((descriptor,), number)
             os.close(descriptor)
+
+
+def gone_within(one: Identity, seconds: float) -> bool:
+    """Waits for the end of this process, at most so long; whether it has ended."""
+    if not hasattr(os, "pidfd_open"):
+        until = time.monotonic() + seconds
+        while _still([one]) and time.monotonic() < until:
+            time.sleep(0.05)
+        return not _still([one])
+    descriptor = _descriptor(one)
+    if descriptor is None:
+        return True
+    try:
+        return bool(_gone_within((descriptor,), seconds))
+    finally:
+        os.close(descriptor)
 
 
 def launched(nonces: Collection[str]) -> list[Identity]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.kernel.routing import STEERING_LIMIT
@@ -12,6 +13,10 @@ from quarterdeck.log.tail import TAIL
 
 #: Seed 002's own name for the idle timeout, in minutes.
 IDLE_TIMEOUT = "AGENT_SESSION_IDLE_TIMEOUT"
+
+
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
 class InvalidSetting(QuarterdeckError):
@@ -23,22 +28,22 @@ class InvalidSetting(QuarterdeckError):
 class Settings(Struct, frozen=True, kw_only=True):
     """Seconds, unless the name says otherwise."""
 
-    running_limit: int = 8
-    start_timeout: float = 30.0
-    stop_grace: float = 5.0
-    shutdown_within: float = 10.0
-    idle_timeout: float = 30 * 60.0
-    reaper_every: float = 5 * 60.0
-    retention_every: float = 24 * 60 * 60.0
+    running_limit: Annotated[int, Meta(ge=1)] = 8
+    start_timeout: Seconds = 30.0
+    stop_grace: Seconds = 5.0
+    shutdown_within: Seconds = 10.0
+    idle_timeout: Seconds = 30 * 60.0
+    reaper_every: Seconds = 5 * 60.0
+    retention_every: Seconds = 24 * 60 * 60.0
     #: A session whose background work never ends is not kept awake by it for longer than this.
-    background_cap: float = 6 * 60 * 60.0
+    background_cap: Seconds = 6 * 60 * 60.0
     #: After the machine slept, deadlines and the reaper wait this long.
-    pause_after_sleep: float = 60.0
-    steering_limit: int = STEERING_LIMIT
-    tail: int = TAIL
-    text_limit: int = 4 * 1024 * 1024
-    images_limit: int = 20 * 1024 * 1024
-    delivery_retries: int = 3
+    pause_after_sleep: Seconds = 60.0
+    steering_limit: Count = STEERING_LIMIT
+    tail: Count = TAIL
+    text_limit: Count = 4 * 1024 * 1024
+    images_limit: Count = 20 * 1024 * 1024
+    delivery_retries: Count = 3
     #: What is said to an agent when a person presses Resume and says nothing.
     continue_text: str = "Continue where you left off."
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 from quarterdeck.deck.deck import Deck
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.server import socket, sse
+from quarterdeck.server.codes import Codes
 from quarterdeck.server.failures import Failures
 from quarterdeck.server.frames import with_restating
 from quarterdeck.server.guard import Guard
@@ -77,6 +78,7 @@ class Server:
         self.routes = all_routes()
         self._by_command = {one.path.removeprefix("/sessions/{id}/"): one for one in self.routes if _is_command(one)}
         self._failures = Failures(time.monotonic)
+        self._codes = Codes(time.monotonic)
         self._openapi = _encode(openapi(self.routes))
         self.app = web.Application(middlewares=[self._doors], client_max_size=BODY_LIMIT)
         self._register()
@@ -88,11 +90,17 @@ class Server:
         add("/", _front)
         add("/healthz", self._health)
         add("/login", self._login)
+        self.app.router.add_post("/login/code", self._login_code)
         add("/openapi.json", self._schema)
         add("/events", self._all_events)
         add("/sessions/{id}/events", self._events)
         add("/ws", self._socket)
         self.ingest.register(self.app)
+
+    async def goodbye(self, seconds: float) -> None:
+        """Ends every stream and every WebSocket, orderly: their clients know that it is not a cut."""
+        self.streams.end("shutdown")
+        await self.shared.close(seconds)
 
     # --- the doors
 
@@ -129,17 +137,12 @@ class Server:
         request[_VISITOR] = visitor
 
     def _visitor(self, request: web.Request) -> Visitor:
-        header = request.headers.get("Authorization", "")
-        scheme, _, token = header.partition(" ")
-        by_cookie = not header
-        if by_cookie:
-            token = request.cookies.get(COOKIE, "")
-        elif scheme.lower() != "bearer":
-            token = ""
-        visitor = self.tokens.visitor(token.strip()) if token else None
+        token = _token(request)
+        visitor = self.tokens.visitor(token) if token else None
         if visitor is None:
             wait = self._failures.wait(request.remote or "") if token else 0
             raise TooManyFailures(wait) if wait else NoToken()
+        by_cookie = not request.headers.get("Authorization")
         if by_cookie and request.method not in _SAFE and "Origin" not in request.headers:
             # a browser always says where such a request comes from
             raise ForeignOrigin
@@ -202,15 +205,18 @@ class Server:
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
         """The token moves from the address into a cookie that no script can read."""
-        visitor = self.tokens.visitor(request.query.get("token", ""))
+        token = request.query.get("token") or self._codes.taken(request.query.get("code", ""))
+        visitor = self.tokens.visitor(token)
         if visitor is None:
             wait = self._failures.wait(request.remote or "")
             raise TooManyFailures(wait) if wait else NoToken()
         response = web.Response(status=303, headers={"Location": "/", "Cache-Control": "no-store"})
-        response.set_cookie(
-            COOKIE, request.query["token"], httponly=True, samesite="Strict", secure=self.is_secure, max_age=30 * 86400
-        )
+        response.set_cookie(COOKIE, token, httponly=True, samesite="Strict", secure=self.is_secure, max_age=30 * 86400)
         return response
+
+    async def _login_code(self, request: web.Request) -> web.StreamResponse:
+        """For a browser that is started with an address: the code works once, and not for long."""
+        return _json({"code": self._codes.made(_token(request))}, 201)
 
     async def _health(self, _: web.Request) -> web.StreamResponse:
         """Whether the log can be read and written: a server that cannot is not healthy, whatever it answers."""
@@ -240,6 +246,15 @@ class _Internal(QuarterdeckError):
 
     def __init__(self) -> None:
         super().__init__("the server failed at this request", "Its log says why; please report it.")
+
+
+def _token(request: web.Request) -> str:
+    """Of the header; of the cookie only where there is no header."""
+    header = request.headers.get("Authorization", "")
+    if not header:
+        return request.cookies.get(COOKIE, "").strip()
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _is_command(route: Route) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 from msgspec import Struct
 
 from quarterdeck.deck.deck import Deck
@@ -76,7 +76,16 @@ class Shared:
 
     def __init__(self) -> None:
         self.events = frames.Joined(frames.event_frame)
+        self.open: dict[web.WebSocketResponse, Link] = {}
         self._changes: dict[tuple[int, int, str, int], tuple[View, View, bytes]] = {}
+
+    async def close(self, seconds: float) -> None:
+        """Ends every connection; a client that does not answer in time is cut off. After its last frame none is sent."""
+        for link in self.open.values():
+            link.close()
+        going = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"shutdown") for socket in self.open]
+        if going:
+            await asyncio.wait([asyncio.ensure_future(one) for one in going], timeout=seconds)
 
     def changes(self, op: Literal["view", "summary", "patch"], session: str, old: View, new: View, limit: int) -> bytes:
         """The frame that takes a mirror from one view to the other; b'' when nothing changed that it shows."""
@@ -308,10 +317,12 @@ async def serve(
     socket = web.WebSocketResponse(heartbeat=HEARTBEAT_S, compress=False, max_msg_size=_MOST_BYTES)
     await socket.prepare(request)
     link = Link(deck, shared, TransportLine(request), visitor, obey)
+    shared.open[socket] = link
     try:
         async for message in socket:
             if message.type is WSMsgType.TEXT:
                 await link.hear(message.data)
     finally:
+        shared.open.pop(socket, None)
         link.close()
     return socket

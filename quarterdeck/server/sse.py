@@ -33,6 +33,8 @@ class Streams:
         self._of_session = frames.Joined(frames.session_block, frames.chunk)
         self._of_all = frames.Joined(frames.cursor_block, frames.chunk)
         self._open: dict[TransportLine, Reader[Any]] = {}
+        self._ends: dict[TransportLine, asyncio.Future[None]] = {}
+        self._is_over = False
         self._beat: asyncio.TimerHandle | None = None
 
     @property
@@ -85,15 +87,30 @@ class Streams:
         self, request: web.Request, response: web.StreamResponse, line: TransportLine, reader: Reader[Any]
     ) -> web.StreamResponse:
         self._open[line] = reader
+        over = self._ends[line] = asyncio.get_running_loop().create_future()
         self._start_beating()
         reader.begin()
         try:
+            if self._is_over:
+                self._end(line, "shutdown")
             # cancelled by aiohttp when the client leaves
-            await asyncio.get_running_loop().create_future()
+            await over
         finally:
             reader.close()
-            del self._open[line]
+            del self._open[line], self._ends[line]
         return response
+
+    def end(self, reason: str) -> None:
+        """Every reader is told that it is the end, and of nothing afterwards. Those that come later, too."""
+        self._is_over = True
+        for line in list(self._open):
+            self._end(line, reason)
+
+    def _end(self, line: TransportLine, reason: str) -> None:
+        self._open[line].close()
+        line.write(frames.chunk(frames.block("end", {"reason": reason})))
+        if not self._ends[line].done():
+            self._ends[line].set_result(None)
 
     def _start_beating(self) -> None:
         if self._beat is None:

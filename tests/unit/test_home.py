@@ -39,6 +39,7 @@ def test_the_user_is_found_by_the_environment_first() -> None:
 
 def test_every_file_is_in_the_folder() -> None:
     found = home({"QUARTERDECK_HOME": "/deck"}, "linux", USER)
-    names = [one.name for one in (found.store, found.token, found.config, found.traces, found.server, found.lock)]
-    assert names == ["quarterdeck.db", "token", "config.toml", "traces", "server.json", "lock"]
+    files = [found.store, found.token, found.config, found.traces, found.server, found.lock]
+    assert [one.name for one in files] == ["quarterdeck.db", "token", "config.toml", "traces", "server.json", "lock"]
+    assert [one.name for one in (found.starting, found.log, found.errors)] == ["start.lock", "server.log", "server.err"]
     assert found.store.parent == Path("/deck")

@@ -32,10 +32,12 @@ from quarterdeck.deck.keeper import (
     end,
     end_left_over,
     end_left_over_of,
+    gone_within,
     kill,
     left_over,
     left_over_of,
     lifeline,
+    send,
 )
 
 SERVER = str(Path(__file__).parents[2] / "kept_server.py")
@@ -418,6 +420,20 @@ def test_without_proc_the_table_of_ps_serves(monkeypatch: pytest.MonkeyPatch) ->
         (found,) = [one for one in descendants() if one.pid == child.pid]
         assert end([Identity(found.pid, found.started_at - 60, "")], grace=0.2) == []
         assert child.poll() is None
-        assert end([found], grace=5) == []
+        assert not gone_within(found, 0.01)
+        send([found], signal.SIGTERM)
+        assert gone_within(found, 30)
         assert child.wait() == -signal.SIGTERM
     assert left_over(["any"]) == []
+
+
+def test_a_signal_and_a_wait_are_for_the_process_that_was_meant() -> None:
+    with sleeper({}) as child:
+        meant = identity(child.pid)
+        other = meant._replace(started_at=meant.started_at + 1)
+        send([other], signal.SIGKILL)
+        assert gone_within(other, 0)
+        assert not gone_within(meant, 0.01)
+        send([meant], signal.SIGINT)
+        assert gone_within(meant, 30)
+        assert child.wait() != -signal.SIGKILL

@@ -1,0 +1,196 @@
+"""The command line's own client: finds the server of this home, starts it if need be, and talks JSON to it.
+
+Only `http.client`: a command must not pay for a framework. What the server refuses becomes an error with the server's
+code, message and hint, and so the exit code of the contract.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Generator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from quarterdeck.errors import QuarterdeckError
+from quarterdeck.home import Home, home
+from quarterdeck.server import beacon
+from quarterdeck.server.beacon import Beacon
+
+_TIMEOUT_S = 30.0
+
+
+class Unreachable(QuarterdeckError):
+    """No server, or none that answers."""
+
+    code = "unreachable"
+
+
+class Refused(QuarterdeckError):
+    """What the server answered instead of doing it. `status` is the HTTP status."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str) -> None:
+        super().__init__(message, hint)
+        self.status = status
+        self.code = code
+
+
+class Told(NamedTuple):
+    """One event of a stream."""
+
+    event: str
+    id: str
+    data: Any
+
+
+class Wire:
+    """A connection to one server. Not for several threads."""
+
+    def __init__(self, light: Beacon, token: str) -> None:
+        self.beacon = light
+        self._token = token
+        self._connection: http.client.HTTPConnection | None = None
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The answer to a GET; parameters that are None are left out."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return self.ask("GET", f"{path}?{urlencode(given)}" if given else path)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return self.ask("POST", path, body or {})
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON of the answer, None when it has none. Refused, Unreachable."""
+        answer = self._sent(method, path, body)
+        try:
+            data = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+        if answer.status >= 400:
+            raise _refusal(answer.status, data)
+        return json.loads(data) if data else None
+
+    def stream(self, path: str, **query: Any) -> Generator[Told]:
+        """Server-Sent Events as they come, on a connection of their own. Ends when the server ends it; Unreachable when
+        it is cut."""
+        accept = {"Accept": "text/event-stream"}
+        with Wire(self.beacon, self._token) as other:
+            answer = other._sent("GET", f"{path}?{urlencode(query)}", None, accept, timeout=None)
+            try:
+                if answer.status >= 400:
+                    raise _refusal(answer.status, answer.read())
+                yield from _events(answer)
+            except (OSError, http.client.HTTPException) as error:
+                raise self._unreachable(error) from None
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _sent(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = _TIMEOUT_S,
+    ) -> http.client.HTTPResponse:
+        """A kept connection may have been closed by the other side; a request is repeated only if it changes nothing."""
+        data = None if body is None else json.dumps(body).encode()
+        json_only = {"Accept": "application/json", "Content-Type": "application/json"}
+        every = {"Authorization": f"Bearer {self._token}", **json_only, **(headers or {})}
+        was_open = self._connection is not None
+        try:
+            return self._once(method, path, data, every, timeout)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            if not (was_open and method == "GET"):
+                raise self._unreachable(error) from None
+        try:
+            return self._once(method, path, data, every, timeout)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+
+    def _once(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str], timeout: float | None
+    ) -> http.client.HTTPResponse:
+        if self._connection is None:
+            self._connection = _connection(self.beacon, timeout)
+        self._connection.request(method, path, data, dict(headers))
+        return self._connection.getresponse()
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+        return Unreachable(
+            f"the server at {self.beacon.address} does not answer: {why}", "`qd restart` starts it anew."
+        )
+
+
+def _connection(light: Beacon, timeout: float | None) -> http.client.HTTPConnection:
+    parts = urlsplit(light.address)
+    assert parts.hostname is not None
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+    import ssl
+
+    # the very certificate that the server of this home shows, whoever signed it and for whatever name
+    context = ssl.create_default_context(cafile=light.tls_cert)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=context)
+
+
+def _events(answer: http.client.HTTPResponse) -> Generator[Told]:
+    """An empty line ends an event; a comment has no name."""
+    fields: dict[str, str] = {}
+    while line := answer.readline():
+        name, _, value = line.decode().rstrip("\r\n").partition(": ")
+        if name:
+            fields[name] = value
+        elif "data" in fields:
+            yield Told(fields.get("event", "message"), fields.get("id", ""), json.loads(fields["data"]))
+            fields = {}
+
+
+def _refusal(status: int, data: bytes) -> Refused:
+    try:
+        error = json.loads(data)["error"]
+        return Refused(status, str(error["code"]), str(error["message"]), str(error["hint"]))
+    except (ValueError, KeyError, TypeError):
+        return Refused(status, "bad_answer", f"the server answered {status}", "Its log says more.")
+
+
+def token_of(place: Home) -> str:
+    """The owner's own; Unreachable when it cannot be read."""
+    try:
+        return place.token.read_text("ascii").strip()
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not a token"
+        raise Unreachable(
+            f"{place.token} cannot be read: {why}", "`qd restart` makes a new one if it is gone."
+        ) from None
+
+
+def present(place: Home | None = None) -> Wire | None:
+    """To the server that runs; None when none does. Nothing is started."""
+    place = place or home()
+    light = beacon.found(place)
+    return None if light is None or light.is_leaving else Wire(light, token_of(place))
+
+
+def connected(place: Home | None = None) -> Wire:
+    """To the server of this home, which is started in the background if none runs."""
+    place = place or home()
+    found = present(place)
+    if found is not None:
+        return found
+    from quarterdeck.cli.starting import in_background
+
+    return Wire(in_background(place, {}), token_of(place))

@@ -1,0 +1,103 @@
+"""A real server for tests: `qd` as a process, a home of the test's own, and nothing left afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from quarterdeck.cli.wire import Wire, token_of
+from quarterdeck.deck.deck import home_id
+from quarterdeck.deck.identity import Identity, carriers_of_home, is_alive
+from quarterdeck.deck.keeper import end, end_left_over_of
+from quarterdeck.home import Home
+from quarterdeck.server import beacon
+from quarterdeck.server.beacon import Beacon
+
+QD = str(Path(sys.executable).with_name("qd"))
+PATIENCE_S = 45
+
+
+class At:
+    """One home, and `qd` on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = Home(folder / "home")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("QUARTERDECK_", "AGENT_"))}
+        for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+            kept.pop(name, None)
+        # no test waits five seconds for an agent that will not go
+        self.environment = {**kept, "QUARTERDECK_HOME": str(self.place.folder), "QUARTERDECK_STOP_GRACE": "0.3"}
+        self.seen: list[Beacon] = []
+        self.wires: list[Wire] = []
+
+    def begin(self, *args: str, **options: Any) -> subprocess.Popen[str]:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([QD, *args], **{"env": self.environment, **pipes, **options})
+
+    def qd(self, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        with self.begin(*args, **options) as process:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        return subprocess.CompletedProcess(args, process.returncode, out, err)
+
+    def up(self, *args: str) -> Beacon:
+        """In the background, on a port that is free."""
+        done = self.qd("up", "-d", "--port", "0", *args)
+        assert done.returncode == 0, done.stderr
+        return self.light()
+
+    def light(self) -> Beacon:
+        found = beacon.found(self.place)
+        assert found is not None
+        self.seen.append(found)
+        return found
+
+    def wire(self) -> Wire:
+        wire = Wire(self.light(), token_of(self.place))
+        self.wires.append(wire)
+        return wire
+
+    def session(self, prompt: str) -> str:
+        """A session of the scripted agent that has begun with this."""
+        body = {"agent": "test", "prompt": prompt, "cwd": str(self.place.folder)}
+        return str(self.wire().post("/sessions", body)["id"])
+
+    def agents(self) -> list[Identity]:
+        return carriers_of_home(home_id(self.place.folder.resolve()))
+
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.place.log.read_text("utf-8").splitlines()]
+
+    def clean(self) -> None:
+        for wire in self.wires:
+            wire.close()
+        light = beacon.found(self.place)
+        for one in [*self.seen, *([light] if light else [])]:
+            end([each for each in (one.keeper, one.server) if each is not None], grace=0)
+        end_left_over_of(home_id(self.place.folder.resolve()), grace=0)
+
+
+@contextmanager
+def home_at(folder: Path) -> Generator[At]:
+    at = At(folder)
+    try:
+        yield at
+    finally:
+        at.clean()
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.02)
+
+
+def is_gone(light: Beacon) -> bool:
+    return not is_alive(light.server) and (light.keeper is None or not is_alive(light.keeper))

@@ -1,0 +1,73 @@
+"""`server.json`: believed only while the process that it names runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.deck.identity import start_time
+from quarterdeck.home import Home
+from quarterdeck.server import beacon
+from quarterdeck.server.beacon import Beacon
+
+
+def mine(**changes: object) -> Beacon:
+    started = start_time(os.getpid()) or 0
+    found = Beacon(os.getpid(), started, os.getpid(), started, "http://127.0.0.1:1", "1", 5, {"port": 1})
+    return found._replace(**changes)
+
+
+def test_written_read_removed(tmp_path: Path):
+    place = Home(tmp_path)
+    beacon.write(place, mine())
+    assert beacon.found(place) == mine()
+    assert not mine().is_leaving
+    assert stat.S_IMODE(place.server.stat().st_mode) == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == ["server.json"]
+    beacon.remove(place, 1)
+    assert beacon.found(place) == mine()
+    beacon.remove(place, os.getpid())
+    beacon.remove(place, os.getpid())
+    assert beacon.found(place) is None
+
+
+def test_another_process_of_the_same_pid_is_not_it(tmp_path: Path):
+    beacon.write(Home(tmp_path), mine(started=1, keeper_started=1))
+    assert beacon.found(Home(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"stopping": True}, {"started": 1}, {"keeper_started": 1}],
+    ids=["it said so", "its keeper cleans up", "its keeper is gone"],
+)
+def test_one_that_leaves(tmp_path: Path, changes: dict[str, object]):
+    beacon.write(Home(tmp_path), mine(**changes))
+    found = beacon.found(Home(tmp_path))
+    assert found is not None
+    assert found.is_leaving
+
+
+def test_the_last_to_go_is_the_keeper_while_there_is_one():
+    assert mine().last == mine().keeper
+    assert mine(keeper_pid=0, keeper_started=0).last == mine().server
+    with subprocess.Popen([sys.executable, "-c", ""]) as other:
+        pass
+    assert mine(keeper_pid=other.pid, keeper_started=1).last == mine().server
+
+
+@pytest.mark.parametrize("told", ["", "[]", "null", "{}", '{"pid": 1}', json.dumps(mine()._asdict() | {"pid": "1"})])
+def test_what_is_no_beacon_leads_nowhere(tmp_path: Path, told: str):
+    Home(tmp_path).server.write_text(told, encoding="utf-8")
+    assert beacon.found(Home(tmp_path)) is None
+
+
+def test_what_a_newer_release_added_is_ignored(tmp_path: Path):
+    Home(tmp_path).server.write_text(json.dumps(mine()._asdict() | {"newer": 1}), encoding="utf-8")
+    assert beacon.found(Home(tmp_path)) == mine()
