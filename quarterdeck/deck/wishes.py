@@ -70,7 +70,6 @@ async def obey(session: Session, command: cmd.Command, client_id: str = "") -> A
     async def work(print_: str) -> Any:
         return await handler(Wish(session, command, client_id, print_), command)
 
-    inputs.client_id(client_id)
     return await session.answer(cmd.name_of(command), command, kind, client_id, work)
 
 
@@ -81,10 +80,9 @@ def check_content(session: Session, command: cmd.Command) -> None:
         value = getattr(command, field, None)
         if value is not None:
             inputs.text(field, value, limit)
-    answer = getattr(command, "answer", None)
-    if isinstance(answer, str):
-        inputs.text("answer", answer, limit)
+    inputs.json_texts("answer", getattr(command, "answer", None), limit)
     inputs.images(getattr(command, "images", ()), session.house.settings)
+    inputs.fits(command)
 
 
 # --- texts
@@ -363,6 +361,8 @@ async def _rename(wish: Wish, command: cmd.Rename) -> Done:
 
 async def _switch_model(wish: Wish, command: cmd.SwitchModel) -> Done:
     wish.check()
+    if not command.model.strip():
+        raise inputs.InvalidInput("model", "it is empty", "Name a model of the agent.")
     return await _set(wish, ev.SettingChanged(model=command.model), lambda driver: driver.switch_model(command.model))
 
 
