@@ -200,7 +200,7 @@ async def test_what_is_unusual_but_good(tmp_path: Path) -> None:
     folder = tmp_path / "ünïcödé with blanks"
     folder.mkdir()
     async with at_home(tmp_path) as deck:
-        text = "say 🙂 ‏عربى‎ \u200d \u2028 \x1b[31m tab\there"
+        text = "say \U0001f642 \u200f\u0639\u0631\u0628\u200e \u200d \u2028 \x1b[31m tab\there"
         session = await deck.create("test", text, cwd=str(folder), name="n" * 100)
         await session.settled()
         assert (await session.timeline())[0].text == text
