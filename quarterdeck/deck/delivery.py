@@ -90,9 +90,11 @@ class Delivery:
 
     async def _send(self, item: Waiting) -> None:
         session, launch = self._session, self._session.launch
+        if launch is None or launch.is_ended or launch.is_doomed:
+            return  # it went between our decision and now: the text still waits
         await session.record.commit([ev.DeliveryChanged(message_id=item.id, status="sending")], "supervisor")
-        if launch is None or launch is not session.launch or launch.is_ended or launch.is_doomed:
-            return  # its end has said what became of the text
+        if launch is not session.launch or launch.is_ended or launch.is_doomed:
+            return  # its end says what becomes of the text
         if item.id not in {one.id for one in session.state.queue}:
             return
         session.is_unwanted = False

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from quarterdeck import events as ev
 from quarterdeck.deck.clock import Jump
+from quarterdeck.deck.delivery import cut_off
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.slots import Slots
 from quarterdeck.kernel.state import State
@@ -98,7 +99,8 @@ class Supervisor:
         for session in chosen:
             session.is_closing = True
             if session.state.lifecycle.value == "active":
-                session.note(ev.SessionSuspended(reason=reason))
+                # with what becomes of its texts: a crash after this line would find no active session to repair
+                session.note(*cut_off(session.state.queue), ev.SessionSuspended(reason=reason))
         await asyncio.gather(*(session.record.settled() for session in chosen), return_exceptions=True)
         await asyncio.gather(*(session.startup.stop() for session in chosen), return_exceptions=True)
 
