@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from quarterdeck.deck import keeping, wishes
@@ -77,21 +77,23 @@ class SessionHandle:
         """All events after an index, then whatever comes. Nothing is missed, however slowly it is read."""
         return self._deck.feed.follow(self.id, since, types)
 
-    async def settled(self) -> View:
-        """Waits until nothing is under way: no turn, no text on its way, nothing starting."""
+    async def until(self, holds: Callable[[View], object]) -> View:
+        """Waits until this is so of the view, which is asked after each event."""
         events = self.subscribe(self.view.index)
         try:
-            while not self.is_settled:
+            while not holds(self.view):
                 await anext(events)
         finally:
             await events.aclose()
         return self.view
 
+    async def settled(self) -> View:
+        """Waits until nothing is under way (no turn, no text on its way, nothing starting), or something is asked."""
+        return await self.until(_is_settled)
+
     @property
     def is_settled(self) -> bool:
-        state = self.view.state
-        is_busy = state.turn.is_open or state.beneath.value in ("creating", "streaming")
-        return not is_busy or bool(state.gates.open)
+        return _is_settled(self.view)
 
     # --- texts
 
@@ -215,3 +217,9 @@ class SessionHandle:
     async def _obey(self, command: cmd.Command, client_id: str, kind: type[_A]) -> _A:
         session = await self._deck.in_use(self.id)
         return cast(_A, await wishes.obey(session, command, client_id))
+
+
+def _is_settled(view: View) -> bool:
+    state = view.state
+    is_busy = state.turn.is_open or state.beneath.value in ("creating", "streaming")
+    return not is_busy or bool(state.gates.open)

@@ -155,7 +155,7 @@ async def _play(folder: Path, seed: int, steps: int) -> None:
 def test_whatever_is_done(tmp_path: Path, judge: Judge, seed: int) -> None:
     asyncio.run(_play(tmp_path, seed, 150))
     assert not judge.broken, "\n".join(judge.broken[:20])
-    assert len(judge.seen) > 8
+    assert len(judge.seen) >= 5, "hardly anything happened"
     asyncio.run(_agree(tmp_path))
 
 
