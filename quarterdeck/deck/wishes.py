@@ -335,7 +335,7 @@ async def _put_away(wish: Wish, how: Any) -> Status:
     session.is_closing = True
     try:
         if session.launch is not None or session.startup.is_under_way:
-            _interrupt_gently(session)
+            await _withdraw(session)
             await session.startup.stop()
             wish.check()
         return await wish.commit([ev.SessionArchived(end_reason=how)], Status(session.id, how))
@@ -344,10 +344,14 @@ async def _put_away(wish: Wish, how: Any) -> Status:
         session.delivery.pump()
 
 
-def _interrupt_gently(session: Session) -> None:
-    launch = session.launch
-    if launch is not None and launch.is_ready:
-        for gate in session.state.gates.open:
+async def _withdraw(session: Session) -> None:
+    """What is asked is answered as cancelled: the log says so first, or it would say what the agent made of it."""
+    gates, launch = session.state.gates.open, session.launch
+    if not gates:
+        return
+    await session.record.commit([gate_desk.closing(gate, CANCELLED, "user") for gate in gates], "user")
+    if launch is not None and launch is session.launch:
+        for gate in gates:
             launch.say(launch.driver.answer(gate, CANCELLED))
 
 
