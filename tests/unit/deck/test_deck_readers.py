@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import SessionHandle
+from quarterdeck import events as ev
 from quarterdeck.events import Event
 from quarterdeck.log.base import NoSuchSession
 from quarterdeck.log.tail import Feed
@@ -247,7 +248,21 @@ class TestAllSessions:
 class TestStreams:
     """Upstream keeps streams by message id; here a reply that grows is an entry of the timeline, under that id."""
 
-    @case("U-064", "U-066")
+    @case("U-064")
+    @on_loop
+    async def test_a_reply_that_is_begun_twice_is_one(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "hang", cwd=str(tmp_path))
+            await busy(session)
+            live = deck._supervisor.sessions[session.id]
+            begun = ev.MessageStart(message_id="m", turn_id=session.view.state.turn.id)
+            a, b = (ev.MessageDelta(message_id="m", delta=piece) for piece in "ab")
+            live.note(begun, a, begun, b)
+            await live.record.settled()
+            assert len(session.view.timeline.open) == 1
+            assert await texts_of(session, "assistant") == ["ab"]
+
+    @case("U-066")
     @on_loop
     async def test_one_reply_is_one_entry_that_grows_to_its_whole(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:

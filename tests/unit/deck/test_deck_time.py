@@ -291,7 +291,7 @@ class TestRetention:
             await live.record.settled()
             return made | {"archived": archived.id, "error": failed.id}
 
-    @case("2-021", "2-028", "2-079")
+    @case("2-021", "2-079")
     @on_loop
     async def test_ages_by_status_and_nothing_is_ever_archived(self, tmp_path: Path) -> None:
         time = Time()
