@@ -180,7 +180,7 @@ class Deck:
         try:
             await asyncio.wait_for(self._supervisor.suspend(sessions, reason), self.settings.shutdown_within)
         except TimeoutError:
-            self._supervisor.kill_all()
+            await self._supervisor.kill_all()
         await self._log.close()
         if self._lock is not None:
             self._lock.close()
@@ -249,6 +249,7 @@ class Deck:
 
     def list(self, wanted: Filter | None = None, *, limit: int = LIST_PAGE, cursor: str = "") -> Page:
         """One page of the list, newest first."""
+        inputs.limit(limit)
         in_use = self._in_use()
         return self._catalogue.page(wanted or Filter(), in_use, self.clock.wall(), limit, cursor)
 
@@ -304,7 +305,9 @@ class Deck:
     async def in_use(self, session_id: str) -> Session:
         """The live session of this id."""
         self._refuse_if_closed()
-        return await self._session(session_id)
+        session = await self._session(session_id)
+        self._refuse_if_closed()  # nobody closes a session that came after the closing began
+        return session
 
     def view(self, session_id: str) -> View:
         """Its state as it is now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
-from quarterdeck.deck import keeping, wishes
+from quarterdeck.deck import inputs, keeping, wishes
 from quarterdeck.deck.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 from quarterdeck.events import Event, Image, Json
 from quarterdeck.kernel import commands as cmd
@@ -54,6 +54,7 @@ class SessionHandle:
 
     async def timeline(self, limit: int = 200, before: int | None = None) -> list[Entry]:
         """What was said and done, the newest entries last."""
+        inputs.limit(limit)
         session = await self._deck.in_use(self.id)
         entries = window(await session.timeline())
         end = len(entries) if before is None else max(0, before)
@@ -71,6 +72,7 @@ class SessionHandle:
 
     async def events(self, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None) -> list[Event]:
         """Events that are in the log now."""
+        inputs.limit(limit)
         return await self._deck.house.log.read(self.id, since, limit, types)
 
     def subscribe(self, since: int = 0, types: Collection[str] | None = None) -> AsyncGenerator[Event]:

@@ -118,6 +118,12 @@ def json_texts(field: str, value: Json, limit: int) -> None:
         raise InvalidInput(field, f"it is a {type(value).__name__}", "Send what JSON can say.")
 
 
+def limit(value: object) -> None:
+    """How many of something are wanted."""
+    if not isinstance(value, int) or value < 1:
+        raise InvalidInput("limit", f"{value!r} is not a number above 0", "Ask for at least one.")
+
+
 def whole_number(field: str, value: object) -> None:
     """Nothing, or a number that fits a JSON number."""
     if value is not None and (not isinstance(value, int) or not 0 <= value < 1 << 53):

@@ -124,26 +124,24 @@ class Session:
         inputs.client_id(client_id)
         task = asyncio.get_running_loop().create_task(self._answered(name, body, kind, client_id, work))
         self._commands.add(task)
+        self.users += 1
         task.add_done_callback(self._done)
         return await asyncio.shield(task)
 
     async def _answered(
         self, name: str, body: Json, kind: type[A], client_id: str, work: Callable[[str], Awaitable[A]]
     ) -> A:
-        self.users += 1
-        try:
-            if not client_id:
-                return await work("")
-            return await self.receipts.once(client_id, name, body, kind, work)
-        finally:
-            self.users -= 1
-            self.house.slots.nudge()
-            self.house.at_rest()
+        if not client_id:
+            return await work("")
+        return await self.receipts.once(client_id, name, body, kind, work)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._commands.discard(task)
+        self.users -= 1
         if not task.cancelled():
             task.exception()  # looked at: its caller may have left
+        self.house.slots.nudge()
+        self.house.at_rest()
 
     async def commit(self, bodies: Sequence[Body], answer: A, name: str, client_id: str, print_: str) -> A:
         """What a command causes, with its receipt in the same append."""
