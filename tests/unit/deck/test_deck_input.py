@@ -10,6 +10,7 @@ import pytest
 from quarterdeck import Deck, SessionHandle
 from quarterdeck.deck.deck import home_id
 from quarterdeck.deck.identity import descendants_of_launch
+from quarterdeck.deck.inputs import InvalidInput
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Image
 from quarterdeck.log.base import Append, NoSuchSession, StaleFence
@@ -177,6 +178,20 @@ async def test_a_session_that_is_not_there(tmp_path: Path) -> None:
             await handle.events()
         with pytest.raises(NoSuchSession):
             await handle.view_at(3)
+
+
+@on_loop
+async def test_a_page_of_nothing(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", cwd=str(tmp_path))
+        for limit in (0, -1, "20", None):
+            with pytest.raises(InvalidInput, match="limit"):
+                deck.list(limit=limit)
+            with pytest.raises(InvalidInput, match="limit"):
+                await session.events(limit=limit)
+            with pytest.raises(InvalidInput, match="limit"):
+                await session.timeline(limit=limit)
+        assert deck.list(cursor="nonsense").sessions == deck.list().sessions
 
 
 @on_loop

@@ -211,6 +211,18 @@ class TestCreate:
             assert len(deck.list().sessions) == 3
 
     @on_loop
+    async def test_the_key_of_a_deleted_session_makes_a_new_one(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", cwd=str(tmp_path), client_id="c1")
+            await session.archive()
+            await session.delete()
+            again = await deck.create("test", "say one", cwd=str(tmp_path), client_id="c1")
+            await again.settled()
+            assert await texts_of(again, "assistant") == ["one"]
+        async with at_home(tmp_path) as deck:
+            assert [row.lifecycle for row in deck.list().sessions] == ["suspended"]
+
+    @on_loop
     async def test_one_that_was_refused_can_be_tried_again(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             with pytest.raises(QuarterdeckError):

@@ -193,6 +193,57 @@ class TestATailThatBeginsInTheMiddle:
             assert _indexes(seen) == list(range(1, len(seen) + 1))
 
     @on_loop
+    async def test_the_second_reader_at_the_end_while_the_first_still_asks(self, tmp_path: Path) -> None:
+        """It has read the log to its end before anybody knows where the tail begins."""
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", cwd=str(tmp_path))
+            asked, answer = asyncio.Event(), asyncio.Event()
+            ask, count = deck._log.session, []
+
+            async def slowly(name: str) -> object:
+                stored = await ask(name)
+                count.append(name)
+                if len(count) == 1:
+                    asked.set()
+                    await answer.wait()
+                return stored
+
+            deck._log.session = slowly  # type: ignore[method-assign]
+            readers = [asyncio.create_task(_read(session.subscribe(since=1), "session_archived"))]
+            await asked.wait()
+            readers.append(asyncio.create_task(_read(session.subscribe(since=1), "session_archived")))
+            await asyncio.sleep(0.1)
+            answer.set()
+            await session.rename("later")
+            await session.archive()
+            for seen in await asyncio.gather(*readers):
+                assert [event.type for event in seen] == ["session_renamed", "session_archived"]
+
+    @on_loop
+    async def test_a_flood_while_it_asks(self, tmp_path: Path) -> None:
+        """More comes than the tail holds: it must not say that it reaches back to where the question was asked."""
+        async with at_home(tmp_path, tail=3) as deck:
+            session = await deck.create("test", cwd=str(tmp_path))
+            asked, answer = asyncio.Event(), asyncio.Event()
+            ask = deck._log.session
+
+            async def slowly(name: str) -> object:
+                stored = await ask(name)
+                asked.set()
+                await answer.wait()
+                return stored
+
+            deck._log.session = slowly  # type: ignore[method-assign]
+            reader = asyncio.create_task(_read(session.subscribe(since=1), "session_archived"))
+            await asked.wait()
+            for number in range(20):
+                await session.rename(f"n{number}")
+            answer.set()
+            await session.archive()
+            seen = await reader
+            assert _indexes(seen) == list(range(2, 23))
+
+    @on_loop
     async def test_the_second_reader_while_the_first_still_asks(self, tmp_path: Path) -> None:
         """Both use one tail, and the second must not believe it before the first knows how far back it reaches."""
         async with at_home(tmp_path) as deck:
