@@ -11,17 +11,19 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from quarterdeck import Deck
+from quarterdeck import Deck, Receipt, Steered
+from quarterdeck import events as ev
 from quarterdeck.deck.record import Record
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Body, Origin
+from quarterdeck.events import Body, Event, Origin
 from quarterdeck.kernel.roster import Filter
 from quarterdeck.kernel.view import View, fold_all
+from quarterdeck.log.base import START
 from tests import agents
 from tests.decks import all_events, at_home, is_alive
 from tests.model.table import legal, shown_by
@@ -94,10 +96,17 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     return judging
 
 
-async def _try(deck: Deck, folder: Path, dice: random.Random) -> None:
-    """What is refused is refused; anything else is a fault of ours."""
+Taken = dict[str, str]
+
+
+async def _try(deck: Deck, folder: Path, dice: random.Random, taken: Taken) -> None:
+    """What is refused is refused; anything else is a fault of ours. Texts that were taken are remembered."""
     with contextlib.suppress(QuarterdeckError):
-        await _do(deck, folder, dice)
+        answer = await _do(deck, folder, dice)
+        if isinstance(answer, Receipt) and answer.disposition != "answered":
+            taken[answer.message_id] = answer.disposition
+        elif isinstance(answer, Steered):
+            taken[answer.ref] = answer.status
 
 
 async def _do(deck: Deck, folder: Path, dice: random.Random) -> object:
@@ -127,7 +136,7 @@ async def _do(deck: Deck, folder: Path, dice: random.Random) -> object:
         (1, lambda: session.switch_model("bigger")),
         (0.3, session.cancel),
         (0.3, session.archive),
-        (0.5, session.delete),
+        (0.1, session.delete),
         (0.5, deck.reap),
         (0.3, deck.resume_interrupted),
         (3, lambda: asyncio.sleep(dice.choice((0, 0.01, 0.1)))),
@@ -135,12 +144,12 @@ async def _do(deck: Deck, folder: Path, dice: random.Random) -> object:
     return await dice.choices([way for _, way in ways], [weight for weight, _ in ways])[0]()
 
 
-async def _play(folder: Path, seed: int, steps: int) -> None:
-    dice = random.Random(seed)
+async def _play(folder: Path, seed: int, steps: int) -> Taken:
+    dice, taken = random.Random(seed), Taken()
     under_way: set[asyncio.Task[None]] = set()
     async with at_home(folder, running_limit=3, stop_grace=0.1, idle_timeout=0.05) as deck:
         for _ in range(steps):
-            task = asyncio.create_task(_try(deck, folder, dice))
+            task = asyncio.create_task(_try(deck, folder, dice, taken))
             under_way.add(task)
             if len(under_way) > 3 or dice.random() < 0.5:
                 done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
@@ -149,19 +158,22 @@ async def _play(folder: Path, seed: int, steps: int) -> None:
         await asyncio.gather(*under_way)
         pids = [one.launch.pid for one in deck._supervisor.sessions.values() if one.launch is not None]
     assert not any(is_alive(pid) for pid in pids if pid is not None)
+    return taken
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whatever_is_done(tmp_path: Path, judge: Judge, seed: int) -> None:
-    asyncio.run(_play(tmp_path, seed, 150))
+    taken = asyncio.run(_play(tmp_path, seed, 150))
     assert not judge.broken, "\n".join(judge.broken[:20])
     assert len(judge.seen) >= 5, "hardly anything happened"
-    asyncio.run(_agree(tmp_path))
+    asyncio.run(_agree(tmp_path, taken))
 
 
-async def _agree(folder: Path) -> None:
-    """The next deck shows what the log says, and nothing lives."""
+async def _agree(folder: Path, taken: Taken) -> None:
+    """The next deck shows what the log says, nothing lives, and no text that was taken is lost or was read twice."""
     async with at_home(folder) as deck:
+        deleted = [event.session_id async for event in _deletions(deck)]
+        known: dict[str, list[str]] = {}
         for row in deck.list(Filter(archived=True), limit=50).sessions:
             session = deck.session(row.id)
             assert row.lifecycle in ("suspended", "archived")
@@ -171,3 +183,35 @@ async def _agree(folder: Path) -> None:
             events = await all_events(session)
             assert [event.index for event in events] == sorted({event.index for event in events})
             assert fold_all(events).state == session.view.state
+            for name, fate in _fates(events):
+                known.setdefault(name, []).append(fate)
+            for item in session.queue:
+                known.setdefault(item.id, []).append("waits")
+    for name in taken:
+        fates = known.get(name, [])
+        assert fates or deleted, f"{name} ({taken[name]}) is lost"
+        read = fates.count("read") - fates.count("again")
+        assert read <= 1, f"{name} ({taken[name]}) was read {read} times: {fates}"
+
+
+def _fates(events: list[Event]) -> Iterator[tuple[str, str]]:
+    """What became of texts, by their names."""
+    for event in events:
+        body = event.body
+        if isinstance(body, ev.PromptReceived):
+            yield body.message_id, "read"
+        elif isinstance(body, ev.SteeringApplied):
+            yield from ((ref, "read") for ref in body.refs)
+        elif isinstance(body, ev.PromptDropped | ev.PromptRejected):
+            yield body.message_id, "dropped"
+        elif isinstance(body, ev.DeliveryChanged) and body.status == "queued":
+            yield body.message_id, "again"
+
+
+async def _deletions(deck: Deck) -> AsyncIterator[Event]:
+    cursor = START
+    while events := await deck._log.read_all(cursor, 1000):
+        cursor = events[-1].cursor
+        for event in events:
+            if event.type == "session_deleted":
+                yield event
