@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck import Deck, Receipt, Steered
+from quarterdeck import Deck, Receipt, SessionHandle, Steered
 from quarterdeck import events as ev
+from quarterdeck.deck.delivery import next_text
 from quarterdeck.deck.record import Record
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Event, Origin
@@ -156,9 +157,29 @@ async def _play(folder: Path, seed: int, steps: int) -> Taken:
                 assert [one.exception() for one in done if one.exception()] == []
             await asyncio.sleep(0)
         await asyncio.gather(*under_way)
+        await _come_to_rest(deck)
         pids = [one.launch.pid for one in deck._supervisor.sessions.values() if one.launch is not None]
     assert not any(is_alive(pid) for pid in pids if pid is not None)
     return taken
+
+
+async def _come_to_rest(deck: Deck) -> None:
+    """Whoever is busy is stopped, again and again: then every text that may go has gone, and nobody waits for a place."""
+    for _ in range(1000):
+        sessions = [deck.session(row.id) for row in deck.list(limit=50).sessions if row.lifecycle == "active"]
+        moving = [one for one in sessions if not one.is_settled or one.view.state.gates.open or _has_next(one)]
+        if not moving and not deck.waiting():
+            return
+        for session in moving:
+            if session.view.state.turn.is_open:
+                with contextlib.suppress(QuarterdeckError):
+                    await session.abort()
+        await asyncio.sleep(0.02)
+    raise AssertionError([(one.summary.phase, one.summary.process, one.queue) for one in moving])
+
+
+def _has_next(session: SessionHandle) -> bool:
+    return next_text(session.view.state) is not None
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
