@@ -58,6 +58,8 @@ async def test_only_a_person_archives(tmp_path: Path) -> None:
         if isinstance(function, ast.AsyncFunctionDef | ast.FunctionDef)
         and any(name in _called(function) for name in ("SessionArchived", "_put_away"))
     }
+    # an import says of old rows what they were already
+    callers.discard(("deck/importing.py", "_since"))
     assert callers == {("deck/wishes.py", name) for name in ("_put_away", "_cancel", "_archive")}
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))

@@ -74,7 +74,7 @@ def test_every_example_promises_something() -> None:
 def test_every_command_of_a_session_is_on_the_page() -> None:
     public = {name for name, _ in inspect.getmembers(SessionHandle, inspect.isfunction) if not name.startswith("_")}
     missing = {name for name in public if not re.search(rf"\b{name}\(", PAGE)}
-    assert missing <= {"bash", "compact", "switch_mode", "drop_queued"}
+    assert missing <= {"bash", "compact", "switch_mode", "drop_queued", "whole_view"}
 
 
 def test_every_setting_is_on_the_page_with_its_default() -> None:

@@ -46,7 +46,7 @@ CREATE: list[tuple[dict[str, object], str, str]] = [
     ({"mode": "yolo"}, "agent_cannot", "yolo"),
     ({"mode": "plan"}, "agent_cannot", "plan"),
     ({"agent": "able", "prompt": "x", "images": BIG}, "too_large", "images"),
-    ({"prompt": "x", "images": SMALL}, "agent_cannot", "read images"),
+    ({"agent": "plain", "prompt": "x", "images": SMALL}, "agent_cannot", "read images"),
     ({"env": {"A=B": "x"}}, "invalid_input", "env"),
     ({"env": {"A": "secret\0"}}, "invalid_input", "env"),
     ({"env": {"": "x"}}, "invalid_input", "env"),
@@ -135,7 +135,7 @@ COMMANDS: dict[str, tuple[Do, str, str]] = {
 async def test_nothing_changes(tmp_path: Path) -> None:
     """One session bears them all: if one of them changed anything, that shows."""
     async with at_home(tmp_path) as deck:
-        session = await deck.create("test", "ask rm", cwd=str(tmp_path))
+        session = await deck.create("plain", "ask rm", cwd=str(tmp_path))
         gate = await gate_of(session)
         assert gate.id == "g1"
         before, events, files = session.view, await all_events(session), _files(tmp_path)
