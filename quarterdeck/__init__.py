@@ -12,12 +12,49 @@ __version__ = "0.1.0"
 
 # To publish a name: one line here, and the same import below for type checkers. A test compares the two.
 _EXPORTS: dict[str, str] = {
+    "AlreadyDecided": "quarterdeck.errors",
     "AsyncClient": "quarterdeck.client.client",
+    "Badge": "quarterdeck.kernel.roster",
+    "CannotDo": "quarterdeck.harness.drive",
     "Client": "quarterdeck.client.client",
+    "Decided": "quarterdeck.deck.answers",
     "Deck": "quarterdeck.deck.deck",
+    "DeckClosed": "quarterdeck.deck.deck",
+    "Details": "quarterdeck.kernel.summary",
+    "Done": "quarterdeck.deck.answers",
+    "Dropped": "quarterdeck.deck.answers",
+    "Entry": "quarterdeck.kernel.timeline",
+    "Event": "quarterdeck.events",
+    "Filter": "quarterdeck.kernel.roster",
+    "HomeInUse": "quarterdeck.deck.deck",
+    "IdempotencyMismatch": "quarterdeck.deck.receipts",
+    "Image": "quarterdeck.events",
+    "InvalidCommand": "quarterdeck.kernel.commands",
+    "InvalidInput": "quarterdeck.deck.inputs",
+    "InvalidRule": "quarterdeck.deck.policy",
+    "InvalidSetting": "quarterdeck.deck.settings",
+    "LogUnavailable": "quarterdeck.log.base",
+    "NewerLog": "quarterdeck.log.base",
+    "NoSuchGate": "quarterdeck.errors",
+    "NoSuchSession": "quarterdeck.log.base",
+    "NoSuchText": "quarterdeck.deck.keeping",
+    "NotAllowed": "quarterdeck.errors",
+    "NotInstalled": "quarterdeck.harness.drive",
+    "Page": "quarterdeck.kernel.roster",
     "QuarterdeckError": "quarterdeck.errors",
+    "QueueFull": "quarterdeck.errors",
+    "Receipt": "quarterdeck.deck.answers",
+    "RulesUnreadable": "quarterdeck.deck.policy",
     "SessionHandle": "quarterdeck.deck.handle",
     "Settings": "quarterdeck.deck.settings",
+    "StaleFence": "quarterdeck.log.base",
+    "Status": "quarterdeck.deck.answers",
+    "Steered": "quarterdeck.deck.answers",
+    "Summary": "quarterdeck.kernel.summary",
+    "TooLarge": "quarterdeck.deck.inputs",
+    "UnknownAgent": "quarterdeck.harness.registry",
+    "View": "quarterdeck.kernel.view",
+    "Why": "quarterdeck.kernel.view",
     "open": "quarterdeck.deck.opening",
 }
 
@@ -28,11 +65,48 @@ if TYPE_CHECKING:
     # "as" the same name is how a typed package says that it passes a name on.
     from quarterdeck.client.client import AsyncClient as AsyncClient
     from quarterdeck.client.client import Client as Client
+    from quarterdeck.deck.answers import Decided as Decided
+    from quarterdeck.deck.answers import Done as Done
+    from quarterdeck.deck.answers import Dropped as Dropped
+    from quarterdeck.deck.answers import Receipt as Receipt
+    from quarterdeck.deck.answers import Status as Status
+    from quarterdeck.deck.answers import Steered as Steered
     from quarterdeck.deck.deck import Deck as Deck
+    from quarterdeck.deck.deck import DeckClosed as DeckClosed
+    from quarterdeck.deck.deck import HomeInUse as HomeInUse
     from quarterdeck.deck.handle import SessionHandle as SessionHandle
+    from quarterdeck.deck.inputs import InvalidInput as InvalidInput
+    from quarterdeck.deck.inputs import TooLarge as TooLarge
+    from quarterdeck.deck.keeping import NoSuchText as NoSuchText
     from quarterdeck.deck.opening import open as open  # noqa: A004
+    from quarterdeck.deck.policy import InvalidRule as InvalidRule
+    from quarterdeck.deck.policy import RulesUnreadable as RulesUnreadable
+    from quarterdeck.deck.receipts import IdempotencyMismatch as IdempotencyMismatch
+    from quarterdeck.deck.settings import InvalidSetting as InvalidSetting
     from quarterdeck.deck.settings import Settings as Settings
+    from quarterdeck.errors import AlreadyDecided as AlreadyDecided
+    from quarterdeck.errors import NoSuchGate as NoSuchGate
+    from quarterdeck.errors import NotAllowed as NotAllowed
     from quarterdeck.errors import QuarterdeckError as QuarterdeckError
+    from quarterdeck.errors import QueueFull as QueueFull
+    from quarterdeck.events import Event as Event
+    from quarterdeck.events import Image as Image
+    from quarterdeck.harness.drive import CannotDo as CannotDo
+    from quarterdeck.harness.drive import NotInstalled as NotInstalled
+    from quarterdeck.harness.registry import UnknownAgent as UnknownAgent
+    from quarterdeck.kernel.commands import InvalidCommand as InvalidCommand
+    from quarterdeck.kernel.roster import Badge as Badge
+    from quarterdeck.kernel.roster import Filter as Filter
+    from quarterdeck.kernel.roster import Page as Page
+    from quarterdeck.kernel.summary import Details as Details
+    from quarterdeck.kernel.summary import Summary as Summary
+    from quarterdeck.kernel.timeline import Entry as Entry
+    from quarterdeck.kernel.view import View as View
+    from quarterdeck.kernel.view import Why as Why
+    from quarterdeck.log.base import LogUnavailable as LogUnavailable
+    from quarterdeck.log.base import NewerLog as NewerLog
+    from quarterdeck.log.base import NoSuchSession as NoSuchSession
+    from quarterdeck.log.base import StaleFence as StaleFence
 else:
     # Hidden from type checkers: to them a module with __getattr__ has every name, and a misspelt one passes.
     def __getattr__(name: str) -> object:

@@ -25,14 +25,16 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class PlainDriver(TestDriver):
-    """It cannot be steered."""
+    """It cannot be steered, and reads no images."""
 
-    capabilities = replace(TestDriver.capabilities, steer=False)
+    capabilities = replace(TestDriver.capabilities, steer=False, images=False)
 
 
 class PlainTranslator(TestTranslator):
     def on_ready(self, line: Object) -> None:
         self.book.ready(text_of(line, "session"), "test-model", "1", (), resumable=True)
+
+    told_ready = on_ready
 
 
 class ForgetfulDriver(TestDriver):
@@ -48,6 +50,8 @@ class ForgetfulTranslator(TestTranslator):
     def on_ready(self, line: Object) -> None:
         self.book.ready(text_of(line, "session"), "test-model", "1", ("steer",), resumable=False)
 
+    told_ready = on_ready
+
 
 class LyingTranslator(TestTranslator):
     """It says that it can be resumed, whatever its driver can do."""
@@ -58,6 +62,8 @@ class NamelessTranslator(TestTranslator):
 
     def on_ready(self, line: Object) -> None:
         self.book.ready("", "test-model", "1", ("steer",), resumable=True)
+
+    told_ready = on_ready
 
 
 class MissingDriver(TestDriver):
@@ -130,6 +136,8 @@ class AbleDriver(TestDriver):
 class AbleTranslator(TestTranslator):
     def on_model(self, line: Object) -> None:
         self.book.write(ev.Notice(text=text_of(line, "model"), level="info", source="agent"))
+
+    told_model = on_model
 
 
 _MADE = {

@@ -103,14 +103,8 @@ def at_home(
 
 
 async def until(session: SessionHandle, holds: Callable[[View], object]) -> View:
-    """Waits for events until this holds of the session."""
-    events = session.subscribe(session.view.index)
-    try:
-        while not holds(session.view):
-            await anext(events)
-    finally:
-        await events.aclose()
-    return session.view
+    """Waits until this holds of the session."""
+    return await session.until(holds)
 
 
 async def eventually(holds: Callable[[], object]) -> None:

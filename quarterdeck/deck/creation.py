@@ -37,10 +37,11 @@ async def created(session: Session, wanted: Creation, client_id: str) -> None:
 
     async def work(print_: str) -> Done:
         _check(session, wanted)
-        return await session.commit(_bodies(wanted), Done(), "create", client_id, print_)
+        done = await session.commit(_bodies(wanted), Done(), "create", client_id, print_)
+        session.delivery.pump()
+        return done
 
     await session.answer("create", wanted, Done, client_id, work)
-    session.delivery.pump()
 
 
 def _check(session: Session, wanted: Creation) -> None:

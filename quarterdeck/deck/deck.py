@@ -31,7 +31,7 @@ from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.settings import Settings, settings_from
 from quarterdeck.deck.supervisor import Supervisor
 from quarterdeck.deck.trace import trace_file, trace_of
-from quarterdeck.errors import NotAllowed, QuarterdeckError
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, Image
 from quarterdeck.harness import registry
 from quarterdeck.home import Home
@@ -181,7 +181,7 @@ class Deck:
         try:
             await asyncio.wait_for(self._supervisor.suspend(sessions, reason), self.settings.shutdown_within)
         except TimeoutError:
-            self._supervisor.kill_all()
+            await self._supervisor.kill_all()
         await self._log.close()
         if self._lock is not None:
             self._lock.close()
@@ -211,6 +211,9 @@ class Deck:
         """A new session; with a prompt it starts at once. `env` is the agent's whole environment, and is never told."""
         self._refuse_if_closed()
         inputs.client_id(client_id)
+        chosen = inputs.environment(env)
+        if continues:
+            self._catalogue.view(continues)
         wanted = Creation(
             agent=agent,
             prompt=prompt,
@@ -227,8 +230,8 @@ class Deck:
             session = await self._session(session_id)
         if session is None:
             session = self._supervisor.add(Session(self.house, session_id, View(), ""))
-        if env is not None:
-            self._environments.setdefault(session_id, dict(inputs.environment(env) or {}))
+        if chosen is not None:
+            self._environments.setdefault(session_id, dict(chosen))
         if record:
             self._recorded.add(session_id)
         try:
@@ -247,6 +250,7 @@ class Deck:
 
     def list(self, wanted: Filter | None = None, *, limit: int = LIST_PAGE, cursor: str = "") -> Page:
         """One page of the list, newest first."""
+        inputs.limit(limit)
         in_use = self._in_use()
         return self._catalogue.page(wanted or Filter(), in_use, self.clock.wall(), limit, cursor)
 
@@ -295,6 +299,7 @@ class Deck:
         cmd.check(session.state, cmd.Delete())
         await session.startup.stop()
         await session.record.settled()
+        cmd.check(session.state, cmd.Delete())  # nobody woke it meanwhile
         last = Event(session_id, session.view.index + 1, self.clock.wall(), "user", ev.SessionDeleted())
         receipt = await self._log.delete(session_id, session.record.fence, last)
         self._supervisor.sessions.pop(session_id, None)
@@ -309,7 +314,9 @@ class Deck:
     async def in_use(self, session_id: str) -> Session:
         """The live session of this id."""
         self._refuse_if_closed()
-        return await self._session(session_id)
+        session = await self._session(session_id)
+        self._refuse_if_closed()  # nobody closes a session that came after the closing began
+        return session
 
     def view(self, session_id: str) -> View:
         """Its state as it is now."""
@@ -423,8 +430,8 @@ class Deck:
         for name in self._catalogue.expired(now):
             try:
                 await self.delete(name)
-            except NotAllowed:
-                continue  # it is in use again
+            except QuarterdeckError:
+                continue  # it is in use again, or gone; another day
 
     def _jumped(self, jump: Jump) -> None:
         self._has_jumped = True

@@ -92,10 +92,12 @@ class Delivery:
 
     async def _send(self, item: Waiting) -> None:
         session, launch = self._session, self._session.launch
+        if launch is None or launch.is_ended or launch.is_doomed:
+            return  # it went between our decision and now: the text still waits
         await session.record.commit([ev.DeliveryChanged(message_id=item.id, status="sending")], "supervisor")
         if item.id not in {one.id for one in session.state.queue}:
             return
-        if launch is None or launch is not session.launch or launch.is_ended or launch.is_doomed:
+        if launch is not session.launch or launch.is_ended or launch.is_doomed:
             # nobody was there to read it, so it was not sent, whatever the end of the process made of it
             session.note(ev.DeliveryChanged(message_id=item.id, status="queued", reason="it was not sent"))
             return

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
-from quarterdeck.deck import keeping, wishes
+from quarterdeck.deck import inputs, keeping, wishes
 from quarterdeck.deck.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 from quarterdeck.events import Event, Image, Json
 from quarterdeck.kernel import commands as cmd
@@ -60,6 +60,7 @@ class SessionHandle:
 
     async def timeline(self, limit: int = 200, before: int | None = None) -> list[Entry]:
         """What was said and done, the newest entries last."""
+        inputs.limit(limit)
         return window((await self.whole_view()).timeline, limit, before)
 
     async def view_at(self, index: int) -> View:
@@ -74,27 +75,30 @@ class SessionHandle:
 
     async def events(self, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None) -> list[Event]:
         """Events that are in the log now."""
+        inputs.limit(limit)
         return await self._deck.house.log.read(self.id, since, limit, types)
 
     def subscribe(self, since: int = 0, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events after an index, then whatever comes. Nothing is missed, however slowly it is read."""
         return self._deck.feed.follow(self.id, since, types)
 
-    async def settled(self) -> View:
-        """Waits until nothing is under way: no turn, no text on its way, nothing starting."""
+    async def until(self, holds: Callable[[View], object]) -> View:
+        """Waits until this is so of the view, which is asked after each event."""
         events = self.subscribe(self.view.index)
         try:
-            while not self.is_settled:
+            while not holds(self.view):
                 await anext(events)
         finally:
             await events.aclose()
         return self.view
 
+    async def settled(self) -> View:
+        """Waits until nothing is under way (no turn, no text on its way, nothing starting), or something is asked."""
+        return await self.until(_is_settled)
+
     @property
     def is_settled(self) -> bool:
-        state = self.view.state
-        is_busy = state.turn.is_open or state.beneath.value in ("creating", "streaming")
-        return not is_busy or bool(state.gates.open)
+        return _is_settled(self.view)
 
     # --- texts
 
@@ -218,3 +222,9 @@ class SessionHandle:
     async def _obey(self, command: cmd.Command, client_id: str, kind: type[_A]) -> _A:
         session = await self._deck.in_use(self.id)
         return cast(_A, await wishes.obey(session, command, client_id))
+
+
+def _is_settled(view: View) -> bool:
+    state = view.state
+    is_busy = state.turn.is_open or state.beneath.value in ("creating", "streaming")
+    return not is_busy or bool(state.gates.open)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import cast
+
+import msgspec
+from msgspec import Struct
 
 from quarterdeck.deck.settings import Settings
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Image
+from quarterdeck.events import Image, Json
 
 _CLIENT_ID_LIMIT = 200
 
@@ -74,6 +78,53 @@ def client_id(value: str) -> str:
 def environment(found: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Variables that a process can be given. Their values are never told, not even in an error."""
     for name, value in (found or {}).items():
-        if not name or "=" in name or "\0" in name or "\0" in value:
+        if not _is_variable(name, value):
             raise InvalidInput("env", f"{name!r} cannot be a variable", "Use NAME=value without NUL characters.")
     return found
+
+
+def _is_variable(name: object, value: object) -> bool:
+    if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name:
+        return False
+    try:
+        return b"\0" not in os.fsencode(name) + os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+
+
+def fits(found: Struct) -> None:
+    """Every field is of its type: a program that calls us may have passed anything."""
+    try:
+        msgspec.convert(msgspec.to_builtins(found, str_keys=True), type(found))
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        raise InvalidInput(where.rstrip("`") or "command", what, "docs/library.md lists what is taken.") from None
+    except TypeError as error:
+        raise InvalidInput("command", str(error), "Send what JSON can say.") from None
+
+
+def json_texts(field: str, value: Json, limit: int) -> None:
+    """Every text in a value can be stored and sent."""
+    if isinstance(value, str):
+        text(field, value, limit)
+    elif isinstance(value, Mapping):
+        for name, one in cast(Mapping[str, Json], value).items():
+            json_texts(field, name, limit)
+            json_texts(field, one, limit)
+    elif isinstance(value, Sequence):
+        for one in cast(Sequence[Json], value):
+            json_texts(field, one, limit)
+    elif not isinstance(value, int | float | None):
+        raise InvalidInput(field, f"it is a {type(value).__name__}", "Send what JSON can say.")
+
+
+def limit(value: object) -> None:
+    """How many of something are wanted."""
+    if not isinstance(value, int) or value < 1:
+        raise InvalidInput("limit", f"{value!r} is not a number above 0", "Ask for at least one.")
+
+
+def whole_number(field: str, value: object) -> None:
+    """Nothing, or a number that fits a JSON number."""
+    if value is not None and (not isinstance(value, int) or not 0 <= value < 1 << 53):
+        raise InvalidInput(field, f"{value!r} is out of range", "Send a whole number, 0 or more.")

@@ -102,10 +102,9 @@ async def resend(session: Session, wanted: Resend, client_id: str = "") -> Done:
 
 
 async def mark(session: Session, wanted: Mark, client_id: str = "") -> Done:
-    for field in ("snoozed_until", "read_index"):
-        value = getattr(wanted, field)
-        if value is not None and not 0 <= value < 1 << 53:
-            raise inputs.InvalidInput(field, f"{value} is out of range", "Send a whole number, 0 or more.")
+    inputs.whole_number("snoozed_until", wanted.snoozed_until)
+    inputs.whole_number("read_index", wanted.read_index)
+    inputs.fits(wanted)
 
     async def work(print_: str) -> Done:
         body = ev.SessionMarked(pinned=wanted.pinned, snoozed_until=wanted.snoozed_until, read_index=wanted.read_index)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.deck import gates as gate_desk
+from quarterdeck.deck import inputs
 from quarterdeck.deck.answers import Answer
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
@@ -94,6 +95,7 @@ class Session:
         self._loading: asyncio.Task[None] | None = None
         self._rules: tuple[Rule, ...] = ()
         self._answers: set[asyncio.Task[None]] = set()
+        self._commands: set[asyncio.Task[Any]] = set()
 
     @property
     def state(self) -> State:
@@ -122,16 +124,29 @@ class Session:
     async def answer(
         self, name: str, body: Json, kind: type[A], client_id: str, work: Callable[[str], Awaitable[A]]
     ) -> A:
-        """The answer of a command that has a key of its caller, or none."""
+        """The answer of a command that has a key of its caller, or none. What has begun is done to its end, also when its
+        caller does not wait for that."""
+        inputs.client_id(client_id)
+        task = asyncio.get_running_loop().create_task(self._answered(name, body, kind, client_id, work))
+        self._commands.add(task)
         self.users += 1
-        try:
-            if not client_id:
-                return await work("")
-            return await self.receipts.once(client_id, name, body, kind, work)
-        finally:
-            self.users -= 1
-            self.house.slots.nudge()
-            self.house.at_rest()
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    async def _answered(
+        self, name: str, body: Json, kind: type[A], client_id: str, work: Callable[[str], Awaitable[A]]
+    ) -> A:
+        if not client_id:
+            return await work("")
+        return await self.receipts.once(client_id, name, body, kind, work)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._commands.discard(task)
+        self.users -= 1
+        if not task.cancelled():
+            task.exception()  # looked at: its caller may have left
+        self.house.slots.nudge()
+        self.house.at_rest()
 
     async def commit(self, bodies: Sequence[Body], answer: A, name: str, client_id: str, print_: str) -> A:
         """What a command causes, with its receipt in the same append."""

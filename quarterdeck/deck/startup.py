@@ -140,7 +140,8 @@ class Startup:
         """Without a text to send, what was loaded is what there is; a spinner must not turn for it."""
         session, self._is_wanted = self._session, False
         waits = session.state.beneath.value in _TO_COME and not session.state.turn.is_open
-        if waits and next_text(session.state) is None:
+        has_text = any(item.receipt in ("queued", "sending") for item in session.state.queue)
+        if waits and not has_text:
             session.note(ev.TurnRestored(finished=self._finished))
 
     async def _fail(self, reason: str) -> None:

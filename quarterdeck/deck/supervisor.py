@@ -7,15 +7,19 @@ session is: the next message starts a process again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Awaitable, Iterable
 
 from quarterdeck import events as ev
 from quarterdeck.deck.clock import Jump
+from quarterdeck.deck.delivery import cut_off
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.slots import Slots
 from quarterdeck.kernel.state import State
 
 _MINUTE_MS = 60_000
+#: A killed process is gone in milliseconds; what is not has other troubles.
+_AFTER_KILL_S = 1.0
 
 
 def is_needed(state: State, idle_for: float, background_cap: float) -> bool:
@@ -98,15 +102,27 @@ class Supervisor:
         for session in chosen:
             session.is_closing = True
             if session.state.lifecycle.value == "active":
-                session.note(ev.SessionSuspended(reason=reason))
-        await asyncio.gather(*(session.record.settled() for session in chosen), return_exceptions=True)
-        await asyncio.gather(*(session.startup.stop() for session in chosen), return_exceptions=True)
+                # with what becomes of its texts: a crash after this line would find no active session to repair
+                session.note(*cut_off(session.state.queue), ev.SessionSuspended(reason=reason))
+        await _all(session.record.settled() for session in chosen)
+        await _all(session.startup.stop() for session in chosen)
+        await _all(session.record.settled() for session in chosen)
 
-    def kill_all(self) -> None:
-        """At once, whatever they do."""
-        for session in self.sessions.values():
-            if session.launch is not None:
-                session.launch.kill()
+    async def kill_all(self) -> None:
+        """At once, whatever they do. Their ends are written down, if the store takes them quickly."""
+        left = [session for session in self.sessions.values() if session.launch is not None]
+        for session in left:
+            assert session.launch is not None
+            session.launch.kill()
+        ends = [_all(session.startup.stop() for session in left), _all(session.record.settled() for session in left)]
+        for end in ends:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(end, _AFTER_KILL_S)
+
+
+async def _all(work: Iterable[Awaitable[None]]) -> None:
+    """Each of them, whatever becomes of the others."""
+    await asyncio.gather(*work, return_exceptions=True)
 
 
 def _slept(jump: Jump) -> str:

@@ -32,7 +32,7 @@ def trace_of(home: Path, session_id: str) -> Callable[[Signal, float], None]:
             begun.append(now)
         data = signal.data.decode(errors="replace") if isinstance(signal.data, bytes) else signal.data
         files[0].write(_encode({"t": round(now - begun[0], 6), "src": signal.src, "data": data}) + b"\n")
-        if signal.src == "proc" and object_of(signal.data).get("event") == "exit":
+        if signal.src == "proc" and object_of(data).get("event") == "exit":
             files.pop().close()
             begun.clear()
 

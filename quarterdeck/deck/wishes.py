@@ -70,7 +70,6 @@ async def obey(session: Session, command: cmd.Command, client_id: str = "") -> A
     async def work(print_: str) -> Any:
         return await handler(Wish(session, command, client_id, print_), command)
 
-    inputs.client_id(client_id)
     return await session.answer(cmd.name_of(command), command, kind, client_id, work)
 
 
@@ -81,10 +80,9 @@ def check_content(session: Session, command: cmd.Command) -> None:
         value = getattr(command, field, None)
         if value is not None:
             inputs.text(field, value, limit)
-    answer = getattr(command, "answer", None)
-    if isinstance(answer, str):
-        inputs.text("answer", answer, limit)
+    inputs.json_texts("answer", getattr(command, "answer", None), limit)
     inputs.images(getattr(command, "images", ()), session.house.settings)
+    inputs.fits(command)
 
 
 # --- texts
@@ -337,7 +335,7 @@ async def _put_away(wish: Wish, how: Any) -> Status:
     session.is_closing = True
     try:
         if session.launch is not None or session.startup.is_under_way:
-            _interrupt_gently(session)
+            await _withdraw(session)
             await session.startup.stop()
             wish.check()
         return await wish.commit([ev.SessionArchived(end_reason=how)], Status(session.id, how))
@@ -346,10 +344,14 @@ async def _put_away(wish: Wish, how: Any) -> Status:
         session.delivery.pump()
 
 
-def _interrupt_gently(session: Session) -> None:
-    launch = session.launch
-    if launch is not None and launch.is_ready:
-        for gate in session.state.gates.open:
+async def _withdraw(session: Session) -> None:
+    """What is asked is answered as cancelled: the log says so first, or it would say what the agent made of it."""
+    gates, launch = session.state.gates.open, session.launch
+    if not gates:
+        return
+    await session.record.commit([gate_desk.closing(gate, CANCELLED, "user") for gate in gates], "user")
+    if launch is not None and launch is session.launch:
+        for gate in gates:
             launch.say(launch.driver.answer(gate, CANCELLED))
 
 
@@ -363,6 +365,8 @@ async def _rename(wish: Wish, command: cmd.Rename) -> Done:
 
 async def _switch_model(wish: Wish, command: cmd.SwitchModel) -> Done:
     wish.check()
+    if not command.model.strip():
+        raise inputs.InvalidInput("model", "it is empty", "Name a model of the agent.")
     return await _set(wish, ev.SettingChanged(model=command.model), lambda driver: driver.switch_model(command.model))
 
 

@@ -85,8 +85,16 @@ class Tail(Generic[P]):
         if self._sinks or self._waiters:
             self._schedule()
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether it knows how far back it reaches."""
+        return self.floor != _NOWHERE
+
     def begin(self, position: P) -> None:
-        """It holds everything after this position; what is new since then has come in already."""
+        """It holds everything after this position; what is new since then has come in already. A tail that knows already
+        how far back it reaches knows better: what it could not hold it has let go meanwhile."""
+        if self.is_begun:
+            return
         self.floor = position
         if not self._events:
             self.head = position
@@ -189,18 +197,20 @@ class Feed:
     async def tail(self, session_id: str) -> Tail[int]:
         """The tail of a session, from its newest durable event on; NoSuchSession."""
         tail = self._sessions.get(session_id)
-        if tail is not None:
+        if tail is None:
+            # it collects from now on, so that nothing is missed that becomes durable while we ask how far the log is
+            tail = self._sessions[session_id] = Tail(_index, _NOWHERE, self._limit)
+        if tail.is_begun:
             return tail
-        # it collects from now on, so that nothing is missed that becomes durable while we ask how far the log is
-        tail = self._sessions[session_id] = Tail(_index, _NOWHERE, self._limit)
+        # also who comes while another one asks: nobody reads from a tail that does not know where it begins
         tail.readers += 1
         try:
             stored = await self._log.session(session_id)
+            tail.begin(stored.last_index)
         finally:
             tail.readers -= 1
-            if tail.head == tail.floor == _NOWHERE:
+            if not tail.is_begun:
                 self._let_go(session_id, tail)
-        tail.begin(stored.last_index)
         return self._sessions.setdefault(session_id, tail)
 
     def _let_go(self, session_id: str, tail: Tail[int]) -> None:

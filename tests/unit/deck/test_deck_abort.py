@@ -161,7 +161,7 @@ async def test_a_text_on_its_way_is_stopped_as_soon_as_its_turn_begins(tmp_path:
         assert (await session.abort()).dropped == ()
         assert session.summary.phase == "stopped"
         os.kill(pid, signal.SIGCONT)
-        await busy(session)
+        await until(session, lambda view: not view.state.queue)
         view = await session.settled()
         assert view.state.phase.value == "stopped"
         assert view.state.queue == ()

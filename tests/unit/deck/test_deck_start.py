@@ -40,6 +40,10 @@ async def _pids(session: SessionHandle) -> list[int]:
     return [body.pid for body in found if body.pid is not None]
 
 
+def _environ(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
 async def _started(session: SessionHandle) -> list[int]:
     """Waits for a process."""
     events = session.subscribe(types={"process_starting"})
@@ -87,13 +91,8 @@ class TestOneAtATime:
             other = await deck.create("test", "say x", cwd=str(tmp_path))
             for session, who in ((mine, b"WHO=me"), (other, b"WHO=deck")):
                 await session.settled()
-                told = _environment(pid_of(deck, session))
-                assert who in told
+                assert who in _environ(pid_of(deck, session))
                 assert b"WHO" not in b"".join(repr(event).encode() for event in await all_events(session))
-
-
-def _environment(pid: int) -> list[bytes]:
-    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 class TestTheLimit:

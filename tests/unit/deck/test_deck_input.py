@@ -1,0 +1,239 @@
+"""Bad input: a typed error with code, message and hint, and nothing has changed: no event, no file, no process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from quarterdeck import Deck, SessionHandle
+from quarterdeck.deck.deck import home_id
+from quarterdeck.deck.identity import descendants_of_launch
+from quarterdeck.deck.inputs import InvalidInput
+from quarterdeck.errors import QuarterdeckError
+from quarterdeck.events import Image
+from quarterdeck.log.base import Append, NoSuchSession, StaleFence
+from tests import agents
+from tests.decks import all_events, at_home, gate_of, on_loop
+
+
+@pytest.fixture(autouse=True)
+def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents.known(monkeypatch)
+
+
+NUL, HALF, LONG = "a\0b", "a\ud800b", "x" * 101
+BIG = (Image(media_type="image/png", data="A" * (28 * 1024 * 1024)),)
+SMALL = (Image(media_type="image/png", data="AAAA"),)
+
+#: What is given to create, the error's code, a part of its message.
+CREATE: list[tuple[dict[str, object], str, str]] = [
+    ({"agent": "nobody"}, "unknown_agent", "nobody"),
+    ({"agent": ""}, "unknown_agent", "''"),
+    ({"agent": "claude"}, "agent_cannot", "claude"),
+    ({"agent": "missing"}, "agent_not_installed", "missing-cli"),
+    ({"cwd": "/no/such/folder"}, "invalid_input", "/no/such/folder"),
+    ({"cwd": __file__}, "invalid_input", "is not a folder"),
+    ({"cwd": NUL}, "invalid_input", "cwd"),
+    ({"prompt": NUL}, "invalid_input", "prompt: it has a NUL character at 1"),
+    ({"prompt": HALF}, "invalid_input", "prompt: it has half a character at 1"),
+    ({"prompt": "  "}, "invalid_input", "prompt: it is empty"),
+    ({"prompt": "x" * (4 * 1024 * 1024 + 1)}, "too_large", "prompt"),
+    ({"name": LONG}, "invalid_input", "name: it has 101 characters"),
+    ({"name": NUL}, "invalid_input", "name"),
+    ({"model": HALF}, "invalid_input", "model"),
+    ({"mode": "yolo"}, "agent_cannot", "yolo"),
+    ({"mode": "plan"}, "agent_cannot", "plan"),
+    ({"agent": "able", "prompt": "x", "images": BIG}, "too_large", "images"),
+    ({"agent": "plain", "prompt": "x", "images": SMALL}, "agent_cannot", "read images"),
+    ({"env": {"A=B": "x"}}, "invalid_input", "env"),
+    ({"env": {"A": "secret\0"}}, "invalid_input", "env"),
+    ({"env": {"": "x"}}, "invalid_input", "env"),
+    ({"env": {"A": "\ud800"}}, "invalid_input", "env"),
+    ({"client_id": "x" * 201}, "invalid_input", "client_id"),
+    ({"continues": "no-such-session"}, "no_such_session", "no-such-session"),
+]
+
+
+def _files(folder: Path) -> set[str]:
+    """Every file but those that SQLite keeps while a store is open."""
+    return {str(path) for path in folder.rglob("*") if not path.name.endswith(("-wal", "-shm"))}
+
+
+def _told(error: QuarterdeckError, code: str, part: str) -> None:
+    assert error.code == code
+    assert part in error.message
+    assert error.hint
+    assert error.as_json()["error"]["hint"] == error.hint
+    assert "secret" not in error.message + error.hint
+
+
+@pytest.mark.parametrize(("given", "code", "part"), CREATE)
+@on_loop
+async def test_no_session_is_made(tmp_path: Path, given: dict[str, object], code: str, part: str) -> None:
+    async with at_home(tmp_path) as deck:
+        before = _files(tmp_path)
+        wanted = {"agent": "test", "cwd": str(tmp_path), **given}
+        with pytest.raises(QuarterdeckError) as refused:
+            await deck.create(**wanted)
+        _told(refused.value, code, part)
+        assert deck.list().sessions == ()
+        assert await deck._log.read_all() == []
+        assert _files(tmp_path) == before
+        assert deck._supervisor.sessions == {}
+        assert deck._environments == {}
+        assert descendants_of_launch(home_id(deck.home)) == []
+
+
+Do = Callable[[SessionHandle], Awaitable[object]]
+
+#: Of a session with an approval open: a command, the error's code, a part of its message.
+COMMANDS: dict[str, tuple[Do, str, str]] = {
+    "prompt NUL": (lambda s: s.prompt(NUL), "invalid_input", "text: it has a NUL character at 1"),
+    "prompt half": (lambda s: s.prompt(HALF), "invalid_input", "text: it has half a character at 1"),
+    "prompt empty": (lambda s: s.prompt(" "), "invalid_command", "empty"),
+    "prompt endless": (lambda s: s.prompt("x" * (4 * 1024 * 1024 + 1)), "too_large", "text"),
+    "prompt no text": (lambda s: s.prompt(7), "invalid_input", "it is a int"),
+    "prompt images": (lambda s: s.prompt("x", images=BIG), "too_large", "images"),
+    "prompt image": (lambda s: s.prompt("x", images=SMALL), "agent_cannot", "read images"),
+    "steer NUL": (lambda s: s.steer(NUL), "invalid_input", "text"),
+    "steer empty": (lambda s: s.steer(""), "invalid_command", "empty"),
+    "steer ref": (lambda s: s.steer("x", ref=HALF), "invalid_input", "ref"),
+    "rename long": (lambda s: s.rename(LONG), "invalid_command", "101 characters"),
+    "rename empty": (lambda s: s.rename("  "), "invalid_command", "characters"),
+    "rename NUL": (lambda s: s.rename(NUL), "invalid_input", "name"),
+    "abort reason": (lambda s: s.abort(reason=HALF), "invalid_input", "reason"),
+    "abort tools": (lambda s: s.abort(kill_tools="some"), "invalid_input", "kill_tools"),
+    "approve unknown": (lambda s: s.approve("g99"), "no_such_gate", "g99"),
+    "approve always": (lambda s: s.approve("g1", always="world"), "invalid_input", "always"),
+    "reject reason": (lambda s: s.reject("g1", reason=NUL), "invalid_input", "reason"),
+    "respond kind": (lambda s: s.respond("g1", "x"), "not_allowed", "g1 is a"),
+    "respond NUL": (lambda s: s.respond("g1", NUL), "invalid_input", "answer"),
+    "respond deep NUL": (lambda s: s.respond("g1", {"a": [HALF]}), "invalid_input", "answer"),
+    "respond object": (lambda s: s.respond("g1", object()), "invalid_input", "answer"),
+    "retry": (lambda s: s.retry(), "not_allowed", "nothing failed"),
+    "resume": (lambda s: s.resume(), "not_allowed", "waiting_approval"),
+    "delete": (lambda s: s.delete(), "not_allowed", "waiting_approval"),
+    "model NUL": (lambda s: s.switch_model(NUL), "invalid_input", "model"),
+    "model empty": (lambda s: s.switch_model(""), "invalid_input", "model: it is empty"),
+    "mode": (lambda s: s.switch_mode("yolo"), "invalid_command", "yolo"),
+    "mode of others": (lambda s: s.switch_mode("plan"), "agent_cannot", "plan"),
+    "bash": (lambda s: s.bash("ls"), "agent_cannot", "shell"),
+    "bash NUL": (lambda s: s.bash(NUL), "invalid_input", "command"),
+    "compact": (lambda s: s.compact(), "agent_cannot", "compact"),
+    "edit": (lambda s: s.edit_queued("x", "y"), "no_such_text", "x"),
+    "drop": (lambda s: s.drop_queued("x"), "no_such_text", "x"),
+    "resend": (lambda s: s.resend("x"), "no_such_text", "x"),
+    "mark range": (lambda s: s.mark(snoozed_until=-1), "invalid_input", "snoozed_until"),
+    "mark past": (lambda s: s.mark(read_index=1 << 60), "invalid_input", "read_index"),
+    "mark kind": (lambda s: s.mark(read_index="3"), "invalid_input", "read_index"),
+}
+
+
+@on_loop
+async def test_nothing_changes(tmp_path: Path) -> None:
+    """One session bears them all: if one of them changed anything, that shows."""
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("plain", "ask rm", cwd=str(tmp_path))
+        gate = await gate_of(session)
+        assert gate.id == "g1"
+        before, events, files = session.view, await all_events(session), _files(tmp_path)
+        wrong = []
+        for name, (do, code, part) in COMMANDS.items():
+            try:
+                await do(session)
+            except QuarterdeckError as error:
+                try:
+                    _told(error, code, part)
+                except AssertionError:
+                    wrong.append(f"{name}: {error.code}: {error.message} / {error.hint}")
+            except Exception as error:
+                wrong.append(f"{name}: {type(error).__name__} {error}")
+            else:
+                wrong.append(f"{name}: done")
+        assert not wrong, "\n".join(wrong)
+        assert session.view is before
+        assert await all_events(session) == events
+        assert _files(tmp_path) == files
+
+
+@on_loop
+async def test_a_session_that_is_not_there(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        for name in ("nobody", "", "a\0b", "\ud800"):
+            with pytest.raises(NoSuchSession) as missing:
+                deck.session(name)
+            assert missing.value.code == "no_such_session"
+            assert missing.value.hint
+            with pytest.raises(NoSuchSession):
+                await deck.delete(name)
+        handle = SessionHandle(deck, "nobody")
+        for work in (handle.prompt("x"), handle.timeline(), handle.rename("x"), handle.mark(pinned=True)):
+            with pytest.raises(NoSuchSession):
+                await work
+        with pytest.raises(NoSuchSession):
+            await anext(handle.subscribe())
+        with pytest.raises(NoSuchSession):
+            await handle.events()
+        with pytest.raises(NoSuchSession):
+            await handle.view_at(3)
+
+
+@on_loop
+async def test_a_page_of_nothing(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", cwd=str(tmp_path))
+        for limit in (0, -1, "20", None):
+            with pytest.raises(InvalidInput, match="limit"):
+                deck.list(limit=limit)
+            with pytest.raises(InvalidInput, match="limit"):
+                await session.events(limit=limit)
+            with pytest.raises(InvalidInput, match="limit"):
+                await session.timeline(limit=limit)
+        assert deck.list(cursor="nonsense").sessions == deck.list().sessions
+
+
+@on_loop
+async def test_a_stale_fence(tmp_path: Path) -> None:
+    """Whoever wrote into a session since then keeps it: the late one is refused, and nothing of it is in the log."""
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", cwd=str(tmp_path))
+        stale = deck._supervisor.sessions[session.id].record.fence
+        await session.rename("mine")
+        events = await all_events(session)
+        unit = Append(session_id=session.id, events=(events[-1],), fence=stale)
+        with pytest.raises(StaleFence) as refused:
+            await deck._log.append(unit)
+        assert refused.value.code == "stale_fence"
+        assert refused.value.hint
+        assert await all_events(session) == events
+
+
+@on_loop
+async def test_what_is_unusual_but_good(tmp_path: Path) -> None:
+    folder = tmp_path / "ünïcödé with blanks"
+    folder.mkdir()
+    async with at_home(tmp_path) as deck:
+        text = "say \U0001f642 \u200f\u0639\u0631\u0628\u200e \u200d \u2028 \x1b[31m tab\there"
+        session = await deck.create("test", text, cwd=str(folder), name="n" * 100)
+        await session.settled()
+        assert (await session.timeline())[0].text == text
+        assert session.summary.cwd == str(folder)
+        assert len(session.summary.name) == 100
+
+
+@on_loop
+async def test_a_new_deck_over_the_same_log_finds_no_trace_of_what_was_refused(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        with pytest.raises(QuarterdeckError):
+            await deck.create("missing", "x", cwd=str(tmp_path), client_id="c1")
+        session = await deck.create("test", cwd=str(tmp_path))
+        with pytest.raises(QuarterdeckError):
+            await session.prompt(NUL, client_id="k1")
+        count = len(await all_events(session))
+    async with at_home(tmp_path) as deck:
+        assert len(deck.list().sessions) == 1
+        found = await all_events(deck.session(session.id))
+        assert [event.type for event in found[count:]] == ["session_suspended"]
+        assert isinstance(deck, Deck)

@@ -1,0 +1,299 @@
+"""The caller's own key: whatever happens, a command with it is done once and answered the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from quarterdeck import Deck, SessionHandle
+from quarterdeck.deck.inputs import InvalidInput
+from quarterdeck.deck.receipts import IdempotencyMismatch
+from quarterdeck.errors import NotAllowed, QuarterdeckError
+from tests import agents
+from tests.decks import all_events, at_home, busy, gate_of, on_loop, texts_of, types_of, until
+
+
+@pytest.fixture(autouse=True)
+def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents.known(monkeypatch)
+
+
+Make = Callable[[Deck, Path], Awaitable[SessionHandle]]
+Do = Callable[[SessionHandle, str], Awaitable[object]]
+
+
+async def _done(deck: Deck, folder: Path) -> SessionHandle:
+    session = await deck.create("able", "say one", cwd=str(folder))
+    await session.settled()
+    return session
+
+
+async def _working(deck: Deck, folder: Path) -> SessionHandle:
+    session = await deck.create("plain", "hang", cwd=str(folder))
+    await busy(session)
+    await session.prompt("say waiting")
+    return session
+
+
+async def _asked(deck: Deck, folder: Path) -> SessionHandle:
+    session = await deck.create("test", "ask git status; sleep 30", cwd=str(folder))
+    await gate_of(session)
+    return session
+
+
+async def _questioned(deck: Deck, folder: Path) -> SessionHandle:
+    session = await deck.create("test", "question which?", cwd=str(folder))
+    await gate_of(session)
+    return session
+
+
+async def _failed(deck: Deck, folder: Path) -> SessionHandle:
+    session = await deck.create("test", "error it broke", cwd=str(folder))
+    await session.settled()
+    return session
+
+
+async def _unsent(deck: Deck, folder: Path) -> SessionHandle:
+    session = await deck.create("early", "say one", cwd=str(folder))
+    await until(session, lambda view: any(item.receipt == "failed" for item in view.state.queue))
+    return session
+
+
+#: Of each command: a session in which it is allowed, the command, and the same key with another body.
+COMMANDS: dict[str, tuple[Make, Do, Do]] = {
+    "prompt": (_done, lambda s, k: s.prompt("say a", client_id=k), lambda s, k: s.prompt("say b", client_id=k)),
+    "steer": (_working, lambda s, k: s.steer("a", client_id=k), lambda s, k: s.steer("b", client_id=k)),
+    "edit": (
+        _working,
+        lambda s, k: s.edit_queued(_name(s), "say a", client_id=k),
+        lambda s, k: s.edit_queued("x", "say b", client_id=k),
+    ),
+    "drop": (_working, lambda s, k: s.drop_queued(client_id=k), lambda s, k: s.drop_queued("x", client_id=k)),
+    "resend": (
+        _unsent,
+        lambda s, k: s.resend(_name(s), client_id=k),
+        lambda s, k: s.resend("x", client_id=k),
+    ),
+    "abort": (
+        _working,
+        lambda s, k: s.abort(clear_queue=True, client_id=k),
+        lambda s, k: s.abort(reason="b", client_id=k),
+    ),
+    "approve": (
+        _asked,
+        lambda s, k: s.approve(_gate(s), always="user", client_id=k),
+        lambda s, k: s.approve(_gate(s), client_id=k),
+    ),
+    "reject": (
+        _asked,
+        lambda s, k: s.reject(_gate(s), client_id=k),
+        lambda s, k: s.reject(_gate(s), reason="b", client_id=k),
+    ),
+    "respond": (
+        _questioned,
+        lambda s, k: s.respond(_gate(s), "a", client_id=k),
+        lambda s, k: s.respond(_gate(s), "b", client_id=k),
+    ),
+    "retry": (_failed, lambda s, k: s.retry(client_id=k), lambda s, k: s.rename("b", client_id=k)),
+    "resume": (_done, lambda s, k: s.resume(client_id=k), lambda s, k: s.rename("b", client_id=k)),
+    "cancel": (_done, lambda s, k: s.cancel(client_id=k), lambda s, k: s.archive(client_id=k)),
+    "archive": (_done, lambda s, k: s.archive(client_id=k), lambda s, k: s.cancel(client_id=k)),
+    "rename": (_done, lambda s, k: s.rename("a", client_id=k), lambda s, k: s.rename("b", client_id=k)),
+    "mark": (_done, lambda s, k: s.mark(pinned=True, client_id=k), lambda s, k: s.mark(pinned=False, client_id=k)),
+    "switch_model": (
+        _done,
+        lambda s, k: s.switch_model("a", client_id=k),
+        lambda s, k: s.switch_model("b", client_id=k),
+    ),
+    "switch_mode": (
+        _done,
+        lambda s, k: s.switch_mode("plan", client_id=k),
+        lambda s, k: s.switch_mode("auto", client_id=k),
+    ),
+    "bash": (_done, lambda s, k: s.bash("ls", client_id=k), lambda s, k: s.bash("pwd", client_id=k)),
+    "compact": (_done, lambda s, k: s.compact(client_id=k), lambda s, k: s.rename("b", client_id=k)),
+}
+_GATES: dict[str, str] = {}
+_NAMES: dict[str, str] = {}
+
+
+def _gate(session: SessionHandle) -> str:
+    gates = session.view.state.gates
+    return _GATES.setdefault(session.id, gates.open[0].id if gates.open else "")
+
+
+def _name(session: SessionHandle) -> str:
+    return _NAMES.setdefault(session.id, session.queue[0].id if session.queue else "")
+
+
+async def _receipts(session: SessionHandle, key: str) -> int:
+    found = [event.body for event in await all_events(session) if event.type == "command_receipt"]
+    return sum(body.client_id == key for body in found)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@on_loop
+async def test_done_once_and_answered_the_same(tmp_path: Path, name: str) -> None:
+    """Again, at the same time, with another body, and after a restart."""
+    make, do, other = COMMANDS[name]
+    async with at_home(tmp_path) as deck:
+        session = await make(deck, tmp_path)
+        first, at_once = await asyncio.gather(do(session, "k1"), do(session, "k1"))
+        assert at_once == first
+        assert await do(session, "k1") == first
+        assert await _receipts(session, "k1") == 1
+        index = session.view.index
+        with pytest.raises(IdempotencyMismatch) as refused:
+            await other(session, "k1")
+        assert refused.value.code == "idempotency_mismatch"
+        assert refused.value.hint
+        assert await _receipts(session, "k1") == 1
+        assert "k1" not in [getattr(event.body, "client_id", "") for event in await all_events(session, index)]
+    async with at_home(tmp_path) as deck:
+        session = deck.session(session.id)
+        before = session.view.index
+        assert await do(session, "k1") == first
+        with pytest.raises(IdempotencyMismatch):
+            await other(session, "k1")
+        assert session.view.index == before
+
+
+@on_loop
+async def test_every_command_of_a_session_is_in_the_table(tmp_path: Path) -> None:
+    import inspect
+
+    takes_key = {
+        name
+        for name, method in inspect.getmembers(SessionHandle, inspect.iscoroutinefunction)
+        if "client_id" in inspect.signature(method).parameters and not name.startswith("_")
+    }
+    assert {name.removesuffix("_queued") for name in takes_key} == set(COMMANDS)
+
+
+class TestCreate:
+    @on_loop
+    async def test_twice_is_one_session(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            made = await asyncio.gather(
+                *(deck.create("test", "say one", cwd=str(tmp_path), client_id="c1") for _ in range(3))
+            )
+            assert len({session.id for session in made}) == 1
+            await made[0].settled()
+            assert await texts_of(made[0], "assistant") == ["one"]
+            again = await deck.create("test", "say one", cwd=str(tmp_path), client_id="c1")
+            assert again.id == made[0].id
+            assert len(deck.list().sessions) == 1
+        async with at_home(tmp_path) as deck:
+            again = await deck.create("test", "say one", cwd=str(tmp_path), client_id="c1")
+            assert again.id == made[0].id
+            assert again.summary.lifecycle == "suspended"
+            assert len(deck.list().sessions) == 1
+
+    @on_loop
+    async def test_with_another_body_is_refused(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", cwd=str(tmp_path), client_id="c1")
+            before = session.view
+            for change in ({"prompt": "say two"}, {"name": "other"}, {"model": "m"}):
+                with pytest.raises(IdempotencyMismatch):
+                    await deck.create("test", cwd=str(tmp_path), client_id="c1", **change)
+            assert session.view is before
+            assert len(deck.list().sessions) == 1
+
+    @on_loop
+    async def test_without_a_key_each_is_a_new_one(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            for _ in range(3):
+                await deck.create("test", cwd=str(tmp_path))
+            assert len(deck.list().sessions) == 3
+
+    @on_loop
+    async def test_the_key_of_a_deleted_session_makes_a_new_one(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", cwd=str(tmp_path), client_id="c1")
+            await session.archive()
+            await session.delete()
+            again = await deck.create("test", "say one", cwd=str(tmp_path), client_id="c1")
+            await again.settled()
+            assert await texts_of(again, "assistant") == ["one"]
+        async with at_home(tmp_path) as deck:
+            assert [row.lifecycle for row in deck.list().sessions] == ["suspended"]
+
+    @on_loop
+    async def test_one_that_was_refused_can_be_tried_again(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            with pytest.raises(QuarterdeckError):
+                await deck.create("test", "x\0", cwd=str(tmp_path), client_id="c1")
+            session = await deck.create("test", "say one", cwd=str(tmp_path), client_id="c1")
+            await session.settled()
+            assert await texts_of(session, "assistant") == ["one"]
+
+
+@on_loop
+async def test_a_refused_command_leaves_its_key_free(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", cwd=str(tmp_path))
+        with pytest.raises(NotAllowed):
+            await session.retry(client_id="k1")
+        await session.rename("other", client_id="k1")
+        assert session.summary.name == "other"
+        assert await _receipts(session, "k1") == 1
+
+
+@on_loop
+async def test_keys_belong_to_their_session(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        first, second = [await deck.create("test", cwd=str(tmp_path)) for _ in range(2)]
+        await first.rename("one", client_id="k1")
+        await second.rename("two", client_id="k1")
+        assert (first.summary.name, second.summary.name) == ("one", "two")
+
+
+@on_loop
+async def test_a_caller_that_gives_up_does_not_spoil_it_for_the_next(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", cwd=str(tmp_path))
+        impatient = asyncio.create_task(session.prompt("say one", client_id="k1"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        impatient.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await impatient
+        await session.prompt("say one", client_id="k1")
+        await session.settled()
+        await until(session, lambda view: not view.state.queue)
+        assert await texts_of(session, "assistant") == ["one"]
+        assert await _receipts(session, "k1") == 1
+
+
+@on_loop
+async def test_the_other_caller_is_not_cancelled_with_the_first(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", cwd=str(tmp_path))
+        impatient = asyncio.create_task(session.rename("a", client_id="k1"))
+        await asyncio.sleep(0)
+        patient = asyncio.create_task(session.rename("a", client_id="k1"))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await patient
+        assert session.summary.name == "a"
+        assert (await types_of(session)).count("session_renamed") == 1
+
+
+@on_loop
+async def test_a_key_that_cannot_be_one(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", cwd=str(tmp_path))
+        before = session.view
+        for key in ("x" * 201, "a\0b", "\ud800"):
+            with pytest.raises(InvalidInput, match="client_id"):
+                await session.rename("a", client_id=key)
+            with pytest.raises(InvalidInput, match="client_id"):
+                await session.mark(pinned=True, client_id=key)
+            with pytest.raises(InvalidInput, match="client_id"):
+                await deck.create("test", cwd=str(tmp_path), client_id=key)
+        assert session.view is before
+        assert len(deck.list().sessions) == 1
