@@ -422,7 +422,12 @@ def _taken(home: Path) -> tuple[Path, IO[str]]:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise LogUnavailable(f"{home} cannot be made: {error.strerror}", "Choose a home that you may write.") from None
-    lock = open(home / "deck.lock", "w", encoding="utf-8")  # noqa: SIM115
+    try:
+        lock = open(home / "deck.lock", "w", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise LogUnavailable(
+            f"{home} cannot be written: {error.strerror}", "Choose a home that you may write."
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
