@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 from quarterdeck import events as ev
 from quarterdeck.deck.clock import Jump
+from quarterdeck.deck.delivery import cut_off
+from quarterdeck.deck.recovery import UNKNOWN
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.slots import Slots
 from quarterdeck.kernel.state import State
@@ -98,7 +100,8 @@ class Supervisor:
         for session in chosen:
             session.is_closing = True
             if session.state.lifecycle.value == "active":
-                session.note(ev.SessionSuspended(reason=reason))
+                # in one write: a kill from here on finds a session at rest, which nobody repairs
+                session.note(*cut_off(session.state.queue, UNKNOWN), ev.SessionSuspended(reason=reason))
         await asyncio.gather(*(session.record.settled() for session in chosen), return_exceptions=True)
         await asyncio.gather(*(session.startup.stop() for session in chosen), return_exceptions=True)
 
