@@ -99,7 +99,8 @@ class Session:
     @property
     def is_idle(self) -> bool:
         """Nothing lives here: what the log holds is all there is."""
-        busy = self.users or self.launch or self.startup.is_under_way or self.delivery.is_under_way or self._answers
+        held = self.users or self.record.trouble
+        busy = held or self.launch or self.startup.is_under_way or self.delivery.is_under_way or self._answers
         return not busy and self.record.is_settled
 
     @property
@@ -231,12 +232,14 @@ class Session:
             self.delivery.pump()
 
     def _on_trouble(self, error: QuarterdeckError | None) -> None:
-        """While the store refuses, the agent's words wait in its pipe."""
+        """While the store refuses, the agent's words wait in its pipe, and texts in their queue."""
         if self.launch is not None and self.launch.process is not None:
             if error is not None:
                 self.launch.process.pause()
             else:
                 self.launch.process.resume()
+        if error is None:
+            self.delivery.pump()
 
     def later(self, work: Awaitable[None]) -> None:
         """Work that belongs to this session and that nobody waits for."""
