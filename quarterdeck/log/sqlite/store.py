@@ -124,8 +124,9 @@ class SqliteLog:
         self._closed = True
         # the writer's queue is in order, so what was appended before is committed before
         self._flush()
-        await self._loop.run_in_executor(self._writing, self._writer.close)
+        # the writer last: only who is alone with the file, and may write it, folds the write-ahead log into it
         await self._loop.run_in_executor(self._reading, self._reader.close)
+        await self._loop.run_in_executor(self._writing, self._writer.close)
         self._writing.shutdown()
         self._reading.shutdown()
 
