@@ -184,6 +184,8 @@ class Session:
         if kind in _PLAIN:
             return (body,)
         if isinstance(body, gate_desk.OPENING):
+            if self.state.lifecycle.value != "active":
+                return (body,)  # nobody can answer: a number is not spent, for the log would not know that it was
             return (gate_desk.named(body, self.state.gates, self.house.next_gate),)
         if isinstance(body, gate_desk.CLOSING):
             return () if gate_desk.is_told_already(body, self.state.gates) else (body,)
