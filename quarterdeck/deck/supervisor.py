@@ -98,7 +98,7 @@ class Supervisor:
         """They are suspended first, in the log, and their processes end then."""
         chosen = list(sessions)
         for session in chosen:
-            session.is_closing = True
+            session.is_closing = session.startup.is_retired = True
             if session.state.lifecycle.value == "active":
                 # in one write: a kill from here on finds a session at rest, which nobody repairs
                 session.note(*cut_off(session.state.queue, UNKNOWN), ev.SessionSuspended(reason=reason))

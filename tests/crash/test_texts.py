@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.crash.audit import Audit
 from tests.crash.conftest import Live
 from tests.crash.ledger import Ledger
-from tests.crash.life import Life, until
+from tests.crash.life import Life, Refused, left_behind, until
 
 
 def audited(home: Path, life: Life) -> list[str]:
@@ -90,3 +91,26 @@ def test_texts_that_waited_are_read_after_a_resume(home: Path, live: Live) -> No
     assert asked != [gate]
     again.ask("command", session=session, method="approve", gate_id=asked[0])
     until("it goes on", lambda: again.state(session)["phase"] == "completed")
+
+
+def test_nothing_wakes_a_session_while_the_deck_closes(home: Path, live: Live) -> None:
+    """A text that waits for the end of an agent finds a suspended session when it comes, and must not resume it."""
+    life = live()
+    assert life.wait_open()
+    session = life.ask("create", prompt="sleep 60", cwd=str(home.parent / "work"))
+    until("it is at work", lambda: life.state(session)["run"] != "idle")
+    slow = life.ask("create", prompt="sleep 60", cwd=str(home.parent / "work"))
+    until("the other one too", lambda: life.state(slow)["run"] != "idle")
+    for name in (session, slow):  # the other one keeps the deck from being closed too soon
+        os.kill(life.agents[name], signal.SIGSTOP)
+    life.ask("command", session=session, method="abort")
+    # the agent does not react, so its process is ended after the grace; a stopped one takes the whole of a second grace
+    said = until("the deck ends it", lambda: [one for one in life.published if one[2] == "notice"])
+    text = life.send("command", session=session, method="prompt", text="say more")
+    time.sleep(0.3)
+    assert not text.done(), said
+    life.send("close")
+    life.wait_end()
+    assert left_behind(home) == []
+    assert Audit(home, Ledger(home.parent / "evidence")).at_rest(None, life.published) == []
+    assert isinstance(text.exception(), Refused)

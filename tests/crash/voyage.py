@@ -369,11 +369,19 @@ class Voyage:
             if deed.is_done and deed.answer["disposition"] == "answered":
                 self._prove(life, session)  # it was taken for the answer to a question
                 return
+            if self._went_nowhere(life, session, deed):
+                self._prove(life, session)
+                return
             state = life.ask("states")[session]
             if time.monotonic() > end:
                 raise AssertionError(f"seed {self.seed}: {session} does not answer {token}: {state}")
             self._push(life, session, token, deed, state)
             time.sleep(0.05)
+
+    def _went_nowhere(self, life: Life, session: str, deed: Deed) -> bool:
+        """Steering that an abort overtook: the agent has it, and reads it in its next turn."""
+        state = life.state(session)
+        return state["run"] == "idle" and [(deed.answer or {}).get("message_id"), "delivered"] in state["queue"]
 
     def _push(self, life: Life, session: str, token: str, deed: Deed, state: dict[str, Any]) -> None:
         """After a failure nothing goes by itself; a text of unknown outcome is sent again by a person only."""
