@@ -15,7 +15,7 @@ GENERATED_DOCS := tools/conformance.py tools/diagrams.py tools/agents.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test lint format conformance bench docs check-docs lock clean
+.PHONY: help up test lint format conformance crash bench docs check-docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ format: $(VENV)/.installed-dev ## rewrite the code in the house format
 
 conformance: $(VENV)/.installed-dev ## how many cases of the acceptance list are shown by tests
 	@$(BIN)/python tools/conformance.py
+
+crash: $(VENV)/.installed-dev ## kill decks, keepers and agents: N=1000 kills, SEED= to repeat
+	@$(BIN)/python -m tests.crash --kills $(or $(N),1000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(VENV)/.installed-bench ## measure; every figure is a ratio to a floor measured in the same run
 	@$(BIN)/python -m bench $(ARGS)

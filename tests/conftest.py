@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.crash import report
 
 # "ci" finds the same examples on every run and on every machine, so that a red run can be believed and repeated.
 # Looking for new ones is a thing to do on purpose: HYPOTHESIS_PROFILE=explore pytest …
@@ -18,3 +22,19 @@ settings.register_profile(
 )
 settings.register_profile("explore", deadline=None, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The crash suite's report: here, because of a sub-folder's conftest the head of a parallel run never hears."""
+    kills: Counter[tuple[str, str]] = Counter()
+    failures: list[str] = []
+    for outcome in ("passed", "failed"):
+        for one in terminalreporter.stats.get(outcome, ()):
+            for name, value in getattr(one, "user_properties", ()):
+                if name == "kills":
+                    kills.update({(point, victim): count for point, victim, count in value})
+                    failures += [one.nodeid] if outcome == "failed" else []
+    if kills:
+        terminalreporter.section("crash suite")
+        for line in report.lines(kills, failures):
+            terminalreporter.write_line(line)

@@ -94,6 +94,7 @@ class Deck:
         self._jobs: set[asyncio.Task[None]] = set()
         self._has_jumped = False
         self.is_closed = False
+        self._closing: asyncio.Task[None] | None = None
         self.house = self._supervisor.house = House(
             log=log,
             clock=clock,
@@ -167,10 +168,14 @@ class Deck:
         await self.close()
 
     async def close(self, reason: str = "shutdown") -> None:
-        """Every active session is suspended and every agent ended, within ten seconds."""
-        if self.is_closed:
-            return
-        self.is_closed = True
+        """Every active session is suspended and every agent ended, within ten seconds. Whoever asks again meanwhile waits
+        for the same end: a process that leaves when the first of two calls returns must not leave agents behind."""
+        if self._closing is None:
+            self.is_closed = True
+            self._closing = asyncio.get_running_loop().create_task(self._close(reason))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, reason: str) -> None:
         for timer in self._timers.values():
             timer.cancel()
         for job in self._jobs:
@@ -459,7 +464,12 @@ def _taken(home: Path) -> tuple[Path, IO[str]]:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise LogUnavailable(f"{home} cannot be made: {error.strerror}", "Choose a home that you may write.") from None
-    lock = open(Home(home).lock, "w", encoding="utf-8")  # noqa: SIM115
+    try:
+        lock = open(Home(home).lock, "w", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise LogUnavailable(
+            f"{home} cannot be written: {error.strerror}", "Choose a home that you may write."
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -199,6 +199,7 @@ class Record:
                 if not wish.done.done():
                     wish.done.set_result(None)
         self._append = None
+        self._over()
 
     def _unit(self, events: tuple[Event, ...], view: View) -> Append:
         row = row_of(view)
@@ -233,17 +234,26 @@ class Record:
                 wish.done.exception()  # looked at: a caller that left must not make it look lost
         self.trouble = error
         self._on_trouble(error)
-        if self._pending and not isinstance(error, StaleFence):
+        if not isinstance(error, StaleFence):
             self._retry = asyncio.get_running_loop().call_later(self._pause, self._try_again)
             self._pause = min(2 * self._pause, RETRY_S[1])
 
     def _try_again(self) -> None:
+        """With nothing to write, the next who has something finds out whether the store works: nobody waits for us."""
         self._retry = None
-        self._begin()
+        if self._pending:
+            self._begin()
+        else:
+            self._over()
 
     def _works_again(self) -> None:
+        self._pause = RETRY_S[0]
+        self._over()
+
+    def _over(self) -> None:
+        """Nothing is refused now."""
         if self.trouble is not None:
-            self.trouble, self._pause = None, RETRY_S[0]
+            self.trouble = None
             self._on_trouble(None)
 
 

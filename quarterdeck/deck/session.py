@@ -108,7 +108,8 @@ class Session:
     @property
     def is_idle(self) -> bool:
         """Nothing lives here: what the log holds is all there is."""
-        busy = self.users or self.launch or self.startup.is_under_way or self.delivery.is_under_way or self._answers
+        held = self.users or self.record.trouble
+        busy = held or self.launch or self.startup.is_under_way or self.delivery.is_under_way or self._answers
         seen = self.observation
         return not busy and self.record.is_settled and (seen is None or not (seen.is_held or seen.is_waiting))
 
@@ -208,6 +209,8 @@ class Session:
         if kind in _PLAIN:
             return (body,)
         if isinstance(body, gate_desk.OPENING):
+            if self.state.lifecycle.value != "active":
+                return (body,)  # nobody can answer: a number is not spent, for the log would not know that it was
             return (gate_desk.named(body, self.state.gates, self.house.next_gate),)
         if isinstance(body, gate_desk.CLOSING):
             return () if gate_desk.is_told_already(body, self.state.gates) else (body,)
@@ -266,12 +269,14 @@ class Session:
             self.house.slots.nudge()
 
     def _on_trouble(self, error: QuarterdeckError | None) -> None:
-        """While the store refuses, the agent's words wait in its pipe."""
+        """While the store refuses, the agent's words wait in its pipe, and texts in their queue."""
         if self.launch is not None and self.launch.process is not None:
             if error is not None:
                 self.launch.process.pause()
             else:
                 self.launch.process.resume()
+        if error is None:
+            self.delivery.pump()
 
     def later(self, work: Awaitable[None]) -> None:
         """Work that belongs to this session and that nobody waits for."""

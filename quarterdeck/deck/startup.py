@@ -35,6 +35,8 @@ class Startup:
         self._stop: asyncio.Task[None] | None = None
         self._is_wanted = False
         self._finished = True
+        #: The deck closes: no process is started here any more, whoever still waits for one.
+        self.is_retired = False
 
     @property
     def is_under_way(self) -> bool:
@@ -55,7 +57,7 @@ class Startup:
     def is_needed(self) -> bool:
         session = self._session
         is_active = session.state.lifecycle.value == "active" and not session.is_closing
-        return is_active and (self._is_wanted or next_text(session.state) is not None)
+        return is_active and not self.is_retired and (self._is_wanted or next_text(session.state) is not None)
 
     def unwanted(self) -> None:
         """What a start waited for is gone: it waits no longer."""

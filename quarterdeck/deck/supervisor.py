@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Iterable
 from quarterdeck import events as ev
 from quarterdeck.deck.clock import Jump
 from quarterdeck.deck.delivery import cut_off
+from quarterdeck.deck.recovery import UNKNOWN
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.slots import Slots
 from quarterdeck.kernel.state import State
@@ -100,10 +101,10 @@ class Supervisor:
         """They are suspended first, in the log, and their processes end then."""
         chosen = list(sessions)
         for session in chosen:
-            session.is_closing = True
+            session.is_closing = session.startup.is_retired = True
             if session.state.lifecycle.value == "active":
-                # with what becomes of its texts: a crash after this line would find no active session to repair
-                session.note(*cut_off(session.state.queue), ev.SessionSuspended(reason=reason))
+                # in one write: a kill from here on finds a session at rest, which nobody repairs
+                session.note(*cut_off(session.state.queue, UNKNOWN), ev.SessionSuspended(reason=reason))
         await _all(session.record.settled() for session in chosen)
         await _all(session.startup.stop() for session in chosen)
         await _all(session.record.settled() for session in chosen)

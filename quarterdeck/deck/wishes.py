@@ -42,7 +42,9 @@ class Wish:
         self._print = print_
 
     def check(self) -> None:
-        """Raises unless the state allows it now."""
+        """Raises unless the state allows it now. One that waited until the deck closes must not wake the session again."""
+        if self.session.startup.is_retired:
+            raise self.refuse("the deck is closing")
         cmd.check(self.session.state, self.command, self.session.house.settings.steering_limit)
 
     async def check_at_rest(self) -> None:

@@ -125,8 +125,9 @@ class SqliteLog:
         self._closed = True
         # the writer's work is in order, so what was appended before is committed before
         self._flush()
-        await self._writing.call(self._writer.close)
+        # the writer last: only who is alone with the file, and may write it, folds the write-ahead log into it
         await self._reading.call(self._reader.close)
+        await self._writing.call(self._writer.close)
         self._writing.stop()
         self._reading.stop()
 

@@ -59,8 +59,11 @@ class Writer:
             with refusals():
                 self._store.migrate()
                 self.epoch = self._store.one("take_epoch")
-                self._cursor = self._store.one("last_cursor")
-                last = self._journal.load((int(cursor), blob) for cursor, blob in self._store.rows("deltas"))
+                packs = [(int(cursor), blob) for cursor, blob in self._store.rows("deltas")]
+                # a pack is named after its first piece, and the newest event may be its last
+                newest = unpacked(packs[-1][1])[-1].cursor if packs else 0
+                self._cursor = max(self._store.one("last_cursor"), newest)
+                last = self._journal.load(packs)
                 self._journal.tell(self._told_since(last))
         except QuarterdeckError:
             self._store.close()

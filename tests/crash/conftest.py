@@ -1,0 +1,33 @@
+"""A home of its own for each test, and nothing of it on the machine afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.life import Life
+
+Live = Callable[..., Life]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def live(home: Path) -> Iterator[Live]:
+    """Starts a deck in this home."""
+    lives: list[Life] = []
+
+    def start(**options: Any) -> Life:
+        lives.append(Life(home, **options))
+        return lives[-1]
+
+    yield start
+    for life in lives:
+        life.abandon()
