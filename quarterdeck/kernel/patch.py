@@ -66,15 +66,15 @@ def timeline_changes(before: Timeline, after: Timeline, limit: int = WINDOW) -> 
     """What changed in the last `limit` entries."""
     if before is after:
         return []
-    grown = _only_grown(before, after)
+    grown = _only_grown(before, after, limit)
     return grown if grown is not None else _rewritten(before, after, limit)
 
 
 # --- texts that grew, which is what nearly always happened
 
 
-def _only_grown(before: Timeline, after: Timeline) -> list[Change] | None:
-    """The pieces that came since; None when something else changed too."""
+def _only_grown(before: Timeline, after: Timeline, limit: int) -> list[Change] | None:
+    """The pieces that came since; None when something else changed too, or where a mirror may not hold the text."""
     same = before.entries is after.entries and before.unfinished == after.unfinished
     if not same or before.decided is not after.decided or before.streaming != after.streaming:
         return None
@@ -84,7 +84,8 @@ def _only_grown(before: Timeline, after: Timeline) -> list[Change] | None:
     for old, new in zip(before.open, after.open, strict=True):
         piece = _piece(old, new)
         entry = after.entries[new.place]
-        if piece is None or entry.tool_step is not None:
+        is_held = new.place >= len(after.entries) - limit and not entry.gone
+        if piece is None or entry.tool_step is not None or not is_held:
             return None
         if piece:
             field = "bashResult.output" if entry.bash_result is not None else "text"

@@ -176,16 +176,14 @@ class Feed:
         self, session_id: str, since: int = 0, types: Collection[str] | None = None
     ) -> AsyncGenerator[Event]:
         """Everything of one session after `since`, then whatever comes, until the session is deleted."""
-        tail = await self.tail(session_id)
+        tail = await self.hold(session_id)
         reading = _Reading(tail, since, lambda at: self._log.read(session_id, at, PAGE), types)
-        tail.readers += 1
         try:
             while not reading.ended:
                 for event in await reading.more():
                     yield event
         finally:
-            tail.readers -= 1
-            self._let_go(session_id, tail)
+            self.release(session_id, tail)
 
     async def follow_all(self, since: str = START, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """The same over all sessions."""
@@ -212,6 +210,17 @@ class Feed:
             if not tail.is_begun:
                 self._let_go(session_id, tail)
         return self._sessions.setdefault(session_id, tail)
+
+    async def hold(self, session_id: str) -> Tail[int]:
+        """The tail of a session, which stays until whoever holds it releases it; NoSuchSession."""
+        tail = await self.tail(session_id)
+        tail.readers += 1
+        return tail
+
+    def release(self, session_id: str, tail: Tail[int]) -> None:
+        """One reader less."""
+        tail.readers -= 1
+        self._let_go(session_id, tail)
 
     def _let_go(self, session_id: str, tail: Tail[int]) -> None:
         """A session that nobody reads keeps no tail."""

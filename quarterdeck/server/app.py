@@ -13,20 +13,17 @@ from typing import Any, TypeAlias
 
 import msgspec
 from aiohttp import web
-from msgspec import Struct
 
 from quarterdeck.deck.deck import Deck
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.server import socket, sse
 from quarterdeck.server.codes import Codes
 from quarterdeck.server.failures import Failures
-from quarterdeck.server.frames import with_restating
 from quarterdeck.server.guard import Guard
 from quarterdeck.server.ingest import Ingest
 from quarterdeck.server.openapi import openapi
 from quarterdeck.server.route import Call, Route, read_body, read_query
 from quarterdeck.server.routes import all_routes
-from quarterdeck.server.routes.reading import event_page
 from quarterdeck.server.statuses import (
     BadRequest,
     ForeignHost,
@@ -92,14 +89,14 @@ class Server:
         add("/login", self._login)
         self.app.router.add_post("/login/code", self._login_code)
         add("/openapi.json", self._schema)
-        add("/events", self._all_events)
-        add("/sessions/{id}/events", self._events)
-        add("/ws", self._socket)
+        self.streams.register(self.app)
+        self.app.router.add_get("/ws", self._socket, allow_head=False)
+        self.app.on_shutdown.append(self.shared.on_shutdown)
         self.ingest.register(self.app)
 
     async def goodbye(self, seconds: float) -> None:
         """Ends every stream and every WebSocket, orderly: their clients know that it is not a cut."""
-        self.streams.end("shutdown")
+        self.streams.end()
         await self.shared.close(seconds)
 
     # --- the doors
@@ -177,27 +174,6 @@ class Server:
 
     # --- streams
 
-    async def _events(self, request: web.Request) -> web.StreamResponse:
-        query: _EventsQuery = read_query(_EventsQuery, request.query)
-        session_id = request.match_info["id"]
-        self.deck.session(session_id)
-        since = _index(request.headers.get("Last-Event-ID"), query.since)
-        types = _types(query.types)
-        if "application/json" in request.headers.get("Accept", ""):
-            call = Call(self.deck, request[_VISITOR], request.match_info, query, None, "")
-            return _json(await event_page(call, since, tuple(types) if types else None, query.limit))
-        return await self.streams.session(request, session_id, since, types)
-
-    async def _all_events(self, request: web.Request) -> web.StreamResponse:
-        query: _AllQuery = read_query(_AllQuery, request.query)
-        since = request.headers.get("Last-Event-ID") or query.since
-        if since and not (since.isdecimal() and len(since) < 40):
-            raise BadRequest("since: not a cursor", "Send the cursor of the last event that you have.")
-        types = _types(query.types)
-        if "application/json" in request.headers.get("Accept", ""):
-            return _json(await _all_page(self.deck, since, types, query.limit))
-        return await self.streams.all(request, since, types)
-
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         return await socket.serve(request, self.deck, self.shared, request[_VISITOR], self.obey)
 
@@ -227,18 +203,6 @@ class Server:
         return web.Response(body=self._openapi, content_type="application/json")
 
 
-class _EventsQuery(Struct, frozen=True, kw_only=True):
-    since: int = 0
-    types: str = ""
-    limit: int = 1000
-
-
-class _AllQuery(Struct, frozen=True, kw_only=True):
-    since: str = ""
-    types: str = ""
-    limit: int = 1000
-
-
 class _Internal(QuarterdeckError):
     """Our own fault; what it was is in the server's log and nowhere else."""
 
@@ -259,29 +223,6 @@ def _token(request: web.Request) -> str:
 
 def _is_command(route: Route) -> bool:
     return route.method == "POST" and route.path.startswith("/sessions/{id}/")
-
-
-def _types(text: str) -> frozenset[str] | None:
-    return with_restating([one for one in text.split(",") if one]) if text else None
-
-
-def _index(last_event_id: str | None, since: int) -> int:
-    """What the browser remembers wins over the address."""
-    if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 17:
-        return int(last_event_id)
-    if not 0 <= since < 1 << 53:
-        raise BadRequest("since: not an index", "Send the index of the last event that you have.")
-    return since
-
-
-async def _all_page(deck: Deck, since: str, types: frozenset[str] | None, limit: int) -> dict[str, Any]:
-    from quarterdeck.events import encode_event
-
-    events = await deck.house.log.read_all(since, max(1, min(limit, 1000)), types)
-    return {
-        "events": [msgspec.Raw(encode_event(event)) for event in events],
-        "next": events[-1].cursor if events else since,
-    }
 
 
 def _json(answer: Any, status: int = 200) -> web.Response:

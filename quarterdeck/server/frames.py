@@ -99,7 +99,7 @@ def with_restating(types: Collection[str]) -> frozenset[str]:
     if wanted & {"message_delta", "thinking_delta"}:
         wanted |= {"response_complete", "message_aborted"}
     if "tool_execution_output" in wanted:
-        wanted |= {"tool_execution_end"}
+        wanted |= {"tool_execution_end", "tool_blocked", "tool_killed", "tool_skipped_for_steering"}
     if "bash_output" in wanted:
         wanted |= {"bash_end"}
     return frozenset(wanted)

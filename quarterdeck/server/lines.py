@@ -13,7 +13,8 @@ class TransportLine:
 
     def __init__(self, request: web.Request) -> None:
         transport = request.transport
-        assert transport is not None
+        if transport is None:
+            raise ConnectionResetError("the client is gone")
         self._transport: asyncio.Transport = transport
         self._protocol: RequestHandler = request.protocol
 

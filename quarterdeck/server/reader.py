@@ -2,7 +2,7 @@
 
 A live reader is a sink of the tail: no task, no queue. When its connection does not take what it is sent, it leaves the
 tail and a task reads on from where it stands, page by page as the connection drains, until it has caught up. Either way
-it gets everything once and in order.
+it gets everything once and in order, and what waits for a slow client is one page at most.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ P = TypeVar("P", int, str)
 
 #: A connection that holds more unsent bytes than this is not given more.
 HIGH_WATER = 256 * 1024
+#: How many events are read from the log at once: what a client that never reads costs.
+PAGE = 256
 
 
 class Line(Protocol):
@@ -38,7 +40,10 @@ class Line(Protocol):
 
 
 class Reader(Generic[P]):
-    """`read` gives a page of the log after a position; `send` makes bytes of a slice and writes them."""
+    """`read` gives a page of the log after a position; `send` makes bytes of a slice and writes them.
+
+    Whoever makes a reader holds the tail for it, and releases it after `close`.
+    """
 
     def __init__(
         self,
@@ -62,18 +67,15 @@ class Reader(Generic[P]):
         return self._sink is not None
 
     def begin(self) -> None:
-        """Reads from its position on."""
-        self._tail.readers += 1
+        """Reads from its position on, which is not beyond the tail's head."""
         self._catch_up()
 
     def close(self) -> None:
         """Reads no more."""
-        if self._is_closed:
-            return
         self._is_closed = True
-        self._tail.readers -= 1
         if self._sink is not None:
             self._tail.detach(self._sink)
+            self._sink = None
         if self._task is not None:
             self._task.cancel()
 
@@ -81,34 +83,43 @@ class Reader(Generic[P]):
         if self._sink is not None:
             self._tail.detach(self._sink)
             self._sink = None
-        if not self._is_closed:
-            self._task = asyncio.get_running_loop().create_task(self._from_log())
+        self._task = asyncio.get_running_loop().create_task(self._from_log())
 
     async def _from_log(self) -> None:
         try:
-            while True:
-                events = self._tail.after(self.position)
-                if events is None:
-                    floor = self._tail.floor
-                    events = await self._read(self.position)
-                    if not events:
-                        # deltas that have been dropped: the tail is next
-                        self.position = max(self.position, floor)
-                        continue
-                if not events:
-                    break
-                self.position = self._tail.place(events[-1])
-                self._send(events)
-                await self._line.drained()
+            while (events := await self._next()) is not None:
+                # others may have filled the connection while we read: the page is read again when there is room
+                if self._line.unsent <= HIGH_WATER:
+                    self._give(events)
         except ConnectionResetError:
             return
         self._task = None
         if not self._is_closed:
             self._sink = self._tail.attach(self._deliver, self.position)
 
+    async def _next(self) -> Sequence[Event] | None:
+        """The next page, once there is room for it; None when there is nothing more."""
+        await self._line.drained()
+        while self._line.unsent > HIGH_WATER:
+            await asyncio.sleep(0)  # a transport may take its time to notice that it is full
+            await self._line.drained()
+        while True:
+            events = self._tail.after(self.position)
+            if events is not None:
+                return events or None
+            floor = self._tail.floor
+            events = await self._read(self.position)
+            if events:
+                return events
+            # deltas that have been dropped: the tail is next
+            self.position = max(self.position, floor)
+
     def _deliver(self, events: Sequence[Event]) -> None:
         if not events or self._line.unsent > HIGH_WATER:
             self._catch_up()
-            return
+        else:
+            self._give(events)
+
+    def _give(self, events: Sequence[Event]) -> None:
         self.position = self._tail.place(events[-1])
         self._send(events)

@@ -52,8 +52,16 @@ class Evidence(Struct, frozen=True):
     why: tuple[Why, ...]
 
 
-class EventPage(Struct, frozen=True):
+class Gap(Struct, frozen=True, rename={"from_": "from"}):
+    """The reader asked for what comes after something that this log does not have; it goes on from `to`."""
+
+    from_: int | str
+    to: int | str
+
+
+class EventPage(Struct, frozen=True, omit_defaults=True):
     """Events that are in the log, and where the next ones begin."""
 
     events: tuple[Any, ...]
     next: int | str
+    gap: Gap | None = None

@@ -18,14 +18,16 @@ from msgspec import Struct
 from quarterdeck.deck.deck import Deck
 from quarterdeck.deck.session import Session
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Event
+from quarterdeck.events import Event, SessionDeleted
 from quarterdeck.kernel.patch import WINDOW, Change, summary_changes, timeline_changes, view_changes
+from quarterdeck.kernel.summary import summary
 from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View
-from quarterdeck.log.base import PAGE, START
+from quarterdeck.log.base import START
+from quarterdeck.log.tail import Tail
 from quarterdeck.server import frames
 from quarterdeck.server.lines import TransportLine
-from quarterdeck.server.reader import Reader
+from quarterdeck.server.reader import PAGE, Reader
 from quarterdeck.server.shapes import session_view
 from quarterdeck.server.statuses import BadRequest, ViewOnly
 from quarterdeck.server.tokens import Visitor
@@ -34,6 +36,12 @@ HEARTBEAT_S = 30.0
 ALL = "*"
 _MOST_SUBSCRIPTIONS = 1000
 _MOST_BYTES = 32 * 1024 * 1024
+_MOST_COMMANDS = 64
+_MOST_CHANGES = 16
+_MOST_ROWS = 1000
+_ROWS = 50
+_CLOSING_S = 2.0
+_NONE: frozenset[str] = frozenset()
 
 
 class TimelineWanted(Struct, frozen=True):
@@ -74,18 +82,35 @@ Obey: TypeAlias = Callable[[str, str, dict[str, Any], str], Awaitable[Any]]
 class Shared:
     """What all connections share: encoded events, and changes between the same two views."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
+        self.heartbeat_s = heartbeat_s
         self.events = frames.Joined(frames.event_frame)
-        self.open: dict[web.WebSocketResponse, Link] = {}
+        self.sockets: dict[web.WebSocketResponse, Link] = {}
+        #: A pass of the loop tells all readers of one session before it comes to the next, so few are enough; they
+        #: are few because a view holds its whole conversation.
         self._changes: dict[tuple[int, int, str, int], tuple[View, View, bytes]] = {}
+        self._rows: dict[str, View] = {}
+
+    async def on_shutdown(self, _: web.Application) -> None:
+        await self.close(_CLOSING_S)
 
     async def close(self, seconds: float) -> None:
-        """Ends every connection; a client that does not answer in time is cut off. After its last frame none is sent."""
-        for link in self.open.values():
+        """Every connection is told to come again later, and of nothing after that; who does not answer is cut off."""
+        for link in self.sockets.values():
             link.close()
-        going = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"shutdown") for socket in self.open]
+        going = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"shutdown") for socket in self.sockets]
         if going:
             await asyncio.wait([asyncio.ensure_future(one) for one in going], timeout=seconds)
+
+    def row(self, name: str, view: View) -> View:
+        """A view without its conversation, the same for all who keep one."""
+        kept = self._rows.get(name)
+        if kept is not None and kept.state is view.state:
+            return kept
+        if len(self._rows) >= _MOST_ROWS:
+            self._rows.clear()
+        kept = self._rows[name] = View(view.index, view.at, view.state)
+        return kept
 
     def changes(self, op: Literal["view", "summary", "patch"], session: str, old: View, new: View, limit: int) -> bytes:
         """The frame that takes a mirror from one view to the other; b'' when nothing changed that it shows."""
@@ -94,7 +119,7 @@ class Shared:
         if kept is not None and kept[0] is old and kept[1] is new:
             return kept[2]
         made = self._made(op, session, old, new, limit)
-        if len(self._changes) > 256:
+        if len(self._changes) >= _MOST_CHANGES:
             self._changes.clear()
         self._changes[key] = (old, new, made)
         return made
@@ -107,8 +132,9 @@ class Shared:
             changes = view_changes(old, new) if op == "view" else summary_changes(old, new)
         if not changes:
             return b""
-        name = "patch" if op == "patch" else "view"
-        return frames.message_frame({"op": name, "session": session, "index": new.index, "changes": changes})
+        if op == "summary":
+            return _row_frame(session, changes, new.index)
+        return frames.message_frame({"op": op, "session": session, "index": new.index, "changes": changes})
 
 
 class _OfSession:
@@ -116,28 +142,31 @@ class _OfSession:
 
     def __init__(self, link: Link, wanted: Subscribe, session: Session) -> None:
         self._link = link
+        self._since = _index(wanted.since)
         self._types = None if wanted.types is None else frames.with_restating(wanted.types)
         self._limit = wanted.timeline.limit if wanted.timeline is not None else 0
         self._session = session
         self._sent = session.record.durable
-        self.reader: Reader[int] | None = None
-
-    async def begin(self, since: int | None) -> None:
-        """Snapshot first where one is wanted or nothing else is exact; then everything after it."""
-        link, session = self._link, self._session
+        self._tail: Tail[int] | None = None
+        self._reader: Reader[int] | None = None
         session.users += 1
-        await session.load()
-        tail = await link.deck.feed.tail(session.id)
+
+    async def begin(self) -> None:
+        """A snapshot first, so that the mirror has a place to begin; then everything after `since`."""
+        link, session, since = self._link, self._session, self._since
+        if self._limit:
+            await session.load()
+        self._tail = await link.deck.feed.hold(session.id)
         view = session.record.durable
         if since is not None and since > view.index:
             link.say({"op": "gap", "session": session.id, "from": since, "to": view.index})
             since = None
         self._snapshot(view)
         position = view.index if since is None else since
-        self.reader = Reader(
-            tail, position, link.line, lambda at: link.deck.house.log.read(session.id, at, PAGE), self._send
+        self._reader = Reader(
+            self._tail, position, link.line, lambda at: link.deck.house.log.read(session.id, at, PAGE), self._send
         )
-        self.reader.begin()
+        self._reader.begin()
 
     def _snapshot(self, view: View) -> None:
         self._sent = view
@@ -153,75 +182,98 @@ class _OfSession:
         )
 
     def _send(self, events: Sequence[Event]) -> None:
-        shared, line = self._link.shared, self._link.line
-        data = b"" if self._types == frozenset() else shared.events.bytes_of(events, self._types)
+        shared = self._link.shared
+        data = b"" if self._types == _NONE else shared.events.bytes_of(events, self._types)
         new, old = self._session.record.durable, self._sent
         if new is not old:
             data += shared.changes("view", self._session.id, old, new, 0)
             if self._limit:
                 data += shared.changes("patch", self._session.id, old, new, self._limit)
             self._sent = new
+        if type(events[-1].body) is SessionDeleted:
+            gone = [Change("remove", self._session.id)]
+            data += frames.message_frame(
+                {"op": "view", "session": self._session.id, "index": events[-1].index, "changes": gone}
+            )
+            self._link.forget(self._session.id, self)
         if data:
-            line.write(data)
+            self._link.line.write(data)
 
     def close(self) -> None:
-        if self.reader is not None:
-            self.reader.close()
+        if self._reader is not None:
+            self._reader.close()
+        if self._tail is not None:
+            self._link.deck.feed.release(self._session.id, self._tail)
         self._session.users -= 1
         self._session.house.at_rest()
 
 
 class _OfAll:
-    """A subscription to all sessions: their summaries, and what changes in them."""
+    """A subscription to all sessions: their summaries, and what changes in them.
+
+    What was sent is kept only for sessions that changed lately. A session that is not among them is told whole when it
+    changes, so ten thousand sessions at rest cost a reader nothing.
+    """
 
     def __init__(self, link: Link, wanted: Subscribe) -> None:
         self._link = link
-        self._types = frozenset[str]() if wanted.types is None else frames.with_restating(wanted.types)
+        self._since = _cursor(wanted.since)
+        self._types = _NONE if wanted.types is None else frames.with_restating(wanted.types)
         self._sent: dict[str, View] = {}
-        self.reader: Reader[str] | None = None
+        self._reader: Reader[str] | None = None
 
-    async def begin(self, since: str | None) -> None:
-        link = self._link
+    async def begin(self) -> None:
+        link, since = self._link, self._since
         feed = link.deck.feed
         position = feed.all.head
-        for name in link.deck.session_ids():
-            view = self._sent[name] = link.deck.view(name)
-            link.say({"op": "view", "session": name, "index": view.index, "changes": [_whole(name, view)]})
-            if link.line.unsent > 1 << 20:
+        if since is not None and since > position:
+            link.say({"op": "gap", "session": ALL, "from": since, "to": position})
+            since = None
+        for place, name in enumerate(link.deck.session_ids()):
+            if link.deck.has(name):
+                link.line.write(_whole(name, link.deck.view(name)))
+            if place % _ROWS == _ROWS - 1:
+                await asyncio.sleep(0)
                 await link.line.drained()
-        self.reader = Reader(
-            feed.all, since or position, link.line, lambda at: link.deck.house.log.read_all(at, PAGE), self._send
+        self._reader = Reader(
+            feed.all,
+            position if since is None else since,
+            link.line,
+            lambda at: link.deck.house.log.read_all(at, PAGE),
+            self._send,
         )
-        self.reader.begin()
+        self._reader.begin()
 
     def _send(self, events: Sequence[Event]) -> None:
-        shared, deck = self._link.shared, self._link.deck
-        parts = [shared.events.bytes_of(events, self._types)] if self._types else []
-        for name in dict.fromkeys(event.session_id for event in events):
-            if not deck.has(name):
-                self._sent.pop(name, None)
-                parts.append(frames.message_frame({"op": "view", "session": name, "changes": [Change("remove", name)]}))
-                continue
-            new, old = deck.view(name), self._sent.get(name)
-            if old is None:
-                first = {"op": "view", "session": name, "index": new.index, "changes": [_whole(name, new)]}
-                parts.append(frames.message_frame(first))
-            elif old is not new:
-                parts.append(shared.changes("summary", name, old, new, 0))
-            self._sent[name] = new
+        parts = [self._link.shared.events.bytes_of(events, self._types)] if self._types else []
+        parts += [self._changes(name) for name in dict.fromkeys([event.session_id for event in events])]
         data = b"".join(parts)
         if data:
             self._link.line.write(data)
 
+    def _changes(self, name: str) -> bytes:
+        shared, deck = self._link.shared, self._link.deck
+        old = self._sent.pop(name, None)
+        if not deck.has(name):
+            return _row_frame(name, [Change("remove", name)], 0)
+        view = deck.view(name)
+        if len(self._sent) >= _MOST_ROWS:
+            del self._sent[next(iter(self._sent))]
+        new = self._sent[name] = shared.row(name, view)
+        return _whole(name, view) if old is None else shared.changes("summary", name, old, new, 0)
+
     def close(self) -> None:
-        if self.reader is not None:
-            self.reader.close()
+        if self._reader is not None:
+            self._reader.close()
 
 
-def _whole(name: str, view: View) -> Change:
-    from quarterdeck.kernel.summary import summary
+def _whole(name: str, view: View) -> bytes:
+    return _row_frame(name, [Change("add", name, value=summary(view))], view.index)
 
-    return Change("add", name, value=summary(view))
+
+def _row_frame(name: str, changes: list[Change], index: int) -> bytes:
+    """`of` tells a row of the list from the view of a session that the same client subscribed to as well."""
+    return frames.message_frame({"op": "view", "of": ALL, "session": name, "index": index, "changes": changes})
 
 
 class Link:
@@ -247,7 +299,9 @@ class Link:
             self._complain(BadRequest(f"not a message: {error}", "Send op subscribe, unsubscribe or command."))
             return
         if isinstance(message, Command):
-            # beside each other: a slow one must not hold up the next
+            # beside each other: a slow one must not hold up the next, and many must not pile up
+            if len(self._tasks) >= _MOST_COMMANDS:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             task = asyncio.get_running_loop().create_task(self._command(message))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -266,18 +320,27 @@ class Link:
         if wanted.timeline is not None and not 0 < wanted.timeline.limit <= 10_000:
             raise BadRequest("timeline.limit: out of range", "Ask for 1 to 10,000 entries.")
         self._unsubscribe(wanted.session)
+        made: _OfSession | _OfAll
         if wanted.session == ALL:
-            of_all = self._open[ALL] = _OfAll(self, wanted)
-            await of_all.begin(_cursor(wanted.since))
-            return
-        session = await self.deck.in_use(wanted.session)
-        of_session = self._open[wanted.session] = _OfSession(self, wanted, session)
-        await of_session.begin(_index(wanted.since))
+            made = _OfAll(self, wanted)
+        else:
+            made = _OfSession(self, wanted, await self.deck.in_use(wanted.session))
+        self._open[wanted.session] = made
+        try:
+            await made.begin()
+        except QuarterdeckError:
+            self._unsubscribe(wanted.session)
+            raise
 
     def _unsubscribe(self, name: str) -> None:
         found = self._open.pop(name, None)
         if found is not None:
             found.close()
+
+    def forget(self, name: str, subscription: _OfSession) -> None:
+        """It will say nothing more."""
+        if self._open.get(name) is subscription:
+            self._unsubscribe(name)
 
     async def _command(self, command: Command) -> None:
         try:
@@ -305,7 +368,9 @@ def _index(since: int | str | None) -> int | None:
 
 
 def _cursor(since: int | str | None) -> str | None:
-    if since is None or (isinstance(since, str) and (since == START or since.isdecimal()) and len(since) < 40):
+    if since is None or (
+        isinstance(since, str) and (since == START or (since.isascii() and since.isdecimal())) and len(since) < 40
+    ):
         return since
     raise BadRequest("since: not a cursor", "Send the cursor of the last event that you have.")
 
@@ -313,16 +378,21 @@ def _cursor(since: int | str | None) -> str | None:
 async def serve(
     request: web.Request, deck: Deck, shared: Shared, visitor: Visitor, obey: Obey
 ) -> web.WebSocketResponse:
-    """Until the client leaves."""
-    socket = web.WebSocketResponse(heartbeat=HEARTBEAT_S, compress=False, max_msg_size=_MOST_BYTES)
+    """Until the client leaves. One that does not read what it asked for is not heard either."""
+    socket = web.WebSocketResponse(
+        heartbeat=shared.heartbeat_s, timeout=_CLOSING_S, compress=False, max_msg_size=_MOST_BYTES
+    )
     await socket.prepare(request)
     link = Link(deck, shared, TransportLine(request), visitor, obey)
-    shared.open[socket] = link
+    shared.sockets[socket] = link
     try:
         async for message in socket:
             if message.type is WSMsgType.TEXT:
                 await link.hear(message.data)
+                await link.line.drained()
+    except ConnectionResetError:
+        pass
     finally:
-        shared.open.pop(socket, None)
+        shared.sockets.pop(socket, None)
         link.close()
     return socket

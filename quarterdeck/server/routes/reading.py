@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 
-from quarterdeck.events import encode_event
 from quarterdeck.harness import registry
 from quarterdeck.kernel.summary import Summary, UsageShown, usage_shown
 from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.usage import Ledger
 from quarterdeck.kernel.view import View, why
 from quarterdeck.server.route import Call, Table
-from quarterdeck.server.shapes import EventPage, Evidence, TimelinePage
+from quarterdeck.server.shapes import Evidence, TimelinePage
 
 TABLE = Table()
 _MOST = 1000
@@ -137,10 +136,3 @@ class Rules(Struct, frozen=True):
 async def rules(call: Call) -> Rules:
     found = call.deck.house.rules.rules()
     return Rules(tuple(RuleShown(one.id, one.text, one.scope, one.created_at) for one in found))
-
-
-async def event_page(call: Call, since: int, types: tuple[str, ...] | None, limit: int) -> EventPage:
-    """`GET /sessions/ID/events` for a client that wants an answer and no stream."""
-    events = await call.session.events(since, min(limit, _MOST), types)
-    encoded: tuple[Any, ...] = tuple(Raw(encode_event(event)) for event in events)
-    return EventPage(encoded, events[-1].index if events else since)
