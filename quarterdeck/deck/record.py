@@ -24,7 +24,7 @@ from quarterdeck.kernel.order import completed
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Timeline
 from quarterdeck.kernel.view import View, fold
-from quarterdeck.log.base import NEW, Append, Fence, Log, Row, StaleFence
+from quarterdeck.log.base import NEW, Append, Fence, Log, LogUnavailable, Receipt, Row, StaleFence
 
 #: How many events may pass before the small view is stored again, if nothing else asks for it.
 SNAPSHOT_EVERY = 256
@@ -110,7 +110,7 @@ class Record:
         self._fence = fence
         self._pending: list[Event] = []
         self._wishes: list[_Wish] = []
-        self._append: asyncio.Task[None] | None = None
+        self._is_appending = False
         self._retry: asyncio.TimerHandle | None = None
         self._pause = RETRY_S[0]
         self._row: Row | None = None
@@ -130,7 +130,7 @@ class Record:
     @property
     def is_settled(self) -> bool:
         """Whether everything written so far is durable."""
-        return self._append is None and not self._pending
+        return not self._is_appending and not self._pending
 
     def write(self, bodies: Iterable[Body], origin: Origin) -> None:
         """These happened, now. The view shows them at once; readers see them when they are durable."""
@@ -158,8 +158,8 @@ class Record:
     async def _wait(self, wish: _Wish) -> None:
         self._wishes.append(wish)
         self._begin()
-        # shielded: a caller that gives up must not undo what the others wait for
-        await asyncio.shield(wish.done)
+        # its own future: a caller that gives up undoes nothing that others wait for
+        await wish.done
 
     def _add(self, bodies: Iterable[Body], origin: Origin, at: int) -> None:
         view, pending, session_id = self.view, self._pending, self.session_id
@@ -174,32 +174,53 @@ class Record:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
-        if self._append is None and (self._pending or self._wishes):
-            self._append = asyncio.get_running_loop().create_task(self._append_all())
+        if not self._is_appending and (self._pending or self._wishes):
+            self._is_appending = True
+            # not at once: what else this pass of the loop writes is one unit with it
+            asyncio.get_running_loop().call_soon(self._append)
 
-    async def _append_all(self) -> None:
-        while self._pending or self._wishes:
-            events, self._pending = self._pending, []
-            wishes, self._wishes = self._wishes, []
-            view = self.view
-            try:
-                if events:
-                    unit = self._unit(tuple(events), view)
-                    receipt = await self._log.append(unit)
-                    self._fence, self.durable = receipt.fence, view
-                    self._works_again()
-                    if unit.row is not None:
-                        self._on_row(unit.row)
-                    self._publish(receipt.events)
-            except QuarterdeckError as error:
-                self._append = None
-                self._go_back(error, events, wishes)
-                return
-            for wish in wishes:
-                if not wish.done.done():
-                    wish.done.set_result(None)
-        self._append = None
-        self._over()
+    def _append(self) -> None:
+        """Hands over everything that waits, as one unit."""
+        events, self._pending = self._pending, []
+        wishes, self._wishes = self._wishes, []
+        if not events:
+            self._settle(wishes)
+            return
+        view, unit = self.view, self._unit(tuple(events), self.view)
+
+        def told(receipt: Receipt | None, error: BaseException | None) -> None:
+            if receipt is None:
+                self._refused(error, events, wishes)
+            else:
+                self._taken(receipt, unit, view, wishes)
+
+        self._log.submit(unit, told)
+
+    def _taken(self, receipt: Receipt, unit: Append, view: View, wishes: list[_Wish]) -> None:
+        """It is durable: published, and told to those who wait."""
+        self._fence, self.durable = receipt.fence, view
+        self._works_again()
+        if unit.row is not None:
+            self._on_row(unit.row)
+        self._publish(receipt.events)
+        self._settle(wishes)
+
+    def _settle(self, wishes: list[_Wish]) -> None:
+        for wish in wishes:
+            if not wish.done.done():
+                wish.done.set_result(None)
+        if self._pending or self._wishes:
+            self._append()
+        else:
+            self._is_appending = False
+            self._over()
+
+    def _refused(self, error: BaseException | None, events: list[Event], wishes: list[_Wish]) -> None:
+        self._is_appending = False
+        if isinstance(error, QuarterdeckError):
+            self._go_back(error, events, wishes)
+        elif error is not None:
+            self._go_back(LogUnavailable(f"{type(error).__name__}: {error}", "This is a defect."), events, wishes)
 
     def _unit(self, events: tuple[Event, ...], view: View) -> Append:
         row = row_of(view)

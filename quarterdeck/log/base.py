@@ -14,7 +14,7 @@ drop them: an index is then missing, never given twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
@@ -123,11 +123,19 @@ class NewerLog(QuarterdeckError):
         )
 
 
+#: Called on the loop with what an append gave, or with the error that it met.
+Told: TypeAlias = Callable[[Receipt | None, BaseException | None], None]
+
+
 class Log(Protocol):
     """What an adapter offers. All of it is safe to call from one event loop; nothing blocks the loop."""
 
     async def append(self, append: Append) -> Receipt:
         """Durable when it returns. Appends of one loop pass may share one commit."""
+        ...
+
+    def submit(self, append: Append, told: Told) -> None:
+        """The same for whoever need not wait: `told` is called, later and once, when it is durable or was refused."""
         ...
 
     async def read(

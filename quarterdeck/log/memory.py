@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, SessionDeleted
 from quarterdeck.log.base import (
     NEW,
@@ -21,6 +23,7 @@ from quarterdeck.log.base import (
     Row,
     StaleFence,
     Stored,
+    Told,
 )
 from quarterdeck.log.deltas import growing, is_delta, restated
 
@@ -43,6 +46,17 @@ class MemoryLog:
         self._count = 0
         self._closed = False
         self._keep_deltas = keep_deltas
+
+    def submit(self, append: Append, told: Told) -> None:
+        asyncio.get_running_loop().create_task(self._submitted(append, told))
+
+    async def _submitted(self, append: Append, told: Told) -> None:
+        try:
+            receipt = await self.append(append)
+        except QuarterdeckError as error:
+            told(None, error)
+        else:
+            told(receipt, None)
 
     async def append(self, append: Append) -> Receipt:
         self._refuse_if_closed()

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
-from quarterdeck.log.base import PAGE, START, Append, Cursor, Fence, LogUnavailable, Receipt, Row, Stored
+from quarterdeck.log.base import PAGE, START, Append, Cursor, Fence, LogUnavailable, Receipt, Row, Stored, Told
 from quarterdeck.log.sqlite.reader import Reader
 from quarterdeck.log.sqlite.worker import Worker, told
 from quarterdeck.log.sqlite.writer import Outcome, Writer, cursor_text
@@ -24,7 +24,7 @@ class _Gathering:
 
     def __init__(self) -> None:
         self.appends: list[Append] = []
-        self.waiting: list[asyncio.Future[Receipt]] = []
+        self.waiting: list[Told] = []
 
 
 class SqliteLog:
@@ -58,19 +58,23 @@ class SqliteLog:
         return log
 
     async def append(self, append: Append) -> Receipt:
+        # a future for each: a caller that gives up cancels its own, and not the commit of the others
+        waiting: asyncio.Future[Receipt] = self._loop.create_future()
+        self.submit(append, lambda receipt, error: told(waiting, receipt, error))
+        return await waiting
+
+    def submit(self, append: Append, told: Told) -> None:
         if self._closed:
-            raise _closed()
+            self._loop.call_soon(told, None, _closed())
+            return
         gathering = self._gathering
         if gathering is None:
             gathering = self._gathering = _Gathering()
             if not self._busy:
                 # not at once: what else this pass of the loop appends joins the same commit
                 self._loop.call_soon(self._flush)
-        # a future for each: a caller that gives up cancels its own, and not the commit of the others
-        waiting: asyncio.Future[Receipt] = self._loop.create_future()
         gathering.appends.append(append)
-        gathering.waiting.append(waiting)
-        return await waiting
+        gathering.waiting.append(told)
 
     def _flush(self) -> None:
         gathering, self._gathering = self._gathering, None
@@ -85,16 +89,17 @@ class SqliteLog:
 
     def _committed(self, gathering: _Gathering, outcomes: list[Outcome] | None, error: BaseException | None) -> None:
         self._busy = False
-        if outcomes is None:
-            for waiting in gathering.waiting:
-                told(waiting, None, error)
-        else:
-            for waiting, outcome in zip(gathering.waiting, outcomes, strict=True):
-                if isinstance(outcome, QuarterdeckError):
-                    told(waiting, None, outcome)
-                else:
-                    told(waiting, outcome, None)
+        # the next group is on its way before anybody hears of this one
         self._flush()
+        if outcomes is None:
+            for tell in gathering.waiting:
+                tell(None, error)
+            return
+        for tell, outcome in zip(gathering.waiting, outcomes, strict=True):
+            if isinstance(outcome, QuarterdeckError):
+                tell(None, outcome)
+            else:
+                tell(outcome, None)
 
     async def read(
         self, session_id: str, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None
