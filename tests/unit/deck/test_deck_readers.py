@@ -165,7 +165,7 @@ class TestATailThatBeginsInTheMiddle:
     async def test_several_that_begin_at_once_while_events_come(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, tail=4) as deck:
             session = await deck.create("test", "flood 1500; say end", cwd=str(tmp_path))
-            await busy(session)
+            await until(session, lambda view: view.state.process.value == "up")
             readers = []
             for _ in range(30):
                 readers.append(asyncio.create_task(_read(session.subscribe())))
