@@ -26,7 +26,7 @@ from quarterdeck.kernel.view import View
 P = ParamSpec("P")
 
 #: A hanging test is ended by a thread: the loop's own time may be moved.
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 #: As in the product, but nobody in a test waits five seconds for an agent that will not go.
 SETTINGS = Settings(stop_grace=0.3)
 

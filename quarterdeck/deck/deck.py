@@ -7,6 +7,7 @@ is then ready; closing it suspends all sessions and ends their agents.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -342,6 +343,13 @@ class Deck:
     def session_ids(self) -> list[str]:
         """All of them, newest first."""
         return self._catalogue.ids()
+
+    async def shows(self, event: Event) -> None:
+        """A reader of the log can be a moment ahead of the view; returns when the view has this event, too."""
+        live = self._supervisor.sessions.get(event.session_id)
+        if live is not None and live.record.durable.index < event.index:
+            with contextlib.suppress(QuarterdeckError):  # this one is durable, whatever becomes of those behind it
+                await live.record.settled()
 
     async def _session(self, session_id: str) -> Session:
         """From the log, unless it is in use already."""

@@ -87,7 +87,7 @@ class SessionHandle:
         events = self.subscribe(self.view.index)
         try:
             while not holds(self.view):
-                await anext(events)
+                await self._deck.shows(await anext(events))
         finally:
             await events.aclose()
         return self.view

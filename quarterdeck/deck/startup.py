@@ -152,7 +152,7 @@ class Startup:
         self._is_wanted = False
         session.note(ev.ProcessError(message=reason), *failed(session.state.queue, reason))
         if launch is not None:
-            await launch.stop(session.house.settings.stop_grace)
+            await self.stop()  # whoever begins a turn now waits for its end
             self._let_go(launch)
 
     # --- down

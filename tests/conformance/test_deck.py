@@ -14,7 +14,7 @@ from quarterdeck.errors import NotAllowed
 from quarterdeck.kernel.roster import Filter
 from tests import agents
 from tests.conformance.marks import case
-from tests.decks import all_events, at_home, busy, gate_of, is_alive, on_loop, pid_of, texts_of, until
+from tests.decks import all_events, at_home, busy, eventually, gate_of, is_alive, on_loop, pid_of, texts_of, until
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +157,7 @@ class TestCancel:
             assert len(pids) == 3
             assert all(is_alive(pid) for pid in pids)
             await session.cancel()
-            assert not any(is_alive(pid) for pid in pids)
+            await eventually(lambda: not any(is_alive(pid) for pid in pids))  # killed, and gone a moment later
             view = session.view
             assert view.state.gates.open == ()
             assert not view.timeline.streaming

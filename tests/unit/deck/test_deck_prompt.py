@@ -62,7 +62,7 @@ async def test_a_session_that_starts_takes_more_texts_in_order(tmp_path: Path) -
 @on_loop
 async def test_busy_and_steerable_it_steers(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
-        session = await deck.create("test", "sleep 0.3; say done", cwd=str(tmp_path))
+        session = await deck.create("test", "sleep 1; say done", cwd=str(tmp_path))
         await busy(session)
         receipt = await session.prompt("be quick")
         assert receipt.disposition == "steered"
@@ -92,7 +92,7 @@ async def test_busy_with_a_full_steering_queue_it_waits(tmp_path: Path) -> None:
 @on_loop
 async def test_busy_and_not_steerable_it_waits_for_the_end_of_the_turn(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
-        session = await deck.create("plain", "sleep 0.2; say one", cwd=str(tmp_path))
+        session = await deck.create("plain", "sleep 1; say one", cwd=str(tmp_path))
         await busy(session)
         receipt = await session.prompt("say two")
         assert receipt.disposition == "queued"

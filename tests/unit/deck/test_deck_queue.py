@@ -45,7 +45,7 @@ class TestSteer:
     @on_loop
     async def test_in_a_turn_it_is_read_at_the_next_step(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
-            session = await deck.create("test", "sleep 0.3; say done", cwd=str(tmp_path))
+            session = await deck.create("test", "sleep 1; say done", cwd=str(tmp_path))
             await busy(session)
             answer = await session.steer("left")
             assert answer.status == "queued"
@@ -56,7 +56,7 @@ class TestSteer:
     @on_loop
     async def test_an_agent_that_cannot_is_told_first_after_the_turn(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
-            session = await deck.create("plain", "sleep 0.3; say one", cwd=str(tmp_path))
+            session = await deck.create("plain", "sleep 1; say one", cwd=str(tmp_path))
             await busy(session)
             await session.steer("say two")
             await session.prompt("say three")
@@ -83,7 +83,7 @@ class TestTheWayOfAText:
     @on_loop
     async def test_queued_sending_taken_one_at_a_time_in_order(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
-            session = await deck.create("plain", "sleep 0.2; say one", cwd=str(tmp_path))
+            session = await deck.create("plain", "sleep 1; say one", cwd=str(tmp_path))
             await busy(session)
             names = [(await session.prompt(f"say {word}")).message_id for word in ("two", "three", "four")]
             assert [(item.id, item.receipt) for item in session.queue] == [(name, "queued") for name in names]
@@ -128,7 +128,7 @@ class TestEdit:
     @on_loop
     async def test_a_waiting_text_is_read_as_edited(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
-            session = await deck.create("plain", "sleep 0.2; say one", cwd=str(tmp_path))
+            session = await deck.create("plain", "sleep 1; say one", cwd=str(tmp_path))
             await busy(session)
             name = (await session.prompt("say tow")).message_id
             await session.edit_queued(name, "say two")
@@ -179,7 +179,7 @@ class TestDrop:
     @on_loop
     async def test_one_or_all(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
-            session = await deck.create("plain", "sleep 0.3; say one", cwd=str(tmp_path))
+            session = await deck.create("plain", "sleep 1; say one", cwd=str(tmp_path))
             await busy(session)
             names = [(await session.prompt(f"say {word}")).message_id for word in ("two", "three", "four")]
             assert (await session.drop_queued(names[1])).dropped == ("say three",)

@@ -11,7 +11,7 @@ import pytest
 from quarterdeck import SessionHandle
 from quarterdeck import events as ev
 from quarterdeck.events import Event
-from quarterdeck.log.base import NoSuchSession
+from quarterdeck.log.base import Append, NoSuchSession
 from quarterdeck.log.tail import Feed
 from tests import agents
 from tests.conformance.marks import case
@@ -165,7 +165,7 @@ class TestATailThatBeginsInTheMiddle:
     async def test_several_that_begin_at_once_while_events_come(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, tail=4) as deck:
             session = await deck.create("test", "flood 1500; say end", cwd=str(tmp_path))
-            await busy(session)
+            await until(session, lambda view: view.state.process.value == "up")
             readers = []
             for _ in range(30):
                 readers.append(asyncio.create_task(_read(session.subscribe())))
@@ -255,6 +255,30 @@ class TestATailThatBeginsInTheMiddle:
             )
             assert _indexes(first) == _indexes(second)
             assert first[0].index == 1
+
+
+@on_loop
+async def test_who_waits_for_a_state_is_not_ahead_of_it(tmp_path: Path) -> None:
+    """The log has the event before the deck knows that it has: the event was seen, and the view not asked again."""
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", cwd=str(tmp_path))
+        append, is_kept, go = deck._log.append, asyncio.Event(), asyncio.Event()
+
+        async def slowly(unit: Append) -> object:
+            receipt = await append(unit)
+            is_kept.set()
+            await go.wait()
+            return receipt
+
+        deck._log.append = slowly  # type: ignore[method-assign]
+        renaming = asyncio.create_task(session.rename("x"))
+        await is_kept.wait()
+        waiting = asyncio.create_task(session.until(lambda view: view.state.profile.name == "x"))
+        while not deck.feed._sessions:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        go.set()
+        await asyncio.gather(renaming, asyncio.wait_for(waiting, 10))
 
 
 class TestAllSessions:
