@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
+import uvloop
+
 from bench import raw_store
 from bench.figure import Figure
 from bench.measure import SMOKE, Effort, Work, ratio
@@ -74,7 +76,7 @@ class Flood:
     """Sessions that all write at once, each through its record, with a feed that is read."""
 
     def __init__(self, path: Path, sessions: int) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = uvloop.new_event_loop()
         self.commits = 0
         self.events = 0
         self.loop.run_until_complete(self._open(path, sessions))
