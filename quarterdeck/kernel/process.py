@@ -7,6 +7,8 @@ error counts as gone; if it lives after all, the next sign of life brings it bac
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from msgspec import Struct
 
 from quarterdeck.kernel.machine import ANY, Machine, Row
@@ -40,6 +42,7 @@ class Exit(Struct, frozen=True, gc=False):
     signal: str | None
 
 
+@lru_cache(64)  # said of the state and in the conversation, and few words are ever said
 def last_words(code: int | None, signal: str | None) -> str:
     """How a process that failed is told."""
     return (
