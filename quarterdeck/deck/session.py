@@ -33,6 +33,7 @@ from quarterdeck.deck.record import Record
 from quarterdeck.deck.settings import Settings
 from quarterdeck.deck.slots import Slots
 from quarterdeck.deck.startup import Startup
+from quarterdeck.deck.tally import Tally
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin
 from quarterdeck.harness.base import Translator
@@ -68,6 +69,7 @@ class House(Struct):
     trace: Callable[[str], Callable[..., None] | None]
     #: native session id → the session that has a process for it
     owners: dict[str, str]
+    tally: Tally
 
 
 class Session:
@@ -77,7 +79,15 @@ class Session:
         self.house = house
         self.id = session_id
         self.record = Record(
-            house.log, self._published, session_id, view, fence, house.clock.wall, self._on_trouble, house.listed
+            house.log,
+            self._published,
+            session_id,
+            view,
+            fence,
+            house.clock.wall,
+            self._on_trouble,
+            house.listed,
+            house.tally,
         )
         self.receipts = Receipts(house.log, session_id, is_new=not view.index)
         self.launch: Launch | None = None
@@ -124,11 +134,19 @@ class Session:
     ) -> A:
         """The answer of a command that has a key of its caller, or none."""
         self.users += 1
+        outcome = "failed"
         try:
-            if not client_id:
-                return await work("")
-            return await self.receipts.once(client_id, name, body, kind, work)
+            answer = await (self.receipts.once(client_id, name, body, kind, work) if client_id else work(""))
+            outcome = "done"
+            return answer
+        except QuarterdeckError as error:
+            outcome = error.code
+            raise
+        except asyncio.CancelledError:
+            outcome = "left"
+            raise
         finally:
+            self.house.tally.commands[name, outcome] += 1
             self.users -= 1
             self.house.slots.nudge()
             self.house.at_rest()

@@ -17,10 +17,11 @@ from msgspec import Struct
 
 from quarterdeck.deck.deck import Deck
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.server import socket, sse
+from quarterdeck.server import access, metrics, notices, socket, sse
 from quarterdeck.server.failures import Failures
 from quarterdeck.server.frames import with_restating
 from quarterdeck.server.guard import Guard
+from quarterdeck.server.health import Health
 from quarterdeck.server.ingest import Ingest
 from quarterdeck.server.openapi import openapi
 from quarterdeck.server.route import Call, Route, read_body, read_query
@@ -78,7 +79,11 @@ class Server:
         self._by_command = {one.path.removeprefix("/sessions/{id}/"): one for one in self.routes if _is_command(one)}
         self._failures = Failures(time.monotonic)
         self._openapi = _encode(openapi(self.routes))
-        self.app = web.Application(middlewares=[self._doors], client_max_size=BODY_LIMIT)
+        self.access = access.Access(_VISITOR)
+        self.metrics = metrics.Metrics(deck, self.access, self.streams, self.shared)
+        self.health = Health(deck.check, time.monotonic)
+        deck.watchers.append(notices.tell)
+        self.app = web.Application(middlewares=[self.access.middleware, self._doors], client_max_size=BODY_LIMIT)
         self._register()
 
     def _register(self) -> None:
@@ -87,6 +92,7 @@ class Server:
         add = self.app.router.add_get
         add("/", _front)
         add("/healthz", self._health)
+        add("/metrics", self._metrics)
         add("/login", self._login)
         add("/openapi.json", self._schema)
         add("/events", self._all_events)
@@ -106,7 +112,7 @@ class Server:
         except web.HTTPException as error:
             response = _refusal(_as_ours(error, request))
         except Exception:
-            log.exception("a request failed: %s %s", request.method, request.path)
+            log.exception("a request failed", extra=access.tags(request))
             response = _refusal(_Internal())
         if not response.prepared:
             response.headers.update(_HEADERS)
@@ -214,8 +220,11 @@ class Server:
 
     async def _health(self, _: web.Request) -> web.StreamResponse:
         """Whether the log can be read and written: a server that cannot is not healthy, whatever it answers."""
-        await self.deck.check()
+        await self.health.check()
         return _json({"status": "ok"})
+
+    async def _metrics(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(body=(await self.metrics.text()).encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _schema(self, _: web.Request) -> web.StreamResponse:
         return web.Response(body=self._openapi, content_type="application/json")

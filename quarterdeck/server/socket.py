@@ -77,6 +77,9 @@ class Shared:
     def __init__(self) -> None:
         self.events = frames.Joined(frames.event_frame)
         self._changes: dict[tuple[int, int, str, int], tuple[View, View, bytes]] = {}
+        self.links = 0
+        #: Events handed to connections, as changes of a view too.
+        self.delivered = 0
 
     def changes(self, op: Literal["view", "summary", "patch"], session: str, old: View, new: View, limit: int) -> bytes:
         """The frame that takes a mirror from one view to the other; b'' when nothing changed that it shows."""
@@ -145,6 +148,7 @@ class _OfSession:
 
     def _send(self, events: Sequence[Event]) -> None:
         shared, line = self._link.shared, self._link.line
+        shared.delivered += len(events)
         data = b"" if self._types == frozenset() else shared.events.bytes_of(events, self._types)
         new, old = self._session.record.durable, self._sent
         if new is not old:
@@ -187,6 +191,7 @@ class _OfAll:
 
     def _send(self, events: Sequence[Event]) -> None:
         shared, deck = self._link.shared, self._link.deck
+        shared.delivered += len(events)
         parts = [shared.events.bytes_of(events, self._types)] if self._types else []
         for name in dict.fromkeys(event.session_id for event in events):
             if not deck.has(name):
@@ -308,10 +313,12 @@ async def serve(
     socket = web.WebSocketResponse(heartbeat=HEARTBEAT_S, compress=False, max_msg_size=_MOST_BYTES)
     await socket.prepare(request)
     link = Link(deck, shared, TransportLine(request), visitor, obey)
+    shared.links += 1
     try:
         async for message in socket:
             if message.type is WSMsgType.TEXT:
                 await link.hear(message.data)
     finally:
+        shared.links -= 1
         link.close()
     return socket

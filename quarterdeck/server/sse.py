@@ -16,7 +16,7 @@ from quarterdeck.deck.deck import Deck
 from quarterdeck.events import Event
 from quarterdeck.kernel.timeline import window
 from quarterdeck.log.base import PAGE
-from quarterdeck.server import frames
+from quarterdeck.server import access, frames
 from quarterdeck.server.lines import TransportLine
 from quarterdeck.server.reader import Reader
 from quarterdeck.server.shapes import session_view
@@ -34,6 +34,8 @@ class Streams:
         self._of_all = frames.Joined(frames.cursor_block, frames.chunk)
         self._open: dict[TransportLine, Reader[Any]] = {}
         self._beat: asyncio.TimerHandle | None = None
+        #: Events handed to connections, those too that a connection filters out.
+        self.delivered = 0
 
     @property
     def count(self) -> int:
@@ -50,6 +52,7 @@ class Streams:
             since = await self._snapshot(line, session_id, since)
 
         def send(events: Sequence[Event]) -> None:
+            self.delivered += len(events)
             line.write(self._of_session.bytes_of(events, types))
 
         reader = Reader(tail, since, line, lambda at: deck.house.log.read(session_id, at, PAGE), send)
@@ -61,6 +64,7 @@ class Streams:
         response, line = await self._opened(request)
 
         def send(events: Sequence[Event]) -> None:
+            self.delivered += len(events)
             line.write(self._of_all.bytes_of(events, types))
 
         reader = Reader(deck.feed.all, since, line, lambda at: deck.house.log.read_all(at, PAGE), send)
@@ -70,6 +74,7 @@ class Streams:
         response = web.StreamResponse(headers=_HEADERS)
         response.force_close()
         await response.prepare(request)
+        request[access.STARTED] = response.status
         await response.write(b": \n\n")  # with the headers, which wait for the first words
         return response, TransportLine(request)
 
