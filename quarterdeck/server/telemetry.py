@@ -70,6 +70,7 @@ class Telemetry:
         self._due = asyncio.Event()
         self._room = asyncio.Event()
         self._is_away = False
+        self._is_leaving = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
@@ -78,12 +79,14 @@ class Telemetry:
 
     async def close(self) -> None:
         """What is whole is sent if that is quick; else it is in the log, and sent the next time."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if not self._is_away:
-            with contextlib.suppress(TimeoutError, OSError):
-                await asyncio.wait_for(self._send_once(), _GOODBYE_S)
+        reading, sending = self._tasks
+        reading.cancel()
+        self._is_leaving = True
+        self._due.set()
+        # not cancelled at once: a batch that is on its way would arrive and be sent again
+        await asyncio.wait({sending}, timeout=_GOODBYE_S)
+        sending.cancel()
+        await asyncio.gather(reading, sending, return_exceptions=True)
 
     # --- reading
 
@@ -111,37 +114,36 @@ class Telemetry:
     # --- sending
 
     async def _send(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), EVERY_S)
-            self._due.clear()
-            await self._send_once()
+        while not self._is_leaving:
+            await self._pause(EVERY_S)
+            # the file is a picture of the very moment at which the batch was taken
+            batch, self._whole = self._whole, []
+            picture = msgspec.json.encode(Kept(self._cursor, self._spans.open, self._spans.prompts))
+            if batch and await self._arrives(batch):
+                await asyncio.to_thread(_write, self._file, picture)
+            self._room.set()
 
-    async def _send_once(self) -> None:
-        """One batch, until it has arrived. The file is a picture of the very moment at which the batch was taken."""
-        batch, self._whole = self._whole, []
-        if not batch:
-            return
-        picture = msgspec.json.encode(Kept(self._cursor, self._spans.open, self._spans.prompts))
-        try:
-            await self._delivered(batch)
-        except BaseException:
-            self._whole = batch + self._whole
-            raise
-        await asyncio.to_thread(_write, self._file, picture)
-        self._room.set()
+    async def _pause(self, seconds: float) -> None:
+        """Shorter if a batch is full, or if the server leaves."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._due.wait(), seconds)
+        self._due.clear()
 
-    async def _delivered(self, batch: list[Span]) -> None:
+    async def _arrives(self, batch: list[Span]) -> bool:
+        """Tries until it does. Not when the server leaves: then the next one reads it from the log again."""
         pause = RETRY_S[0]
         while not await asyncio.to_thread(self._export, batch):
+            if self._is_leaving:
+                return False
             if not self._is_away:
                 self._is_away = True
                 log.warning("telemetry does not arrive; it is kept and tried again", extra={"spans": len(batch)})
-            await asyncio.sleep(pause)
+            await self._pause(pause)
             pause = min(2 * pause, RETRY_S[1])
         if self._is_away:
             self._is_away = False
             log.info("telemetry arrives again", extra={"spans": len(batch)})
+        return True
 
 
 async def begin(deck: Deck, endpoint: str, contents: bool = False) -> Telemetry:
