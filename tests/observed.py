@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -49,6 +50,8 @@ class Observed(NamedTuple):
 
     def lines(self) -> list[dict[str, Any]]:
         """What the log file holds."""
+        for handler in logging.getLogger().handlers:
+            handler.flush()
         return lines_of(self.deck.home)
 
 

@@ -7,14 +7,13 @@ the first line of the text that stands in their source is taken, without what th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import re
 import sys
 import traceback
-from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,8 @@ from quarterdeck.errors import QuarterdeckError
 FILE = "server.log"
 ROTATE_AT = 10 * 1024 * 1024
 KEPT = 5
+GATHER_S = 0.2
+_MOST_GATHERED = 1000
 OURS = "quarterdeck"
 
 #: What a record has by itself; the rest came with `extra`.
@@ -77,13 +78,6 @@ def _failure(error: BaseException) -> dict[str, Any]:
     return {"error": kinds, "where": where}
 
 
-class AsJson(logging.Formatter):
-    """One object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return _encode(told(record)).decode()
-
-
 class AsText(logging.Formatter):
     """For a person who watches."""
 
@@ -99,25 +93,86 @@ class AsText(logging.Formatter):
         return f"{self.formatTime(record, '%H:%M:%S')} {level}{line['message']}{more}{where}"
 
 
-class LogFile(RotatingFileHandler):
-    """The user's own file. A disk that takes no more lines costs lines (`lost`), and nothing else."""
+class LogFile(logging.Handler):
+    """The user's own file, a new one when it is full. A disk that takes no more lines costs lines (`lost`), nothing else.
+
+    Lines are gathered for a moment and written together, warnings and worse at once: a call of the system for each line
+    can cost as much as the request that it tells of.
+    """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.lost = 0
-        super().__init__(path, maxBytes=ROTATE_AT, backupCount=KEPT, encoding="utf-8", delay=True)
-        self.setFormatter(AsJson())
+        self._path = path
+        self._descriptor = -1
+        self._size = 0
+        self._gathered: list[bytes] = []
+        self._is_due = False
+        #: A line was written in part: the next one begins on a line of its own.
+        self._is_torn = False
 
-    def _open(self) -> TextIOWrapper:
-        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        return open(descriptor, "a", encoding="utf-8")
+    def emit(self, record: logging.LogRecord) -> None:
+        self._gathered.append(_encode(told(record)) + b"\n")
+        loop = _running_loop()
+        if loop is None or record.levelno >= logging.WARNING or len(self._gathered) >= _MOST_GATHERED:
+            self.flush()
+        elif not self._is_due:
+            self._is_due = True
+            loop.call_later(GATHER_S, self.flush)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        self.lost += 1
-        # what is left in the buffer would be tried again with the next line, and half of it is written already
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            with contextlib.suppress(OSError, ValueError):
-                stream.close()
+    def flush(self) -> None:
+        """What was gathered is in the file, or lost."""
+        with self.lock or contextlib.nullcontext():
+            self._is_due = False
+            lines, self._gathered = self._gathered, []
+            while lines:
+                room = max(1, (ROTATE_AT - self._size) // max(map(len, lines)))
+                self._write(lines[:room])
+                lines = lines[room:]
+
+    def _write(self, lines: list[bytes]) -> None:
+        data = b"".join(lines)
+        try:
+            if self._descriptor < 0 or self._size + len(data) > ROTATE_AT:
+                self._open_next(len(data))
+            data = b"\n" + data if self._is_torn else data
+            written = os.write(self._descriptor, data)
+        except OSError:
+            self.lost += len(lines)
+            return
+        self._size += written
+        self._is_torn = written < len(data)
+        self.lost += data.count(b"\n", written)
+
+    def _open_next(self, wanted: int) -> None:
+        self._let_go()
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if size + wanted > ROTATE_AT and size:
+            for number in range(KEPT - 1, 0, -1):
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")
+            os.replace(self._path, f"{self._path}.1")
+            size = 0
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor, self._size = os.open(self._path, flags, 0o600), size
+
+    def _let_go(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def close(self) -> None:
+        self.flush()
+        self._let_go()
+        super().close()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """None before there is one, after it, and on other threads."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class Logbook:
