@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from quarterdeck.server import logbook
 from quarterdeck.server.tokens import Visitor
 
 log = logging.getLogger("quarterdeck.access")
@@ -29,6 +30,7 @@ REQUEST_ID = web.RequestKey("request_id", str)
 LEFT = 499
 OTHER = "other"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_NAMES = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warning"}
 #: Asked again and again by programs, and told in the log of events anyhow.
 _QUIET = ("/healthz", "/metrics", "/ingest/")
 
@@ -64,9 +66,7 @@ class Access:
         self.requests[method, route, status] += 1
         level = _level(route, status)
         if log.isEnabledFor(level):
-            line = self._line(request, method, route, status, seconds)
-            # by hand: `log.log` would look for the line of code that calls it, at twice the price of all the rest
-            log.handle(log.makeRecord(log.name, level, __file__, 0, "request", (), None, extra=line))
+            _tell(level, self._line(request, method, route, status, seconds))
 
     def _line(self, request: web.Request, method: str, route: str, status: int, seconds: float) -> dict[str, Any]:
         visitor = request.get(self._visitor)
@@ -79,7 +79,19 @@ class Access:
             "request": request[REQUEST_ID],
         }
         session = request.match_info.get("id")
-        return line if session is None else line | {"session": session}
+        # what nobody knows is no id; it may be anything that somebody pasted into an address
+        is_known = session is not None and visitor is not None and status != 404
+        return line | {"session": session} if is_known else line
+
+
+def _tell(level: int, line: dict[str, Any]) -> None:
+    """A record of `logging` costs a third of a small request, so it is made only for those who would not get it else."""
+    file = logbook.quick_file()
+    if file is None:
+        log.log(level, "request", extra=line)
+        return
+    head = {"at": int(time.time() * 1000), "level": _NAMES[level], "logger": log.name, "message": "request"}
+    file.add(head | line, level)
 
 
 def route_of(request: web.Request) -> str:

@@ -112,9 +112,13 @@ class LogFile(logging.Handler):
         self._is_torn = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._gathered.append(_encode(told(record)) + b"\n")
+        self.add(told(record), record.levelno)
+
+    def add(self, line: dict[str, Any], level: int) -> None:
+        """A line that is plain already, as `told` makes it."""
+        self._gathered.append(_encode(line) + b"\n")
         loop = _running_loop()
-        if loop is None or record.levelno >= logging.WARNING or len(self._gathered) >= _MOST_GATHERED:
+        if loop is None or level >= logging.WARNING or len(self._gathered) >= _MOST_GATHERED:
             self.flush()
         elif not self._is_due:
             self._is_due = True
@@ -190,6 +194,12 @@ class Logbook:
 
 
 _current: list[Logbook] = []
+
+
+def quick_file() -> LogFile | None:
+    """The file, if it is the only place where lines go: whoever writes many may then go around `logging`."""
+    handlers = logging.getLogger().handlers
+    return _current[0].file if _current and handlers == [_current[0].file] else None
 
 
 def configure(home: Path, to_terminal: bool, level: int | str = logging.INFO) -> Logbook:
