@@ -115,6 +115,23 @@ async def test_a_fault_of_ours_is_told_by_its_place_and_not_by_its_words(
     assert SECRET not in json.dumps(lines)
 
 
+@on_loop
+async def test_a_request_is_told_alike_whoever_else_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file is the only reader, as in the product, its lines go around `logging`."""
+    async with observed(tmp_path) as here:
+        root = logging.getLogger()
+        await here.get("/attention")
+        monkeypatch.setattr(root, "handlers", [one for one in root.handlers if isinstance(one, logbook.LogFile)])
+        assert logbook.quick_file() is root.handlers[0]
+        await here.get("/attention")
+        usual, quick = [line for line in here.lines() if line["logger"] == "quarterdeck.access"]
+    assert list(usual) == list(quick)
+    changing = {"at", "ms", "request"}
+    assert {n: v for n, v in usual.items() if n not in changing} == {
+        n: v for n, v in quick.items() if n not in changing
+    }
+
+
 class TestTheFile:
     def test_it_is_the_users_own_and_rotates_by_size(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(logbook, "ROTATE_AT", 2_000)

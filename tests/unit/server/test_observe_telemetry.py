@@ -158,6 +158,26 @@ async def test_restarts_neither_lose_nor_double_a_span(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_what_a_crash_sends_again_has_the_same_ids(tmp_path: Path) -> None:
+    """Killed after a batch arrived and before that was written down."""
+    async with collector() as there:
+        async with at_home(tmp_path) as deck:
+            exporting = await begin(deck, there.url)
+            before = (deck.home / FILE).read_bytes()
+            await turn_of(deck, tmp_path, "tool a; say x")
+            await eventually(lambda: "invoke_agent test" in there.names)
+            await exporting.close()
+            (deck.home / FILE).write_bytes(before)
+        once = {(span.trace_id, span.span_id): span.SerializeToString() for span in there.spans}
+        async with at_home(tmp_path) as deck:
+            exporting = await begin(deck, there.url)
+            await eventually(lambda: there.names.count("invoke_agent test") == 2)
+            await exporting.close()
+    assert len(there.spans) == 2 * len(once)
+    assert {(span.trace_id, span.span_id): span.SerializeToString() for span in there.spans} == once
+
+
+@on_loop
 async def test_the_first_time_it_begins_now(tmp_path: Path) -> None:
     async with collector() as there, at_home(tmp_path) as deck:
         await turn_of(deck, tmp_path, "tool before")
