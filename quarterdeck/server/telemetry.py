@@ -222,6 +222,11 @@ def exporter(endpoint: str, instance: str) -> Export:
         )
 
     def export(spans: Sequence[Span]) -> bool:
-        return target.export([readable(span) for span in spans]) is SpanExportResult.SUCCESS
+        try:
+            return target.export([readable(span) for span in spans]) is SpanExportResult.SUCCESS
+        except Exception:
+            # whatever it is, it must not end the exporter in silence; the spans are in the log
+            log.exception("spans could not be made", extra={"spans": len(spans)})
+            return False
 
     return export
