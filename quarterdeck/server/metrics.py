@@ -30,7 +30,7 @@ from quarterdeck.server.socket import Shared
 from quarterdeck.server.sse import Streams
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: After so many sessions at rest the loop may do something else.
+#: After so many sessions the loop may do something else.
 _AT_ONCE = 250
 
 Labels: TypeAlias = Mapping[str, str]
@@ -74,9 +74,9 @@ class Sessions:
         """By (lifecycle, phase), and the gates that are open in all of them."""
         deck, seen = self._deck, self._seen
         found: Counter[tuple[str, str]] = Counter()
-        gates, looked = 0, 0
+        gates = 0
         live = {one.id: one.record.durable.state for one in deck.sessions_in_use() if one.record.durable.index}
-        for name in deck.session_ids():
+        for number, name in enumerate(deck.session_ids(), 1):
             state = live.get(name)
             if state is not None:
                 found[_kind(state)] += 1
@@ -85,12 +85,10 @@ class Sessions:
                 stored, known = deck.stored(name), seen.get(name)
                 if known is None or known.stored is not stored:
                     known = seen[name] = _looked_into(stored)
-                    looked += 1
                 found[known.lifecycle, known.phase] += 1
                 gates += known.gates
-                if looked % _AT_ONCE == _AT_ONCE - 1:
-                    looked += 1
-                    await asyncio.sleep(0)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
         for name in [name for name in seen if not deck.has(name)]:
             del seen[name]
         return found, gates
