@@ -140,7 +140,7 @@ class Metrics:
             "quarterdeck_starts_waiting", "gauge", "Sessions that wait for a place to start.", len(slots.waiting)
         )
         yield _one("quarterdeck_sessions_in_memory", "gauge", "Sessions that are in use.", len(live))
-        yield _one("quarterdeck_log_trouble", "gauge", "Sessions whose events the log refuses now.", troubled)
+        yield _one("quarterdeck_log_trouble", "gauge", "Sessions whose last append the log refused.", troubled)
         commands = [({"command": name, "outcome": how}, n) for (name, how), n in sorted(deck.tally.commands.items())]
         yield _family("quarterdeck_commands_total", "counter", "Commands by name and outcome.", commands)
 
