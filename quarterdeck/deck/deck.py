@@ -31,6 +31,7 @@ from quarterdeck.deck.record import packed, row_of, unpacked
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.settings import Settings, settings_from
 from quarterdeck.deck.supervisor import Supervisor
+from quarterdeck.deck.tally import Tally
 from quarterdeck.deck.trace import trace_file, trace_of
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, Image
@@ -83,6 +84,9 @@ class Deck:
         self.settings = settings
         self.clock = clock
         self.feed = feed
+        self.tally = Tally()
+        #: Called with all that was published; for whoever must see everything at once and needs no cursor.
+        self.watchers: list[Callable[[Sequence[Event]], None]] = []
         self._log = log
         self._lock: IO[str] | None = None
         self._environment = environment
@@ -103,7 +107,7 @@ class Deck:
             slots=self._supervisor.slots,
             rules=RuleStore(home / "rules.toml"),
             home_id=home_id(home),
-            publish=feed.publish,
+            publish=self._publish,
             harness_of=registry.harness,
             environment_of=self._environment_of,
             next_gate=self._next_gate,
@@ -112,6 +116,7 @@ class Deck:
             rules_changed=self._supervisor.judge_all,
             trace=self._trace,
             owners={},
+            tally=self.tally,
         )
         clock.on_jump = self._jumped
 
@@ -291,12 +296,13 @@ class Deck:
         return self.feed.follow_all(since, types)
 
     async def check(self) -> None:
-        """Raises unless the log can be used."""
+        """Raises unless the log can be read and written; it is tried, with a commit."""
         self._refuse_if_closed()
+        await self._log.probe()
         for session in self._supervisor.sessions.values():
-            if session.record.trouble is not None:
+            # a wish that was refused is over; facts that still wait are not
+            if session.record.trouble is not None and not session.record.is_settled:
                 raise session.record.trouble
-        await self._log.last_cursor()
 
     async def delete(self, session_id: str) -> None:
         """Removes a session and its log. Only one at rest can be removed."""
@@ -313,7 +319,7 @@ class Deck:
         self._catalogue.removed(session_id)
         self._recorded.discard(session_id)
         trace_file(self.home, session_id).unlink(missing_ok=True)
-        self.feed.publish(receipt.events)
+        self._publish(receipt.events)
 
     # --- for handles
 
@@ -327,6 +333,14 @@ class Deck:
     def view(self, session_id: str) -> View:
         """Its state as it is now."""
         return self._catalogue.view(session_id)
+
+    def sessions_in_use(self) -> Iterator[Session]:
+        """Those that are in memory: a process, a command or a reader needs them, or did a moment ago."""
+        return iter(self._supervisor.sessions.values())
+
+    def stored(self, session_id: str) -> Stored:
+        """What the log held of a session when it was last at rest; NoSuchSession."""
+        return self._catalogue.stored(session_id)
 
     def rows(self) -> Iterator[Row]:
         """The catalogue as it is."""
@@ -406,6 +420,11 @@ class Deck:
                 self._catalogue.rests(Stored(row_of(view), view.index, state, view.index, session.record.fence))
 
     # --- what a session asks of the deck
+
+    def _publish(self, events: Sequence[Event]) -> None:
+        self.feed.publish(events)
+        for watch in self.watchers:
+            watch(events)
 
     async def _environment_of(self, session_id: str) -> Mapping[str, str]:
         return self._environments.get(session_id, self._environment)

@@ -12,11 +12,14 @@ store refuses, the wish never was: the caller gets the error and the view shows 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
+from quarterdeck.deck.tally import Tally
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import AgentAbort, Body, Event, Origin
 from quarterdeck.kernel.gate import Gates
@@ -30,6 +33,8 @@ from quarterdeck.log.base import NEW, Append, Fence, Log, LogUnavailable, Receip
 SNAPSHOT_EVERY = 256
 #: How long a refused fact waits before it is tried again, at first and at most.
 RETRY_S = (0.25, 5.0)
+
+log = logging.getLogger("quarterdeck.log")
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(State).decode
@@ -101,12 +106,14 @@ class Record:
         clock: Callable[[], int] = lambda: 0,
         on_trouble: Callable[[QuarterdeckError | None], None] = lambda _: None,
         on_row: Callable[[Row], None] = lambda _: None,
+        tally: Tally | None = None,
     ) -> None:
         self._log = log
         self._publish = publish
         self._clock = clock
         self._on_trouble = on_trouble
         self._on_row = on_row
+        self._tally = tally or Tally()
         self._fence = fence
         self._pending: list[Event] = []
         self._wishes: list[_Wish] = []
@@ -187,11 +194,13 @@ class Record:
             self._settle(wishes)
             return
         view, unit = self.view, self._unit(tuple(events), self.view)
+        began = time.perf_counter()
 
         def told(receipt: Receipt | None, error: BaseException | None) -> None:
             if receipt is None:
                 self._refused(error, events, wishes)
             else:
+                self._tally.appended(len(events), time.perf_counter() - began)
                 self._taken(receipt, unit, view, wishes)
 
         self._log.submit(unit, told)
@@ -253,7 +262,10 @@ class Record:
             if not wish.done.done():
                 wish.done.set_exception(error)
                 wish.done.exception()  # looked at: a caller that left must not make it look lost
+        if self.trouble is None:
+            log.error("the log refuses", extra={"session": self.session_id, "code": error.code, "waiting": len(facts)})
         self.trouble = error
+        self._tally.refused += 1
         self._on_trouble(error)
         if not isinstance(error, StaleFence):
             self._retry = asyncio.get_running_loop().call_later(self._pause, self._try_again)
@@ -275,6 +287,7 @@ class Record:
         """Nothing is refused now."""
         if self.trouble is not None:
             self.trouble = None
+            log.info("the log works again", extra={"session": self.session_id})
             self._on_trouble(None)
 
 

@@ -34,6 +34,7 @@ from quarterdeck.deck.record import Record
 from quarterdeck.deck.settings import Settings
 from quarterdeck.deck.slots import Slots
 from quarterdeck.deck.startup import Startup
+from quarterdeck.deck.tally import Tally
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin
 from quarterdeck.harness.base import Translator
@@ -69,6 +70,7 @@ class House(Struct):
     trace: Callable[[str], Callable[..., None] | None]
     #: native session id → the session that has a process for it
     owners: dict[str, str]
+    tally: Tally
 
 
 class Session:
@@ -78,7 +80,15 @@ class Session:
         self.house = house
         self.id = session_id
         self.record = Record(
-            house.log, self._published, session_id, view, fence, house.clock.wall, self._on_trouble, house.listed
+            house.log,
+            self._published,
+            session_id,
+            view,
+            fence,
+            house.clock.wall,
+            self._on_trouble,
+            house.listed,
+            house.tally,
         )
         self.receipts = Receipts(house.log, session_id, is_new=not view.index)
         self.launch: Launch | None = None
@@ -137,9 +147,16 @@ class Session:
     async def _answered(
         self, name: str, body: Json, kind: type[A], client_id: str, work: Callable[[str], Awaitable[A]]
     ) -> A:
-        if not client_id:
-            return await work("")
-        return await self.receipts.once(client_id, name, body, kind, work)
+        outcome = "failed"
+        try:
+            answer = await (self.receipts.once(client_id, name, body, kind, work) if client_id else work(""))
+            outcome = "done"
+            return answer
+        except QuarterdeckError as error:
+            outcome = error.code
+            raise
+        finally:
+            self.house.tally.commands[name, outcome] += 1
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._commands.discard(task)

@@ -22,6 +22,11 @@ class Slots:
         return len(self._taken) >= self.limit
 
     @property
+    def taken(self) -> int:
+        """How many have a place."""
+        return len(self._taken)
+
+    @property
     def waiting(self) -> tuple[str, ...]:
         """Who waits, first come first."""
         return tuple(name for name, turn in self._line if not turn.done())

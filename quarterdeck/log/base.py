@@ -169,6 +169,10 @@ class Log(Protocol):
         """The cursor of the newest event."""
         ...
 
+    async def probe(self) -> None:
+        """Commits something harmless, as durable as an append, and reads it back. Raises what an append would."""
+        ...
+
     async def close(self) -> None:
         """What was acknowledged stays; nothing more can be appended."""
         ...

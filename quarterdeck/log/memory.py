@@ -130,6 +130,9 @@ class MemoryLog:
         self._refuse_if_closed()
         return f"{self._count:020d}" if self._count else START
 
+    async def probe(self) -> None:
+        self._refuse_if_closed()
+
     async def close(self) -> None:
         self._closed = True
 

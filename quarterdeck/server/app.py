@@ -16,10 +16,11 @@ from aiohttp import web
 
 from quarterdeck.deck.deck import Deck
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.server import socket, sse
+from quarterdeck.server import access, metrics, notices, socket, sse
 from quarterdeck.server.codes import Codes
 from quarterdeck.server.failures import Failures
 from quarterdeck.server.guard import Guard
+from quarterdeck.server.health import Health
 from quarterdeck.server.ingest import Ingest
 from quarterdeck.server.openapi import openapi
 from quarterdeck.server.route import Call, Route, read_body, read_query
@@ -77,7 +78,11 @@ class Server:
         self._failures = Failures(time.monotonic)
         self._codes = Codes(time.monotonic)
         self._openapi = _encode(openapi(self.routes))
-        self.app = web.Application(middlewares=[self._doors], client_max_size=BODY_LIMIT)
+        self.access = access.Access(_VISITOR)
+        self.metrics = metrics.Metrics(deck, self.access, self.streams, self.shared)
+        self.health = Health(deck.check, time.monotonic)
+        deck.watchers.append(notices.tell)
+        self.app = web.Application(middlewares=[self.access.middleware, self._doors], client_max_size=BODY_LIMIT)
         self._register()
 
     def _register(self) -> None:
@@ -86,6 +91,7 @@ class Server:
         add = self.app.router.add_get
         add("/", _front)
         add("/healthz", self._health)
+        add("/metrics", self._metrics)
         add("/login", self._login)
         self.app.router.add_post("/login/code", self._login_code)
         add("/openapi.json", self._schema)
@@ -111,7 +117,7 @@ class Server:
         except web.HTTPException as error:
             response = _refusal(_as_ours(error, request))
         except Exception:
-            log.exception("a request failed: %s %s", request.method, request.path)
+            log.exception("a request failed", extra=access.tags(request))
             response = _refusal(_Internal())
         if not response.prepared:
             response.headers.update(_HEADERS)
@@ -196,8 +202,11 @@ class Server:
 
     async def _health(self, _: web.Request) -> web.StreamResponse:
         """Whether the log can be read and written: a server that cannot is not healthy, whatever it answers."""
-        await self.deck.check()
+        await self.health.check()
         return _json({"status": "ok"})
+
+    async def _metrics(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(body=(await self.metrics.text()).encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _schema(self, _: web.Request) -> web.StreamResponse:
         return web.Response(body=self._openapi, content_type="application/json")

@@ -90,6 +90,13 @@ class Shared:
         #: are few because a view holds its whole conversation.
         self._changes: dict[tuple[int, int, str, int], tuple[View, View, bytes]] = {}
         self._rows: dict[str, View] = {}
+        #: Events handed to connections, as changes of a view too.
+        self.delivered = 0
+
+    @property
+    def links(self) -> int:
+        """How many connections there are."""
+        return len(self.sockets)
 
     async def on_shutdown(self, _: web.Application) -> None:
         await self.close(_CLOSING_S)
@@ -183,6 +190,7 @@ class _OfSession:
 
     def _send(self, events: Sequence[Event]) -> None:
         shared = self._link.shared
+        shared.delivered += len(events)
         data = b"" if self._types == _NONE else shared.events.bytes_of(events, self._types)
         new, old = self._session.record.durable, self._sent
         if new is not old:
@@ -245,6 +253,7 @@ class _OfAll:
         self._reader.begin()
 
     def _send(self, events: Sequence[Event]) -> None:
+        self._link.shared.delivered += len(events)
         parts = [self._link.shared.events.bytes_of(events, self._types)] if self._types else []
         parts += [self._changes(name) for name in dict.fromkeys([event.session_id for event in events])]
         data = b"".join(parts)

@@ -19,7 +19,7 @@ from quarterdeck.events import Event, SessionDeleted, encode_event
 from quarterdeck.kernel.patch import WINDOW
 from quarterdeck.kernel.summary import summary
 from quarterdeck.kernel.timeline import window
-from quarterdeck.server import frames
+from quarterdeck.server import access, frames
 from quarterdeck.server.lines import TransportLine
 from quarterdeck.server.reader import PAGE, Reader
 from quarterdeck.server.route import read_query
@@ -91,6 +91,8 @@ class Streams:
         self._open: dict[_Stream, None] = {}
         self._beat: asyncio.TimerHandle | None = None
         self._is_closing = False
+        #: Events handed to connections, those too that a connection filters out.
+        self.delivered = 0
 
     @property
     def count(self) -> int:
@@ -147,6 +149,7 @@ class Streams:
                 since = await self._snapshot(stream.line, session_id, since)
 
             def send(events: Sequence[Event]) -> None:
+                self.delivered += len(events)
                 stream.line.write(self._of_session.bytes_of(events, types))
                 if type(events[-1].body) is SessionDeleted:
                     stream.end("deleted")
@@ -190,6 +193,7 @@ class Streams:
             since = await self._snapshots(stream.line, since)
 
         def send(events: Sequence[Event]) -> None:
+            self.delivered += len(events)
             stream.line.write(self._of_all.bytes_of(events, types))
 
         reader = Reader(deck.feed.all, since, stream.line, lambda at: deck.house.log.read_all(at, PAGE), send)
@@ -215,6 +219,7 @@ class Streams:
         response = web.StreamResponse(headers=_HEADERS)
         response.force_close()
         await response.prepare(request)
+        request[access.STARTED] = response.status
         await response.write(_FIRST)  # with the headers, which wait for the first words
         return response, _Stream(TransportLine(request))
 

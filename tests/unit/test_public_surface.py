@@ -15,8 +15,10 @@ import quarterdeck
 # Adding a name here is a decision; removing one breaks somebody.
 PUBLIC = [
     "AlreadyDecided",
+    "AsyncClient",
     "Badge",
     "CannotDo",
+    "Client",
     "Decided",
     "Deck",
     "DeckClosed",

@@ -6,6 +6,13 @@ UPDATE meta SET value = value + 1 WHERE key = 'epoch' RETURNING value;
 -- Checked once in each transaction: has another process overtaken us?
 SELECT value FROM meta WHERE key = 'epoch';
 
+-- name: probe
+-- Another value each time: SQLite does not write a page whose bytes stay the same.
+INSERT INTO meta (key, value) VALUES ('probe', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value;
+
+-- name: probed
+SELECT value FROM meta WHERE key = 'probe';
+
 -- name: last_cursor
 -- The newest cursor, whether of an event or of a delta that is still kept.
 SELECT max(

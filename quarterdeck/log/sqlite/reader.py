@@ -33,6 +33,11 @@ class Reader:
         """The connection, for whoever reads more than events."""
         return self._store
 
+    def probed(self) -> int:
+        """What the last probe of the writer left."""
+        with refusals():
+            return self._store.one("probed")
+
     def read(self, session_id: str, since: int, limit: int, types: Collection[str] | None) -> list[Event]:
         """One session's events above `since`."""
         with refusals(), self._store.moment():

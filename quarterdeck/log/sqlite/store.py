@@ -124,6 +124,12 @@ class SqliteLog:
         newest = await self._on_writer(lambda: self._writer.last_cursor)
         return cursor_text(newest) if newest else START
 
+    async def probe(self) -> None:
+        written = await self._on_writer(self._writer.probe)
+        seen = await self._on_reader(self._reader.probed)
+        if seen < written:
+            raise LogUnavailable("what was written cannot be read back", "Run `qd db check`.")
+
     async def close(self) -> None:
         if self._closed:
             return

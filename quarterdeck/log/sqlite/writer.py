@@ -154,6 +154,13 @@ class Writer:
             elif len(kept) < len(pieces):
                 self._store.rows("update_delta", (packed(kept), cursor))
 
+    def probe(self) -> int:
+        """One small commit, as durable as any; what it left, for a reader to find."""
+        with refusals(), self._store.transaction():
+            if self._store.one("epoch") != self.epoch:
+                raise LogUnavailable("another process owns it now", "End this one: the other has the store.")
+            return self._store.one("probe")
+
     def close(self) -> None:
         """Folds the write-ahead log into the file and lets go of it."""
         self._store.close()
