@@ -19,6 +19,7 @@ from quarterdeck.events import Event, SessionDeleted, encode_event
 from quarterdeck.kernel.patch import WINDOW
 from quarterdeck.kernel.summary import summary
 from quarterdeck.kernel.timeline import window
+from quarterdeck.kernel.view import View
 from quarterdeck.server import frames
 from quarterdeck.server.lines import TransportLine
 from quarterdeck.server.reader import PAGE, Reader
@@ -138,9 +139,12 @@ class Streams:
         deck = self._deck
         tail = await deck.feed.hold(session_id)
         try:
+            # before the first word: what is refused later cannot be said any more
+            view = await deck.session(session_id).whole_view() if since > deck.view(session_id).index else None
             response, stream = await self._opened(request)
-            if since > deck.view(session_id).index:
-                since = await self._snapshot(stream.line, session_id, since)
+            if view is not None:
+                _say_gap(stream.line, session_id, since, view)
+                since = view.index
 
             def send(events: Sequence[Event]) -> None:
                 stream.line.write(self._of_session.bytes_of(events, types))
@@ -151,14 +155,6 @@ class Streams:
             return await self._run(response, stream, reader)
         finally:
             deck.feed.release(session_id, tail)
-
-    async def _snapshot(self, line: TransportLine, session_id: str, since: int) -> int:
-        """The reader knows more than we have: it was with another log. It is told, and starts over from what there is."""
-        view = await self._deck.session(session_id).whole_view()
-        gap = frames.block("gap", {"session": session_id, "from": since, "to": view.index})
-        shown = {"view": session_view(view), "timeline": window(view.timeline, WINDOW), "index": view.index}
-        line.write(frames.chunk(gap + frames.block("snapshot", {"session": session_id, **shown}, str(view.index))))
-        return view.index
 
     # --- all sessions
 
@@ -239,6 +235,13 @@ class Streams:
             stream.beat()
         if self._open:
             self._start_beating()
+
+
+def _say_gap(line: TransportLine, session_id: str, since: int, view: View) -> None:
+    """The reader knows more than we have: it was with another log. It is told, and starts over from what there is."""
+    gap = frames.block("gap", {"session": session_id, "from": since, "to": view.index})
+    shown = {"view": session_view(view), "timeline": window(view.timeline, WINDOW), "index": view.index}
+    line.write(frames.chunk(gap + frames.block("snapshot", {"session": session_id, **shown}, str(view.index))))
 
 
 def _types(text: str) -> frozenset[str] | None:
