@@ -150,6 +150,8 @@ class Server:
             answer = await route.handle(self._call(route, request, body))
             if route.status == 204:
                 return web.Response(status=204)
+            if isinstance(answer, web.StreamResponse):
+                return answer
             return _json(answer, route.status)
 
         return handle

@@ -54,6 +54,8 @@ class Route(Struct, frozen=True, kw_only=True):
     body: type[Struct] | None = None
     errors: tuple[int, ...] = ()
     example: Mapping[str, Any] | None = None
+    #: What the answer is where it is no JSON of the type `answer`; the handler then gives the whole response.
+    media: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

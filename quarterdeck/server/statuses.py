@@ -20,6 +20,7 @@ BY_CODE = {
     "no_such_text": 404,
     "no_such_rule": 404,
     "no_such_token": 404,
+    "no_such_trace": 404,
     "no_such_route": 404,
     "method_not_allowed": 405,
     "too_large": 413,
