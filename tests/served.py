@@ -16,7 +16,8 @@ async def main() -> None:
     port = Port(Path(sys.argv[1]))
     port.port = int(sys.argv[2])
     await port.start()
-    print(json.dumps({"port": port.port, "token": port.token}), flush=True)
+    sys.stdout.write(json.dumps({"port": port.port, "token": port.token}) + "\n")
+    sys.stdout.flush()
     await asyncio.get_running_loop().create_future()
 
 

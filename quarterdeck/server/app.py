@@ -21,7 +21,7 @@ from quarterdeck.server.failures import Failures
 from quarterdeck.server.guard import Guard
 from quarterdeck.server.ingest import Ingest
 from quarterdeck.server.openapi import openapi
-from quarterdeck.server.route import Call, Route, read_body, read_query
+from quarterdeck.server.route import KEY_LIMIT, Call, Route, read_body, read_query
 from quarterdeck.server.routes import all_routes
 from quarterdeck.server.statuses import (
     BadRequest,
@@ -158,7 +158,10 @@ class Server:
 
     def _call(self, route: Route, request: web.Request, body: Any) -> Call:
         query = read_query(route.query, request.query) if route.query is not None else None
-        key = getattr(body, "client_id", "") or request.headers.get("Idempotency-Key", "")
+        header = request.headers.get("Idempotency-Key", "")
+        if len(header) > KEY_LIMIT:
+            raise BadRequest(f"Idempotency-Key: longer than {KEY_LIMIT} characters", "Use a UUID.")
+        key = getattr(body, "client_id", "") or header
         return Call(self.deck, request[_VISITOR], request.match_info, query, body, key)
 
     async def obey(self, session_id: str, name: str, args: dict[str, Any], client_id: str) -> Any:

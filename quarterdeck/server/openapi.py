@@ -132,7 +132,8 @@ def _responses(route: Route, by_kind: dict[str, Any]) -> dict[str, Any]:
         done["content"] = {kind: {"schema": {} if "json" in kind else {"type": "string"}} for kind in route.media}
     elif route.answer is not None and route.status != 204:
         done["content"] = {"application/json": {"schema": by_kind[_key(route.answer)]}}
-    return {str(route.status): done} | _refusals(by_kind, route.errors)
+    large = () if route.method == "GET" else (413,)
+    return {str(route.status): done} | _refusals(by_kind, (*route.errors, *large))
 
 
 def _refusals(by_kind: dict[str, Any], more: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -160,8 +161,8 @@ _LAST = {
     "name": "Last-Event-ID",
     "in": "header",
     "required": False,
-    "description": "The id of the last block that the reader has; it wins over `since`",
-    "schema": {"type": "string", "pattern": "^[0-9]{1,16}$"},
+    "description": "The id of the last block that the reader has; it wins over `since`. What is no id of ours is ignored",
+    "schema": {"type": "string"},
 }
 _BLOCKS = (
     "Server-Sent Events, for ever. `id` is the event's index (its cursor, where all sessions are read), `event` its type, "
@@ -175,7 +176,7 @@ def _streams(by_kind: dict[str, Any], components: dict[str, Any]) -> dict[str, A
     said = {"description": "The log can be read and written"}
     schema = {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]}
     healthy = said | {"content": {"application/json": {"schema": schema}}}
-    health = {"operationId": "get_healthz", "summary": "Whether the server works", "security": []}
+    health: dict[str, Any] = {"operationId": "get_healthz", "summary": "Whether the server works", "security": []}
     document = {"description": "This document", "content": {"application/json": {"schema": {"type": "object"}}}}
     own = {"operationId": "get_openapi.json", "summary": "What can be asked"}
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_a_patched_mirror_equals_a_snapshot_over_a_recording(path: Path):
 def test_a_patched_view_equals_the_view_over_a_recording(path: Path):
     found = views(path)
     mirror = plain(patch.shown(found[0]))
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         for change in plain(patch.view_changes(before, after)):
             assert change["op"] == "set"
             mirror[change["field"]] = change["value"]

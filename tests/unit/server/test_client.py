@@ -132,7 +132,7 @@ async def test_a_stream_ends_with_its_session_and_with_its_client(tmp_path: Path
         await session.delete()
         assert [event.type for event in await reading][-1] == "session_deleted"
         await deck.close()
-        assert [event.type for event in await everything][0] == "session_opened"
+        assert (await everything)[0].type == "session_opened"
 
 
 async def _all(events: Any) -> list[Event]:
@@ -231,7 +231,7 @@ async def _log(session: Any) -> list[Event]:
 
 async def _into(events: Any, found: list[Event]) -> None:
     async for event in events:
-        found.append(event)
+        found += [event]
 
 
 async def _until(holds: Any) -> None:
