@@ -54,7 +54,7 @@ def _agent(name: str) -> AgentShown:
 class FoldersQuery(Struct, frozen=True, kw_only=True):
     """The beginning of a path, or a part of the path of a folder that a session worked in."""
 
-    q: Annotated[str, Meta(max_length=800)] = ""
+    q: Annotated[str, Meta(max_length=400)] = ""
 
 
 class Folders(Struct, frozen=True):

@@ -45,7 +45,7 @@ async def _view(call: Call, at: int | None) -> View:
 class MessagesQuery(Struct, frozen=True, kw_only=True):
     """`since` is a time in milliseconds."""
 
-    since: Annotated[int, Meta(ge=0)] = 0
+    since: Index = 0
 
 
 @TABLE.add(

@@ -37,7 +37,7 @@ class Create(Keyed, frozen=True, kw_only=True):
     body=Create,
     answer=SessionView,
     status=201,
-    errors=(409, 413),
+    errors=(404, 409, 413),
     example={"agent": "test", "prompt": "Say hello", "cwd": "."},
 )
 async def create(call: Call) -> Struct:
@@ -64,7 +64,7 @@ class ListQuery(Struct, frozen=True, kw_only=True):
     archived: bool = False
     agent: str = ""
     cwd: str = ""
-    q: str = ""
+    q: Annotated[str, Meta(max_length=400)] = ""
     limit: Annotated[int, Meta(ge=1, le=200)] = PAGE
     cursor: str = ""
 
@@ -94,8 +94,8 @@ class Changed(Keyed, frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=100)] | UnsetType = UNSET
     mode: str | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET
-    snoozed_until: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
-    read_index: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    snoozed_until: Annotated[int, Meta(ge=0, le=1 << 53)] | UnsetType | None = UNSET
+    read_index: Annotated[int, Meta(ge=0, le=1 << 53)] | UnsetType = UNSET
 
 
 @TABLE.add(

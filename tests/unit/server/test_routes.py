@@ -67,7 +67,8 @@ async def test_wrong_types_are_refused_and_unknown_fields_are_dropped(tmp_path: 
 @on_loop
 async def test_creating_without_an_agent_or_in_no_folder_is_bad_input(tmp_path: Path):
     async with Asking(tmp_path) as (_, ask):
-        for body in ({}, {"agent": "nobody"}, {"agent": "test", "cwd": str(tmp_path / "none")}, [], "x", None):
+        assert (await ask("POST", "/sessions", {"agent": "nobody"}))[0] == 404
+        for body in ({}, {"agent": "test", "cwd": str(tmp_path / "none")}, [], "x", None):
             status, said = await ask("POST", "/sessions", body)
             assert status == 400
             assert said["error"].keys() == {"code", "message", "hint"}
