@@ -19,6 +19,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import uvloop
 
+#: In a request, the number of the request: some are not done twice.
+NUMBER = b"@@@@@@@@"
+
 
 async def _drain(content: aiohttp.StreamReader) -> None:
     async for _ in content.iter_any():
@@ -55,6 +58,7 @@ def _ask(url: str) -> None:
     line = socket.create_connection((where.hostname or "", where.port or 0))
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _say("connected")
+    number = 0
     for text in sys.stdin:
         task = json.loads(text)
         head = "".join(f"{name}: {value}\r\n" for name, value in task["headers"].items())
@@ -62,7 +66,8 @@ def _ask(url: str) -> None:
         start = f"{task['method']} {task['path']} HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Length: {len(body)}\r\n"
         request = f"{start}{head}\r\n".encode() + body
         for _ in range(task["times"]):
-            line.sendall(request)
+            number += 1
+            line.sendall(request.replace(NUMBER, b"%08d" % number))
             _taken(line, task["status"])
         _say("done")
 

@@ -133,5 +133,3 @@ class Scene:
         for crowd in self._crowds:
             self._host.run(crowd.stop())
         self._host.close()
-
-

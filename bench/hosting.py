@@ -40,7 +40,7 @@ class Host:
 
     async def deck(self, home: Path, log: Log | None = None) -> tuple[Deck, str, str]:
         """A deck, its address, its token. Over a log of ours it needs no disk."""
-        home.mkdir(exist_ok=True, mode=0o700)
+        await asyncio.to_thread(home.mkdir, exist_ok=True, mode=0o700)
         deck = await (Deck.open(home) if log is None else Deck.over(log, home))
         tokens = Tokens(home)
         server = Server(deck, tokens, Guard())

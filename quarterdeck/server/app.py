@@ -86,9 +86,11 @@ class Server:
         add("/healthz", self._health)
         add("/login", self._login)
         add("/openapi.json", self._schema)
-        self.streams.register(self.app)
-        self.app.router.add_get("/ws", self._socket, allow_head=False)
-        self.app.on_shutdown.append(self.shared.close)
+        # a HEAD of a stream would never be answered
+        add("/events", self._all_events, allow_head=False)
+        add("/sessions/{id}/events", self._events, allow_head=False)
+        add("/ws", self._socket, allow_head=False)
+        self.app.on_shutdown.extend((self.streams.close, self.shared.close))
         self.ingest.register(self.app)
 
     # --- the doors
@@ -175,6 +177,12 @@ class Server:
         return await route.handle(call)
 
     # --- streams
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        return await self.streams.session(request)
+
+    async def _all_events(self, request: web.Request) -> web.StreamResponse:
+        return await self.streams.all(request)
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         return await socket.serve(request, self.deck, self.shared, request[_VISITOR], self.obey)

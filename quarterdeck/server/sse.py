@@ -97,20 +97,16 @@ class Streams:
     def count(self) -> int:
         return len(self._open)
 
-    def register(self, app: web.Application) -> None:
-        """No HEAD: it would never be answered."""
-        app.router.add_get("/events", self._all, allow_head=False)
-        app.router.add_get("/sessions/{id}/events", self._session, allow_head=False)
-        app.on_shutdown.append(self._close)
-
-    async def _close(self, _: web.Application) -> None:
+    async def close(self, _: web.Application) -> None:
+        """The server ends: every stream is told so."""
         self._is_closing = True
         for stream in self._open:
             stream.end("shutdown")
 
     # --- one session
 
-    async def _session(self, request: web.Request) -> web.StreamResponse:
+    async def session(self, request: web.Request) -> web.StreamResponse:
+        """`GET /sessions/ID/events`."""
         query: EventsQuery = read_query(EventsQuery, request.query)
         session_id = request.match_info["id"]
         head = self._deck.view(session_id).index
@@ -158,7 +154,8 @@ class Streams:
 
     # --- all sessions
 
-    async def _all(self, request: web.Request) -> web.StreamResponse:
+    async def all(self, request: web.Request) -> web.StreamResponse:
+        """`GET /events`."""
         query: AllEventsQuery = read_query(AllEventsQuery, request.query)
         last = request.headers.get("Last-Event-ID", "")
         since = last if last and last.isascii() and last.isdecimal() and len(last) < 40 else query.since

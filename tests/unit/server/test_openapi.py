@@ -93,6 +93,8 @@ async def _asked(folder: Path) -> None:
         "--exclude-path=/ws",  # needs an upgrade, which it cannot
         "--phases=examples,coverage,fuzzing",
         "--checks=all",
+        # a schema cannot say which folders exist, and calls 7.0 a whole number, which we do not (U-044)
+        "--exclude-checks=positive_data_acceptance",
         "--seed=1",
         f"--max-examples={EXAMPLES}",
         "--generation-database=none",

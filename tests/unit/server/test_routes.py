@@ -168,7 +168,7 @@ async def test_a_session_can_be_taken_away(tmp_path: Path):
         assert "hello" in text
         assert "**ls**" in text
         _, whole = await ask("GET", f"/sessions/{session.id}/export?format=json")
-        assert [one["type"] for one in whole["events"]][0] == "session_opened"
+        assert whole["events"][0]["type"] == "session_opened"
         assert whole["view"]["id"] == session.id
         _, trace = await ask("GET", f"/sessions/{session.id}/export?format=trace")
         assert {json.loads(line)["src"] for line in trace.splitlines()} >= {"stdin", "stdout"}
