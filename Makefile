@@ -15,7 +15,7 @@ GENERATED_DOCS := tools/conformance.py tools/diagrams.py tools/agents.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test lint format conformance crash bench docs check-docs lock clean
+.PHONY: help up test lint format conformance crash bench soak docs check-docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ crash: $(VENV)/.installed-dev ## kill decks, keepers and agents: N=1000 kills, S
 
 bench: $(VENV)/.installed-bench ## measure; every figure is a ratio to a floor measured in the same run
 	@$(BIN)/python -m bench $(ARGS)
+
+soak: $(VENV)/.installed ## a thousand sessions and a hundred clients for ten minutes; SECONDS=60 for a shorter one
+	@$(BIN)/python -m bench.soak --seconds $(or $(SECONDS),600)
 
 docs: $(VENV)/.installed-dev ## write the generated pages of docs/ again
 	@for tool in $(GENERATED_DOCS); do $(BIN)/python $$tool --write || exit 1; done

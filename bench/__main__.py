@@ -11,7 +11,19 @@ from importlib import import_module
 from bench.figure import Figure, table
 from bench.measure import FULL, Effort
 
-GROUPS = ("machine", "view", "decode", "start", "translate", "log", "replay", "fanout", "catalogue")
+GROUPS = (
+    "machine",
+    "view",
+    "decode",
+    "start",
+    "translate",
+    "log",
+    "replay",
+    "fanout",
+    "catalogue",
+    "delivery",
+    "requests",
+)
 
 
 def figures_of(group: str) -> Callable[[Effort], Iterator[Figure]]:

@@ -150,6 +150,7 @@ class SseTap(Tap):
         self.comments = 0
         self._raw = b""
         self._body = b""
+        self._is_over = False
 
     @classmethod
     async def open(cls, port: Port, path: str, *, small: bool = False, last: str = "", **query: object) -> SseTap:
@@ -161,6 +162,8 @@ class SseTap(Tap):
 
     async def blocks(self, most: int = 1 << 16) -> list[Block]:
         """The blocks that the next bytes complete; maybe none."""
+        if self._is_over:
+            raise Cut
         self._raw += await self.some(most)
         self._unchunk()
         *whole, self._body = self._body.split(b"\n\n")
@@ -172,7 +175,8 @@ class SseTap(Tap):
             if not found or len(rest) < (length := int(size, 16)) + 2:
                 return
             if not length:
-                raise Cut
+                self._is_over = True
+                return
             self._body += rest[:length]
             self._raw = rest[length + 2 :]
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from quarterdeck.client.session import RemoteSession
-from quarterdeck.client.wire import Wire
+from quarterdeck.client.wire import TIMEOUT_S, Wire
 from quarterdeck.events import Event, Image
 
 T = TypeVar("T")
@@ -18,8 +18,8 @@ T = TypeVar("T")
 class AsyncClient:
     """`async with AsyncClient(url, token) as deck`. The names are those of `quarterdeck.open`'s deck."""
 
-    def __init__(self, url: str, token: str) -> None:
-        self._wire = Wire(url, token)
+    def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._wire = Wire(url, token, timeout_s)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -86,11 +86,11 @@ class AsyncClient:
 class Client:
     """The same without a loop: every method waits for its answer, and `subscribe` is a plain iterator."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="qd-client", daemon=True)
         self._thread.start()
-        self._client = AsyncClient(url, token)
+        self._client = AsyncClient(url, token, timeout_s=timeout_s)
 
     def __enter__(self) -> Client:
         return self

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, decode_event
@@ -19,7 +21,6 @@ TIMEOUT_S = 30.0
 _SILENCE_S = 60.0
 #: How long to wait before a stream that was cut is opened again, at first and at most.
 _PAUSE_S = (0.1, 5.0)
-_LINE_LIMIT = 64 * 1024 * 1024
 
 
 class Unreachable(QuarterdeckError):
@@ -36,8 +37,8 @@ class TimedOut(QuarterdeckError):
 
     code = "timed_out"
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"no answer to {what} within {TIMEOUT_S:g} seconds", "Send it again with the same client_id.")
+    def __init__(self, what: str, timeout_s: float) -> None:
+        super().__init__(f"no answer to {what} within {timeout_s:g} seconds", "Send it again with the same client_id.")
 
 
 class Refused(QuarterdeckError):
@@ -49,23 +50,44 @@ class Refused(QuarterdeckError):
         self.status = status
 
 
-class Wire:
-    """One server."""
+class Gap(QuarterdeckError):
+    """The server's log does not reach as far as we have read: another log, or an older copy of this one.
 
-    def __init__(self, url: str, token: str) -> None:
+    `to` is where it ends. Whoever wants to go on reads a snapshot there and subscribes from it.
+    """
+
+    code = "gap"
+
+    def __init__(self, since: str, to: int | str) -> None:
+        super().__init__(f"the log ends at {to}, before {since}", f"Read the session again and go on from {to}.")
+        self.to = to
+
+
+class Wire:
+    """One server. `timeout_s` is how long an answer may take."""
+
+    def __init__(self, url: str, token: str, timeout_s: float = TIMEOUT_S) -> None:
         self.url = url.rstrip("/")
         self._token = token
+        self._timeout_s = timeout_s
         self._http: aiohttp.ClientSession | None = None
+        self._is_closed = False
+        self._streams: set[aiohttp.ClientResponse] = set()
 
     @property
     def http(self) -> aiohttp.ClientSession:
+        if self._is_closed:
+            raise Unreachable(self.url, "this client is closed")
         if self._http is None:
             headers = {"Authorization": f"Bearer {self._token}"}
-            self._http = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
+            self._http = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=self._timeout_s))
         return self._http
 
     async def close(self) -> None:
         """Every stream ends, every open request fails."""
+        self._is_closed = True
+        for stream in self._streams:
+            stream.close()  # wakes whoever waits for its next words
         if self._http is not None:
             await self._http.close()
             self._http = None
@@ -86,7 +108,7 @@ class Wire:
             async with self.http.request(method, self.url + path, data=data, params=query, headers=headers) as answer:
                 content = await answer.read()
         except TimeoutError:
-            raise TimedOut(f"{method} {path}") from None
+            raise TimedOut(f"{method} {path}", self._timeout_s) from None
         except aiohttp.ClientError as error:
             raise Unreachable(self.url, str(error) or type(error).__name__) from None
         if answer.status >= 400:
@@ -94,52 +116,104 @@ class Wire:
         return msgspec.json.decode(content or b"null", type=kind)
 
     async def events(self, path: str, since: str, types: str) -> AsyncGenerator[Event]:
-        """A stream that goes on after every cut from the event after the last one. It ends when the client is closed."""
-        pause = _PAUSE_S[0]
-        while self._http is not None or pause == _PAUSE_S[0]:
+        """A stream that goes on after every cut from the event after the last one.
+
+        It ends when the session is deleted or the client is closed. Only the first connection can fail: whoever
+        subscribes learns at once that there is no server, and later waits for it to come back.
+        """
+        pause, has_begun = _PAUSE_S[0], False
+        while not self._is_closed:
             try:
-                async for identifier, event in self._stream(path, since, types):
-                    since, pause = identifier, _PAUSE_S[0]
-                    if event is not None:
-                        yield event
-            except (aiohttp.ClientError, TimeoutError, ConnectionError):
-                pass
-            await asyncio.sleep(pause)
+                async with aclosing(self._blocks(path, since, types)) as blocks:
+                    async for block in blocks:
+                        has_begun, pause = True, _PAUSE_S[0]
+                        since = block.id or since
+                        if block.name == "end" and msgspec.json.decode(block.data)["reason"] == "deleted":
+                            return
+                        if block.name not in _OURS:
+                            yield decode_event(block.data)
+            except (aiohttp.ClientError, TimeoutError, ConnectionError, _Busy) as error:
+                if not has_begun and not self._is_closed:
+                    raise _first_failure(self.url, error) from None
+            if not self._is_closed:
+                await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE_S[1])
 
-    async def _stream(self, path: str, since: str, types: str) -> AsyncGenerator[tuple[str, Event | None]]:
-        query = {"since": since or "0"} if path != "/events" else {"since": since}
-        if types:
-            query["types"] = types
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=_SILENCE_S)
-        async with self.http.get(
-            self.url + path, params=query, timeout=timeout, read_bufsize=_LINE_LIMIT, headers=_STREAM
-        ) as answer:
+    async def _blocks(self, path: str, since: str, types: str) -> AsyncGenerator[Block]:
+        query = ({"since": since} if since else {}) | ({"types": types} if types else {})
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=_SILENCE_S)
+        url = self.url + path
+        async with self.http.get(url, params=query, timeout=timeout, headers=_STREAM) as answer:
             if answer.status >= 400:
-                raise error_of(await answer.read(), answer.status)
-            async for name, identifier, data in blocks(answer.content):
-                known = name not in ("gap", "snapshot", "cursor", "end")
-                yield identifier, decode_event(data) if known else None
+                error = error_of(await answer.read(), answer.status)
+                raise _Busy(error) if answer.status in _LATER else error
+            yield Block("open", "", b"")
+            self._streams.add(answer)
+            splitter = Splitter()
+            try:
+                async for data in answer.content.iter_any():
+                    for block in splitter.feed(data):
+                        if block.name == "gap":
+                            raise Gap(since, msgspec.json.decode(block.data)["to"])
+                        yield block
+            finally:
+                self._streams.discard(answer)
 
 
 _STREAM = {"Accept": "text/event-stream"}
+#: Blocks that are no events.
+_OURS = frozenset({"open", "snapshot", "cursor", "end"})
+#: The server is there and cannot serve now: it starts, or it ends.
+_LATER = frozenset({429, 502, 503, 504})
 
 
-async def blocks(content: aiohttp.StreamReader) -> AsyncGenerator[tuple[str, str, bytes]]:
-    """Name, id and data of every block of an SSE stream; what has no data is a heartbeat."""
+class _Busy(Exception):
+    """Come again later."""
+
+    def __init__(self, error: QuarterdeckError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _first_failure(url: str, error: Exception) -> QuarterdeckError:
+    return error.error if isinstance(error, _Busy) else Unreachable(url, str(error) or type(error).__name__)
+
+
+class Block(Struct, frozen=True):
+    """One block of an SSE stream."""
+
+    name: str
+    id: str
+    data: bytes
+
+
+class Splitter:
+    """Bytes as they come, into blocks. It holds no more than one block that is not whole yet."""
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+
+    def feed(self, data: bytes) -> list[Block]:
+        """The blocks that these bytes complete; what has no data is a heartbeat."""
+        # the end of a block may have come in two pieces
+        if self._rest and not (b"\n\n" in data or data.startswith(b"\n")):
+            self._rest.append(data)
+            return []
+        *whole, rest = b"".join([*self._rest, data]).split(b"\n\n")
+        self._rest = [rest] if rest else []
+        return [block for text in whole if (block := _block(text)) is not None]
+
+
+def _block(text: bytes) -> Block | None:
     name, identifier, data = "", "", b""
-    while line := await content.readline():
-        line = line.rstrip(b"\r\n")
-        if not line:
-            if data:
-                yield name, identifier, data
-            name, data = "", b""
-        elif line.startswith(b"data: "):
+    for line in text.split(b"\n"):
+        if line.startswith(b"data: "):
             data += line[6:]
         elif line.startswith(b"event: "):
             name = line[7:].decode()
         elif line.startswith(b"id: "):
             identifier = line[4:].decode()
+    return Block(name, identifier, data) if data else None
 
 
 def error_of(content: bytes, status: int) -> QuarterdeckError:

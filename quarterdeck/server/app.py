@@ -23,7 +23,7 @@ from quarterdeck.server.guard import Guard
 from quarterdeck.server.health import Health
 from quarterdeck.server.ingest import Ingest
 from quarterdeck.server.openapi import openapi
-from quarterdeck.server.route import Call, Route, read_body, read_query
+from quarterdeck.server.route import KEY_LIMIT, Call, Route, read_body, read_query
 from quarterdeck.server.routes import all_routes
 from quarterdeck.server.statuses import (
     BadRequest,
@@ -95,9 +95,11 @@ class Server:
         add("/login", self._login)
         self.app.router.add_post("/login/code", self._login_code)
         add("/openapi.json", self._schema)
-        self.streams.register(self.app)
-        self.app.router.add_get("/ws", self._socket, allow_head=False)
-        self.app.on_shutdown.append(self.shared.on_shutdown)
+        # a HEAD of a stream would never be answered
+        add("/events", self._all_events, allow_head=False)
+        add("/sessions/{id}/events", self._events, allow_head=False)
+        add("/ws", self._socket, allow_head=False)
+        self.app.on_shutdown.extend((self.streams.close, self.shared.on_shutdown))
         self.ingest.register(self.app)
 
     async def goodbye(self, seconds: float) -> None:
@@ -159,13 +161,18 @@ class Server:
             answer = await route.handle(self._call(route, request, body))
             if route.status == 204:
                 return web.Response(status=204)
+            if isinstance(answer, web.StreamResponse):
+                return answer
             return _json(answer, route.status)
 
         return handle
 
     def _call(self, route: Route, request: web.Request, body: Any) -> Call:
         query = read_query(route.query, request.query) if route.query is not None else None
-        key = getattr(body, "client_id", "") or request.headers.get("Idempotency-Key", "")
+        header = request.headers.get("Idempotency-Key", "")
+        if len(header) > KEY_LIMIT:
+            raise BadRequest(f"Idempotency-Key: longer than {KEY_LIMIT} characters", "Use a UUID.")
+        key = getattr(body, "client_id", "") or header
         return Call(self.deck, request[_VISITOR], request.match_info, query, body, key)
 
     async def obey(self, session_id: str, name: str, args: dict[str, Any], client_id: str) -> Any:
@@ -179,6 +186,12 @@ class Server:
         return await route.handle(call)
 
     # --- streams
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        return await self.streams.session(request)
+
+    async def _all_events(self, request: web.Request) -> web.StreamResponse:
+        return await self.streams.all(request)
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         return await socket.serve(request, self.deck, self.shared, request[_VISITOR], self.obey)

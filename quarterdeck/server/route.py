@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from quarterdeck.deck.deck import Deck
 from quarterdeck.deck.handle import SessionHandle
@@ -16,10 +17,14 @@ from quarterdeck.server.tokens import Visitor
 Method: TypeAlias = Literal["GET", "POST", "PATCH", "DELETE"]
 
 
+#: How long the caller's own key of a command may be.
+KEY_LIMIT = 200
+
+
 class Keyed(Struct, frozen=True, kw_only=True):
     """What every body may have: the caller's own key of the command."""
 
-    client_id: str = ""
+    client_id: Annotated[str, Meta(max_length=KEY_LIMIT)] = ""
 
 
 class Call(Struct, frozen=True):
@@ -36,6 +41,13 @@ class Call(Struct, frozen=True):
     def session(self) -> SessionHandle:
         """The session of the address; NoSuchSession."""
         return self.deck.session(self.path["id"])
+
+    def key(self, part: str) -> str:
+        """The caller's key for one of several commands that a request stands for."""
+        if not self.client_id:
+            return ""
+        key = f"{self.client_id}/{part}"
+        return key if len(key) <= KEY_LIMIT else f"{hashlib.sha256(key.encode(errors='replace')).hexdigest()}/{part}"
 
 
 Handle: TypeAlias = Callable[[Call], Awaitable[Any]]
@@ -54,6 +66,8 @@ class Route(Struct, frozen=True, kw_only=True):
     body: type[Struct] | None = None
     errors: tuple[int, ...] = ()
     example: Mapping[str, Any] | None = None
+    #: What the answer is where it is no JSON of the type `answer`; the handler then gives the whole response.
+    media: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -19,6 +19,7 @@ from quarterdeck.events import Event, SessionDeleted, encode_event
 from quarterdeck.kernel.patch import WINDOW
 from quarterdeck.kernel.summary import summary
 from quarterdeck.kernel.timeline import window
+from quarterdeck.kernel.view import View
 from quarterdeck.server import access, frames
 from quarterdeck.server.lines import TransportLine
 from quarterdeck.server.reader import PAGE, Reader
@@ -98,13 +99,7 @@ class Streams:
     def count(self) -> int:
         return len(self._open)
 
-    def register(self, app: web.Application) -> None:
-        """No HEAD: it would never be answered."""
-        app.router.add_get("/events", self._all, allow_head=False)
-        app.router.add_get("/sessions/{id}/events", self._session, allow_head=False)
-        app.on_shutdown.append(self._close)
-
-    async def _close(self, _: web.Application) -> None:
+    async def close(self, _: web.Application) -> None:
         self.end()
 
     def end(self) -> None:
@@ -115,7 +110,8 @@ class Streams:
 
     # --- one session
 
-    async def _session(self, request: web.Request) -> web.StreamResponse:
+    async def session(self, request: web.Request) -> web.StreamResponse:
+        """`GET /sessions/ID/events`."""
         query: EventsQuery = read_query(EventsQuery, request.query)
         session_id = request.match_info["id"]
         head = self._deck.view(session_id).index
@@ -144,9 +140,12 @@ class Streams:
         deck = self._deck
         tail = await deck.feed.hold(session_id)
         try:
+            # before the first word: what is refused later cannot be said any more
+            view = await deck.session(session_id).whole_view() if since > deck.view(session_id).index else None
             response, stream = await self._opened(request)
-            if since > deck.view(session_id).index:
-                since = await self._snapshot(stream.line, session_id, since)
+            if view is not None:
+                _say_gap(stream.line, session_id, since, view)
+                since = view.index
 
             def send(events: Sequence[Event]) -> None:
                 self.delivered += len(events)
@@ -159,17 +158,10 @@ class Streams:
         finally:
             deck.feed.release(session_id, tail)
 
-    async def _snapshot(self, line: TransportLine, session_id: str, since: int) -> int:
-        """The reader knows more than we have: it was with another log. It is told, and starts over from what there is."""
-        view = await self._deck.session(session_id).whole_view()
-        gap = frames.block("gap", {"session": session_id, "from": since, "to": view.index})
-        shown = {"view": session_view(view), "timeline": window(view.timeline, WINDOW), "index": view.index}
-        line.write(frames.chunk(gap + frames.block("snapshot", {"session": session_id, **shown}, str(view.index))))
-        return view.index
-
     # --- all sessions
 
-    async def _all(self, request: web.Request) -> web.StreamResponse:
+    async def all(self, request: web.Request) -> web.StreamResponse:
+        """`GET /events`."""
         query: AllEventsQuery = read_query(AllEventsQuery, request.query)
         last = request.headers.get("Last-Event-ID", "")
         since = last if last and last.isascii() and last.isdecimal() and len(last) < 40 else query.since
@@ -248,6 +240,13 @@ class Streams:
             stream.beat()
         if self._open:
             self._start_beating()
+
+
+def _say_gap(line: TransportLine, session_id: str, since: int, view: View) -> None:
+    """The reader knows more than we have: it was with another log. It is told, and starts over from what there is."""
+    gap = frames.block("gap", {"session": session_id, "from": since, "to": view.index})
+    shown = {"view": session_view(view), "timeline": window(view.timeline, WINDOW), "index": view.index}
+    line.write(frames.chunk(gap + frames.block("snapshot", {"session": session_id, **shown}, str(view.index))))
 
 
 def _types(text: str) -> frozenset[str] | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def test_a_patched_mirror_equals_a_snapshot_over_a_recording(path: Path):
 def test_a_patched_view_equals_the_view_over_a_recording(path: Path):
     found = views(path)
     mirror = plain(patch.shown(found[0]))
-    for before, after in itertools.pairwise(found):
+    for before, after in pairwise(found):
         for change in plain(patch.view_changes(before, after)):
             assert change["op"] == "set"
             mirror[change["field"]] = change["value"]

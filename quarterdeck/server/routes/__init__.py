@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from quarterdeck.server.route import Route
-from quarterdeck.server.routes import commands, reading, sessions, texts
+from quarterdeck.server.routes import around, commands, reading, sessions, texts
 
 
 def all_routes() -> list[Route]:
     """In the order of the contract."""
-    return [*sessions.TABLE.routes, *texts.TABLE.routes, *commands.TABLE.routes, *reading.TABLE.routes]
+    return [
+        *sessions.TABLE.routes,
+        *texts.TABLE.routes,
+        *commands.TABLE.routes,
+        *reading.TABLE.routes,
+        *around.TABLE.routes,
+    ]

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from quarterdeck.harness import registry
 from quarterdeck.kernel.summary import Summary, UsageShown, usage_shown
 from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.usage import Ledger
@@ -46,7 +45,7 @@ async def _view(call: Call, at: int | None) -> View:
 class MessagesQuery(Struct, frozen=True, kw_only=True):
     """`since` is a time in milliseconds."""
 
-    since: Annotated[int, Meta(ge=0)] = 0
+    since: Index = 0
 
 
 @TABLE.add(
@@ -97,42 +96,3 @@ class Needing(Struct, frozen=True):
 @TABLE.add("GET", "/attention", "Who waits for a person", answer=Needing)
 async def attention(call: Call) -> Needing:
     return Needing(tuple(call.deck.attention()))
-
-
-class AgentShown(Struct, frozen=True):
-    """An agent that this deck knows; `driven` when it can be started from here."""
-
-    name: str
-    driven: bool
-
-
-class Agents(Struct, frozen=True):
-    """All of them."""
-
-    agents: tuple[AgentShown, ...]
-
-
-@TABLE.add("GET", "/agents", "The agents that are known", answer=Agents)
-async def agents(_: Call) -> Agents:
-    return Agents(tuple(AgentShown(name, name in registry.HARNESSES) for name in registry.known()))
-
-
-class RuleShown(Struct, frozen=True):
-    """A rule that decides approvals by itself."""
-
-    id: str
-    text: str
-    scope: str
-    created_at: int
-
-
-class Rules(Struct, frozen=True):
-    """Those of the user and of repositories; a session's own are in its log."""
-
-    rules: tuple[RuleShown, ...]
-
-
-@TABLE.add("GET", "/rules", "The rules that decide approvals", answer=Rules)
-async def rules(call: Call) -> Rules:
-    found = call.deck.house.rules.rules()
-    return Rules(tuple(RuleShown(one.id, one.text, one.scope, one.created_at) for one in found))

@@ -37,8 +37,8 @@ class Create(Keyed, frozen=True, kw_only=True):
     body=Create,
     answer=SessionView,
     status=201,
-    errors=(409, 413),
-    example={"agent": "demo", "prompt": "Say hello", "cwd": "."},
+    errors=(404, 409, 413),
+    example={"agent": "test", "prompt": "Say hello", "cwd": "."},
 )
 async def create(call: Call) -> Struct:
     body: Create = call.body
@@ -64,7 +64,7 @@ class ListQuery(Struct, frozen=True, kw_only=True):
     archived: bool = False
     agent: str = ""
     cwd: str = ""
-    q: str = ""
+    q: Annotated[str, Meta(max_length=400)] = ""
     limit: Annotated[int, Meta(ge=1, le=200)] = PAGE
     cursor: str = ""
 
@@ -94,8 +94,8 @@ class Changed(Keyed, frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=100)] | UnsetType = UNSET
     mode: str | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET
-    snoozed_until: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
-    read_index: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    snoozed_until: Annotated[int, Meta(ge=0, le=1 << 53)] | UnsetType | None = UNSET
+    read_index: Annotated[int, Meta(ge=0, le=1 << 53)] | UnsetType = UNSET
 
 
 @TABLE.add(
@@ -112,21 +112,17 @@ async def change(call: Call) -> Struct:
     body: Changed = call.body
     session = call.session
     if body.name is not UNSET:
-        await session.rename(body.name, client_id=_part(call, "name"))
+        await session.rename(body.name, client_id=call.key("name"))
     if body.mode is not UNSET:
-        await session.switch_mode(body.mode, client_id=_part(call, "mode"))
+        await session.switch_mode(body.mode, client_id=call.key("mode"))
     if (body.pinned, body.snoozed_until, body.read_index) != (UNSET, UNSET, UNSET):
         await session.mark(
             pinned=None if body.pinned is UNSET else body.pinned,
             snoozed_until=None if body.snoozed_until is UNSET else body.snoozed_until or 0,
             read_index=None if body.read_index is UNSET else body.read_index,
-            client_id=_part(call, "mark"),
+            client_id=call.key("mark"),
         )
     return session_view(session.view)
-
-
-def _part(call: Call, name: str) -> str:
-    return f"{call.client_id}/{name}" if call.client_id else ""
 
 
 @TABLE.add("DELETE", "/sessions/{id}", "Removes a session and its log", status=204, errors=(404, 409))

@@ -96,9 +96,9 @@ async def edit(call: Call) -> QueueShown:
     body: Edit = call.body
     session, item = call.session, call.path["item"]
     if body.text is not None:
-        await session.edit_queued(item, body.text, client_id=call.client_id and f"{call.client_id}/text")
+        await session.edit_queued(item, body.text, client_id=call.key("text"))
     if body.resend:
-        await session.resend(item, client_id=call.client_id and f"{call.client_id}/resend")
+        await session.resend(item, client_id=call.key("resend"))
     return QueueShown(session.queue)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -311,9 +312,9 @@ async def _cut_and_compare(folder: Path) -> None:
         _compare(scene, reader, ends)
     wanted = [one for one in ends[scene.names[0]] if one.type in {*FILTER, "response_complete", "message_aborted"}]
     same(filtered.events, wanted)
-    print(  # noqa: T201
+    sys.stdout.write(
         f"\n{scene.cuts} cuts, {scene.restarts} restarts, {scene.written} events written, "
-        f"{sum(len(one.events) for one in readers)} read by {len(readers) + 1} readers, {scene.checked} mirrors compared"
+        f"{sum(len(one.events) for one in readers)} read by {len(readers) + 1} readers, {scene.checked} mirrors compared\n"
     )
     assert scene.cuts >= CUTS
     assert scene.checked > CUTS / 10

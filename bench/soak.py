@@ -1,0 +1,289 @@
+"""`make soak`: a thousand sessions at work, a hundred WebSocket clients that read all of them, for ten minutes.
+
+The sessions are the deck's own, with its log on disk, its folds, its catalogue and its streams; what their agents say is
+written here, without a thousand processes beside it. A session lives for two turns, is archived and deleted, and another
+one takes its place, so that memory has every chance to grow and no excuse to.
+
+First the server is driven as fast as its clients can read, for a while: the peak. Then it runs at half of that, and every
+event that the log kept must have reached every client, in order, 99 of 100 within 100 ms of when it happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.hosting import Host
+from quarterdeck import events as ev
+from quarterdeck.deck.deck import Deck
+from quarterdeck.events import Body, Event, encode_event
+from quarterdeck.log.deltas import is_delta
+
+SESSIONS = 1_000
+CLIENTS = 100
+TURNS = 2
+#: How many events may be on their way to the slowest client while the peak is looked for.
+AHEAD = 2_000
+LATE_MS = 100
+#: How much more memory than after the first minute is still flat.
+FLAT = 1.10
+_PIECE = "and the parser took that for the end of the file "
+
+
+def _turn(number: int) -> Iterator[Body]:
+    message, call = f"m{number}", f"c{number}"
+    yield ev.PromptReceived(text="And the other one?", message_id=f"p{number}")
+    yield ev.AgentStart(turn_id=f"t{number}")
+    yield ev.RequestStart(model="m-large")
+    yield ev.MessageStart(message_id=message)
+    for _ in range(12):
+        yield ev.MessageDelta(message_id=message, delta=_PIECE)
+    yield ev.ResponseComplete(message_id=message, blocks=(ev.Block(text=_PIECE * 12),))
+    yield ev.ToolExecutionStart(name="Edit", call_id=call, args={"file_path": "a.py"})
+    yield ev.ToolExecutionEnd(name="Edit", call_id=call, result="done")
+    yield ev.AgentEnd(turn_id=f"t{number}")
+
+
+class Clients:
+    """The other process, from this side."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.slowest = 0
+        self.lost = 0
+        self.last: dict[str, Any] = {}
+        self._task = asyncio.get_running_loop().create_task(self._listen())
+
+    @classmethod
+    async def start(cls, url: str, token: str, count: int) -> Clients:
+        command = [sys.executable, "-m", "bench.soak_clients", url, token, str(count)]
+        return cls(
+            await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, limit=1 << 24)
+        )
+
+    async def _listen(self) -> None:
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            self.last = json.loads(line)
+            self.slowest, self.lost = self.last["slowest"], self.last["lost"]
+
+    def say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n".encode())
+
+    async def end(self) -> dict[str, Any]:
+        self.say("end")
+        await self._task
+        await self._process.wait()
+        return self.last
+
+
+class Soak:
+    """The sessions, and what was said of them."""
+
+    def __init__(self, deck: Deck, folder: Path) -> None:
+        self._deck = deck
+        self._folder = folder
+        self._live: deque[tuple[Any, Iterator[Body], int]] = deque()
+        self._number = 0
+        self._enders: set[asyncio.Task[None]] = set()
+        self.published = 0
+        self.lasting = 0
+        self.sum = 0
+        self.ended = 0
+        self.errors: list[str] = []
+        publish = deck.feed.publish
+
+        def counted(events: Sequence[Event]) -> None:
+            self._count(events)
+            publish(events)
+
+        deck.house.publish = counted
+        deck.feed.publish = counted  # type: ignore[method-assign]
+
+    def _count(self, events: Sequence[Event]) -> None:
+        """What every client must have got, in the bytes in which it gets it."""
+        self.published += len(events)
+        for event in events:
+            if not is_delta(event.body):
+                self.lasting += 1
+                self.sum = zlib.crc32(b'{"op":"event","event":' + encode_event(event) + b"}", self.sum)
+
+    async def begin(self, count: int) -> None:
+        for _ in range(count):
+            await self._open(0)
+
+    async def _open(self, turn: int) -> None:
+        handle = await self._deck.create("test", cwd=str(self._folder))
+        session = await self._deck.in_use(handle.id)
+        session.users += 1
+        self._number += 1
+        self._live.append((session, _turn(self._number), turn))
+
+    def write(self, size: int) -> int:
+        """The next session says something."""
+        session, bodies, turn = self._live.popleft()
+        said = [body for _, body in zip(range(size), bodies, strict=False)]
+        if said:
+            session.record.write(said, "stream")
+            self._live.append((session, bodies, turn))
+            return len(said)
+        if turn + 1 < TURNS:
+            self._number += 1
+            self._live.append((session, _turn(self._number), turn + 1))
+            return 0
+        task = asyncio.get_running_loop().create_task(self._replace(session))
+        self._enders.add(task)
+        task.add_done_callback(self._enders.discard)
+        return 0
+
+    async def _replace(self, session: Any) -> None:
+        try:
+            await session.record.settled()
+            session.users -= 1
+            await self._deck.session(session.id).archive()
+            await self._deck.session(session.id).delete()
+            self.ended += 1
+            await self._open(0)
+        except Exception as error:
+            self.errors.append(repr(error))
+
+    async def settled(self) -> None:
+        while self._enders:
+            await asyncio.wait(self._enders)
+        for session, _, _ in list(self._live):
+            await session.record.settled()
+
+
+async def _peak(soak: Soak, clients: Clients, seconds: float) -> float:
+    """Events a second, with the slowest client close behind; the first third of the time is not counted."""
+    end = time.monotonic() + seconds
+    begun, at = 0, end
+    while (now := time.monotonic()) < end:
+        if at == end and now > end - seconds * 2 / 3:
+            begun, at = clients.slowest, now
+        if soak.published - clients.slowest < AHEAD:
+            for _ in range(50):
+                soak.write(4)
+        await asyncio.sleep(0.002)
+    return (clients.slowest - begun) / (time.monotonic() - at)
+
+
+async def _steady(soak: Soak, rate: float, seconds: float) -> list[tuple[float, int]]:
+    """At this rate; how much memory there was when."""
+    begin = time.monotonic()
+    written, samples = soak.published, [(0.0, _resident())]
+    first = written
+    while (passed := time.monotonic() - begin) < seconds:
+        while soak.published + 0 - first < passed * rate and written - first < passed * rate + 50:
+            written += soak.write(2)
+        written = max(written, soak.published)
+        if passed - samples[-1][0] >= 1:
+            samples.append((passed, _resident()))
+        await asyncio.sleep(0.005)
+    return samples
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def _quantile(ages: dict[str, int], part: float) -> int:
+    left = part * sum(ages.values())
+    for age, count in sorted((int(age), count) for age, count in ages.items()):
+        left -= count
+        if left <= 0:
+            return age
+    return 0
+
+
+def _mean(samples: list[tuple[float, int]], start: float, end: float) -> float:
+    chosen = [size for at, size in samples if start <= at <= end] or [samples[-1][1]]
+    return sum(chosen) / len(chosen)
+
+
+async def _run(host: Host, folder: Path, seconds: float, sessions: int, count: int) -> dict[str, Any]:
+    deck, url, token = await host.deck(folder / "home")
+    soak = Soak(deck, folder)
+    clients = await Clients.start(url, token, count)
+    while not clients.last:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(1)
+    await soak.begin(sessions)
+    peak = await _peak(soak, clients, min(30.0, seconds / 4))
+    await asyncio.sleep(1)
+    clients.say("forget")
+    started, cpu = soak.published, time.process_time()
+    samples = await _steady(soak, peak / 2, seconds)
+    spent = time.process_time() - cpu
+    await soak.settled()
+    await asyncio.sleep(2)
+    last = await clients.end()
+    minute = min(60.0, seconds / 3)
+    early, late = _mean(samples, minute, minute * 1.5), _mean(samples, seconds - minute / 2, seconds)
+    return {
+        "seconds": seconds,
+        "sessions": sessions,
+        "clients": count,
+        "sessions ended and replaced": soak.ended,
+        "peak events a second": round(peak),
+        "peak deliveries a second": round(peak * count),
+        "events at half of it": soak.published - started,
+        "deliveries in all": last["received"],
+        "CPU share of the server": round(spent / seconds, 2),
+        "p50 ms": _quantile(last["ages"], 0.5),
+        "p99 ms": _quantile(last["ages"], 0.99),
+        "worst ms": _quantile(last["ages"], 1),
+        "memory MB after a minute": round(early / 1e6, 1),
+        "memory MB at the end": round(late / 1e6, 1),
+        "memory grew": round(late / early, 3),
+        "errors": soak.errors[:5],
+        "connections lost": last["lost"],
+        "out of order": last["wrong"],
+        "all clients alike": last["sums"] == 1 and last["lasting"] == [soak.lasting] and last["sum"] == soak.sum,
+    }
+
+
+def _verdict(found: dict[str, Any]) -> list[str]:
+    wrong: list[str] = []
+    if found["errors"] or found["connections lost"] or found["out of order"]:
+        wrong.append("there were errors")
+    if not found["all clients alike"]:
+        wrong.append("a client did not get what the log holds")
+    if found["p99 ms"] >= LATE_MS:
+        wrong.append(f"p99 is not under {LATE_MS} ms")
+    if found["memory grew"] > FLAT:
+        wrong.append("memory grew")
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.soak")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--sessions", type=int, default=SESSIONS)
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    options = parser.parse_args()
+    host = Host()
+    with tempfile.TemporaryDirectory() as folder:
+        found = host.run(_run(host, Path(folder), options.seconds, options.sessions, options.clients))
+        host.close()
+    for name, value in found.items():
+        print(f"{name:32} {value}")
+    wrong = _verdict(found)
+    print("ok" if not wrong else "FAILED: " + "; ".join(wrong))
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""The Python client: the library's names over HTTP, streams that go on by themselves, errors as what they were."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+import quarterdeck
+from quarterdeck import AsyncClient, Client
+from quarterdeck.client.wire import Gap, Refused, Splitter, TimedOut, Unreachable, error_of
+from quarterdeck.deck.inputs import InvalidInput
+from quarterdeck.errors import NotAllowed
+from quarterdeck.events import Event, encode_event
+from quarterdeck.log.base import NoSuchSession
+from quarterdeck.log.deltas import is_delta
+from tests.conformance.marks import case
+from tests.decks import on_loop
+from tests.wires import served
+
+
+def lasting(events: list[Event]) -> list[bytes]:
+    return [encode_event(event) for event in events if not is_delta(event.body)]
+
+
+@on_loop
+async def test_a_session_is_driven_over_http_as_in_process(tmp_path: Path):
+    async with served(tmp_path) as port, AsyncClient(port.url, port.token) as deck:
+        session = await deck.create("test", "say a b; ask rm", cwd=str(tmp_path), client_id="k")
+        again = await deck.create("test", "say a b; ask rm", cwd=str(tmp_path), client_id="k")
+        assert again.id == session.id
+        async for event in session.subscribe():
+            if event.type == "approval_required":
+                decided = await session.approve(event.body.gate.gate_id)
+                assert decided.gate_id == event.body.gate.gate_id
+            if event.type == "agent_end":
+                break
+        assert "a b" in [entry.text.strip() for entry in await session.timeline()]
+        assert (await session.prompt("say c")).disposition == "started"
+        await session.rename("Mine")
+        assert (await session.show())["name"] == "Mine"
+        page = await deck.list(limit=5)
+        assert [one["id"] for one in page["sessions"]] == [session.id]
+        assert {one["name"] for one in await deck.agents()} >= {"claude", "codex"}
+        assert isinstance(await deck.attention(), list)
+        assert (await session.why())[0].owner
+        assert await session.queue() == ()
+
+
+@on_loop
+async def test_errors_come_back_as_what_they_were(tmp_path: Path):
+    async with served(tmp_path) as port, AsyncClient(port.url, port.token) as deck:
+        with pytest.raises(NoSuchSession):
+            await deck.session("nobody").show()
+        with pytest.raises(NoSuchSession):
+            await anext(deck.session("nobody").subscribe())
+        session = await deck.create("test", cwd=str(tmp_path))
+        with pytest.raises(NotAllowed) as refused:
+            await session.delete()
+        assert refused.value.hint
+        with pytest.raises(InvalidInput):
+            await deck.create("test", cwd="/no/such/folder")
+        wrong = AsyncClient(port.url, "wrong")
+        with pytest.raises(quarterdeck.errors.QuarterdeckError) as closed:
+            await wrong.list()
+        assert closed.value.code == "no_token"
+        await wrong.close()
+
+
+def test_an_error_that_nobody_here_knows_keeps_its_words():
+    told = error_of(b'{"error": {"code": "from_the_future", "message": "m", "hint": "h"}}', 418)
+    assert isinstance(told, Refused)
+    assert (told.code, str(told), told.hint, told.status) == ("from_the_future", "m", "h", 418)
+    for nonsense in (b"<html>", b"[]", b"{}", b"\xff", b'{"error": 1}'):
+        assert error_of(nonsense, 502).code == "bad_answer"
+
+
+@on_loop
+async def test_no_server_is_said_at_once():
+    deck = AsyncClient("http://127.0.0.1:9", "t")
+    with pytest.raises(Unreachable):
+        await deck.list()
+    with pytest.raises(Unreachable):
+        await anext(deck.subscribe())
+    await deck.close()
+    with pytest.raises(Unreachable):
+        await deck.list()
+
+
+@case("U-110")
+@on_loop
+async def test_a_request_without_an_answer_is_given_up_and_a_closed_client_fails_all_that_are_open():
+    async def never(_: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", never)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    quick = AsyncClient(url, "t", timeout_s=0.05)
+    with pytest.raises(TimedOut) as told:
+        await quick.list()
+    assert "client_id" in told.value.hint
+    await quick.close()
+    patient = AsyncClient(url, "t")
+    open_ones = [asyncio.create_task(patient.list()) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    await patient.close()
+    answers = await asyncio.gather(*open_ones, return_exceptions=True)
+    assert all(isinstance(one, Unreachable) for one in answers)
+    await runner.cleanup()
+
+
+@on_loop
+async def test_a_stream_ends_with_its_session_and_with_its_client(tmp_path: Path):
+    async with served(tmp_path) as port:
+        deck = AsyncClient(port.url, port.token)
+        session = await deck.create("test", cwd=str(tmp_path))
+        reading = asyncio.create_task(_all(session.subscribe()))
+        everything = asyncio.create_task(_all(deck.subscribe()))
+        await session.archive()
+        await session.delete()
+        assert [event.type for event in await reading][-1] == "session_deleted"
+        await deck.close()
+        assert (await everything)[0].type == "session_opened"
+
+
+async def _all(events: Any) -> list[Event]:
+    return [event async for event in events]
+
+
+@on_loop
+async def test_a_reader_of_another_log_is_told_of_the_gap(tmp_path: Path):
+    async with served(tmp_path) as port, AsyncClient(port.url, port.token) as deck:
+        session = await deck.create("test", cwd=str(tmp_path))
+        with pytest.raises(Gap) as told:
+            await anext(session.subscribe(since=1000))
+        assert told.value.to == (await session.show())["index"]
+
+
+@on_loop
+async def test_filters_reach_the_server(tmp_path: Path):
+    async with served(tmp_path) as port, AsyncClient(port.url, port.token) as deck:
+        session = await deck.create("test", "say one", cwd=str(tmp_path))
+        assert (await anext(session.subscribe(types={"agent_end"}))).type == "agent_end"
+        assert {event.type for event in await session.events(types={"agent_end"})} == {"agent_end"}
+
+
+def test_blocks_are_found_however_the_bytes_are_cut():
+    stream = b'retry: 1\n\n: \n\nid: 1\nevent: a\ndata: {"x":1}\n\nid: 2\nevent: b\ndata: {}\n\n'
+    for size in range(1, len(stream)):
+        splitter = Splitter()
+        found = [
+            block for start in range(0, len(stream), size) for block in splitter.feed(stream[start : start + size])
+        ]
+        assert [(block.name, block.id, block.data) for block in found] == [("a", "1", b'{"x":1}'), ("b", "2", b"{}")]
+
+
+class Killable:
+    """The server in a process of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.port = 0
+        self.token = ""
+        self._process: subprocess.Popen[str]
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tests.served", str(self._home), str(self.port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        said = json.loads(self._process.stdout.readline())
+        self.port, self.token = said["port"], said["token"]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@on_loop
+async def test_a_killed_server_that_comes_back_is_read_on_where_it_was(tmp_path: Path):
+    server = Killable(tmp_path / "home")
+    await asyncio.to_thread(server.start)
+    try:
+        async with AsyncClient(server.url, server.token) as deck:
+            session = await deck.create("test", "say zero", cwd=str(tmp_path))
+            one, everything = session.subscribe(), deck.subscribe()
+            mine: list[Event] = []
+            everyone: list[Event] = []
+            readers = [asyncio.create_task(_into(one, mine)), asyncio.create_task(_into(everything, everyone))]
+            for number in range(3):
+                await _until(lambda: bool(mine))
+                wanted = len(mine) + 3
+                await session.prompt(f"say a{number} b c d; flood 200", client_id=f"k{number}")
+                await _until(lambda wanted=wanted: len(mine) > wanted)
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+            await session.rename("The last word")
+            await _until(lambda: mine[-1].type == everyone[-1].type == "session_renamed")
+            log = await _log(session)
+            assert [event.type for event in log].count("session_suspended") == 3
+            for found in (mine, everyone):
+                assert lasting(found) == lasting(log)
+                assert [event.index for event in found] == sorted({event.index for event in found})
+            for reader in readers:
+                reader.cancel()
+    finally:
+        await asyncio.to_thread(server.kill)
+
+
+async def _log(session: Any) -> list[Event]:
+    log: list[Event] = []
+    while page := await session.events(log[-1].index if log else 0):
+        log += page
+    return log
+
+
+async def _into(events: Any, found: list[Event]) -> None:
+    async for event in events:
+        found += [event]
+
+
+async def _until(holds: Any) -> None:
+    while not holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@on_loop
+async def test_programs_without_a_loop(tmp_path: Path):
+    async with served(tmp_path) as port:
+        await asyncio.to_thread(_without_a_loop, port.url, port.token, tmp_path)
+
+
+def _without_a_loop(url: str, token: str, folder: Path) -> None:
+    with Client(url, token) as deck:
+        session = deck.create("test", "say one", cwd=str(folder))
+        types = []
+        for event in session.subscribe():
+            types.append(event.type)
+            if event.type == "agent_end":
+                break
+        assert types[0] == "session_opened"
+        assert session.prompt("say two").disposition == "started"
+        assert deck.session(session.id).show()["id"] == session.id
+        assert len(deck.list()["sessions"]) == 1
+        assert deck.agents()
+        assert next(iter(deck.subscribe())).type == "session_opened"
+        with pytest.raises(NoSuchSession):
+            deck.session("nobody").show()
+        assert deck.attention() == []
+    deck.close()
+    assert not any(thread.name == "qd-client" for thread in threading.enumerate())

@@ -1,0 +1,255 @@
+"""Every route of the contract that the deck can serve, over a real port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from quarterdeck.deck.policy.rule import parse
+from tests.conformance.marks import case
+from tests.decks import on_loop, until
+from tests.wires import Port, served
+
+
+class Http:
+    """Asks, and gives the status and what JSON said."""
+
+    def __init__(self, port: Port, client: aiohttp.ClientSession) -> None:
+        self._port = port
+        self._client = client
+
+    async def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        async with self._client.request(method, self._port.url + path, json=body, headers=headers) as answer:
+            text = await answer.text()
+            return answer.status, json.loads(text) if answer.content_type == "application/json" else text
+
+
+class Asking:
+    """A served home and somebody who asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._served = served(folder)
+        self._client: aiohttp.ClientSession
+
+    async def __aenter__(self) -> tuple[Port, Http]:
+        port = await self._served.__aenter__()
+        self._client = aiohttp.ClientSession(headers=port.headers)
+        return port, Http(port, self._client)
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._client.close()
+        await self._served.__aexit__(*error)
+
+
+async def finished(port: Port, session_id: str) -> None:
+    await until(port.deck.session(session_id), lambda view: view.state.phase.value == "completed")
+
+
+@case("U-044")
+@on_loop
+async def test_wrong_types_are_refused_and_unknown_fields_are_dropped(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        for field, value in (("prompt", 5), ("agent", None), ("name", ["a"]), ("record", "yes"), ("env", {"A": 1})):
+            status, said = await ask("POST", "/sessions", {"agent": "test", "cwd": str(tmp_path), field: value})
+            assert status == 400
+            assert said["error"]["message"].startswith(field)
+        assert port.deck.session_ids() == []
+        status, view = await ask("POST", "/sessions", {"agent": "test", "cwd": str(tmp_path), "unheard_of": [1]})
+        assert status == 201
+        assert "unheard_of" not in view
+
+
+@on_loop
+async def test_creating_without_an_agent_or_in_no_folder_is_bad_input(tmp_path: Path):
+    async with Asking(tmp_path) as (_, ask):
+        assert (await ask("POST", "/sessions", {"agent": "nobody"}))[0] == 404
+        for body in ({}, {"agent": "test", "cwd": str(tmp_path / "none")}, [], "x", None):
+            status, said = await ask("POST", "/sessions", body)
+            assert status == 400
+            assert said["error"].keys() == {"code", "message", "hint"}
+
+
+@case("U-070")
+@on_loop
+async def test_a_prompt_without_text_of_nobody_or_to_an_archived_session(tmp_path: Path):
+    async with Asking(tmp_path) as (_, ask):
+        _, view = await ask("POST", "/sessions", {"agent": "test", "cwd": str(tmp_path)})
+        path = f"/sessions/{view['id']}"
+        assert (await ask("POST", f"{path}/prompt", {}))[0] == 400
+        assert (await ask("POST", "/sessions/nobody/prompt", {"text": "x"}))[0] == 404
+        status, receipt = await ask("POST", f"{path}/prompt", {"text": "say hello"})
+        assert status == 202
+        assert receipt["accepted"]
+        assert receipt["message_id"]
+        await ask("POST", f"{path}/archive")
+        status, refused = await ask("POST", f"{path}/prompt", {"text": "again"})
+        assert status == 409
+        assert "archived" in refused["error"]["message"]
+
+
+@case("U-071")
+@on_loop
+async def test_the_list_is_newest_first_in_pages_and_can_be_filtered(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        other = tmp_path / "other"
+        other.mkdir()
+        made = [(await port.deck.create("test", cwd=str(tmp_path), name=f"n{n}")).id for n in range(22)]
+        made.append((await port.deck.create("test", cwd=str(other))).id)
+        await port.deck.session(made[0]).archive()
+        _, first = await ask("GET", "/sessions")
+        assert len(first["sessions"]) == 20
+        assert first["badge"] == {"count": 22, "attention": 0}
+        _, second = await ask("GET", f"/sessions?cursor={first['next_cursor']}")
+        assert second["next_cursor"] is None
+        found = [*first["sessions"], *second["sessions"]]
+        order = [(one["created_at"], one["id"]) for one in found]
+        assert order == sorted(order, reverse=True)
+        assert {one["id"] for one in found} == set(made[1:])
+        _, here = await ask("GET", f"/sessions?cwd={other}")
+        assert [one["id"] for one in here["sessions"]] == [made[-1]]
+        _, archived = await ask("GET", "/sessions?status=archived,error")
+        assert [one["id"] for one in archived["sessions"]] == [made[0]]
+        _, both = await ask("GET", "/sessions?status=archived,active&limit=200")
+        assert len(both["sessions"]) == 23
+        _, named = await ask("GET", "/sessions?q=n21")
+        assert [one["name"] for one in named["sessions"]] == ["n21"]
+        for wrong in ("limit=0", "limit=201", "limit=x", "archived=maybe"):
+            assert (await ask("GET", f"/sessions?{wrong}"))[0] == 400
+
+
+@case("U-072")
+@on_loop
+async def test_a_name_is_neither_empty_nor_longer_than_a_hundred(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        session = await port.deck.create("test", cwd=str(tmp_path), name="Before")
+        for name in ("", "x" * 101, 7, None):
+            assert (await ask("PATCH", f"/sessions/{session.id}", {"name": name}))[0] == 400
+        assert session.summary.name == "Before"
+        status, view = await ask("PATCH", f"/sessions/{session.id}", {"name": "x" * 100, "pinned": True})
+        assert status == 200
+        assert (view["name"], view["pinned"]) == ("x" * 100, True)
+        _, view = await ask("PATCH", f"/sessions/{session.id}", {"snoozed_until": 99999999999999, "read_index": 1})
+        assert view["snoozed_until"] == 99999999999999
+        _, view = await ask("PATCH", f"/sessions/{session.id}", {"snoozed_until": None, "client_id": "k" * 200})
+        assert view["snoozed_until"] is None
+
+
+@case("U-073")
+@on_loop
+async def test_messages_since_a_time_are_only_the_later_ones(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        session = await port.deck.create("test", "say first", cwd=str(tmp_path))
+        await finished(port, session.id)
+        _, whole = await ask("GET", f"/sessions/{session.id}/messages")
+        last = whole["entries"][-1]["at"]
+        await asyncio.sleep(0.005)
+        await session.prompt("say second")
+        await until(session, lambda _: "second" in session.summary.last_text)
+        _, later = await ask("GET", f"/sessions/{session.id}/messages?since={last}")
+        assert "first" not in json.dumps(later)
+        assert "second" in json.dumps(later)
+        assert [one["at"] for one in later["entries"]] == sorted(one["at"] for one in later["entries"])
+
+
+@on_loop
+async def test_a_session_can_be_taken_away(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        session = await port.deck.create("test", "say hello; tool ls", cwd=str(tmp_path), name="Mine", record=True)
+        await finished(port, session.id)
+        status, text = await ask("GET", f"/sessions/{session.id}/export")
+        assert status == 200
+        assert text.startswith("# Mine\n")
+        assert "> say hello; tool ls" in text
+        assert "hello" in text
+        assert "**ls**" in text
+        _, whole = await ask("GET", f"/sessions/{session.id}/export?format=json")
+        assert whole["events"][0]["type"] == "session_opened"
+        assert whole["view"]["id"] == session.id
+        _, trace = await ask("GET", f"/sessions/{session.id}/export?format=trace")
+        assert {json.loads(line)["src"] for line in trace.splitlines()} >= {"stdin", "stdout"}
+        plain = await port.deck.create("test", cwd=str(tmp_path))
+        status, said = await ask("GET", f"/sessions/{plain.id}/export?format=trace")
+        assert (status, said["error"]["code"]) == (404, "no_such_trace")
+        assert (await ask("GET", f"/sessions/{plain.id}/export?format=pdf"))[0] == 400
+        assert (await ask("GET", "/sessions/nobody/export?format=json"))[0] == 404
+
+
+@on_loop
+async def test_folders_are_found_by_their_beginning_and_by_what_was_used(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        for name in ("apple", "apricot", ".hidden", "banana"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "apfile").write_text("", encoding="utf-8")
+        await port.deck.create("test", cwd=str(tmp_path / "banana"))
+        _, found = await ask("GET", f"/folders?q={tmp_path}/ap")
+        assert found == {"folders": [str(tmp_path / "apple"), str(tmp_path / "apricot")]}
+        _, found = await ask("GET", f"/folders?q={tmp_path}/.h")
+        assert found == {"folders": [str(tmp_path / ".hidden")]}
+        _, found = await ask("GET", "/folders?q=BANANA")
+        assert found == {"folders": [str(tmp_path / "banana")]}
+        assert await ask("GET", "/folders?q=/no/such/place/") == (200, {"folders": []})
+        assert (await ask("GET", "/folders"))[1]["folders"] == [str(tmp_path / "banana")]
+
+
+@on_loop
+async def test_rules_are_listed_and_removed(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        rule = port.deck.house.rules.add(parse("allow Read"))
+        _, found = await ask("GET", "/rules")
+        assert [one["id"] for one in found["rules"]] == [rule.id]
+        assert (await ask("DELETE", f"/rules/{rule.id}"))[0] == 204
+        assert (await ask("DELETE", f"/rules/{rule.id}"))[0] == 404
+        assert (await ask("GET", "/rules"))[1] == {"rules": []}
+
+
+@on_loop
+async def test_agents_say_what_they_can(tmp_path: Path):
+    async with Asking(tmp_path) as (_, ask):
+        _, found = await ask("GET", "/agents")
+        by_name = {one["name"]: one for one in found["agents"]}
+        assert by_name["test"]["driven"]
+        assert not by_name["claude"]["driven"]
+
+
+@on_loop
+async def test_what_is_asked_and_decided_over_http(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        session = await port.deck.create("test", "ask rm", cwd=str(tmp_path))
+        await until(session, lambda view: view.state.gates.open)
+        path = f"/sessions/{session.id}"
+        _, waiting = await ask("GET", "/attention")
+        gate = waiting["sessions"][0]["attention"]["gate_id"]
+        assert (await ask("POST", f"{path}/approve", {"gate_id": "g999"}))[0] == 404
+        key = {"gate_id": gate, "client_id": "once"}
+        first = await ask("POST", f"{path}/approve", key)
+        assert first[0] == 200
+        assert await ask("POST", f"{path}/approve", key) == first
+        status, said = await ask("POST", f"{path}/reject", {"gate_id": gate})
+        assert (status, said["error"]["code"]) == (409, "already_decided")
+        await finished(port, session.id)
+        assert (await ask("GET", f"{path}/queue"))[1] == {"queue": []}
+        assert (await ask("GET", f"{path}/why"))[1]["index"] > 0
+        assert (await ask("GET", f"{path}/stats"))[0] == 200
+        assert (await ask("GET", f"{path}/timeline?at=1"))[1]["index"] == 1
+        assert (await ask("POST", f"{path}/abort", {"clear_queue": True}))[0] in (200, 409)
+        assert (await ask("DELETE", path))[0] == 409
+        assert (await ask("POST", f"{path}/cancel"))[1] == {"sessionId": session.id, "status": "cancelled"}
+        assert (await ask("DELETE", path))[0] == 204
+        assert (await ask("GET", path))[0] == 404
+
+
+@pytest.mark.parametrize("path", ["adopt", "release", "thinking", "tools"])
+def test_what_comes_later_is_not_there(path: str, tmp_path: Path):
+    @on_loop
+    async def ask_for_it() -> None:
+        async with Asking(tmp_path) as (port, ask):
+            session = await port.deck.create("test", cwd=str(tmp_path))
+            status, said = await ask("POST", f"/sessions/{session.id}/{path}", {})
+            assert (status, said["error"]["code"]) == (404, "no_such_route")
+
+    ask_for_it()
