@@ -179,12 +179,12 @@ class Session:
         if written:
             self.record.write(written, origin)
             if any(isinstance(body, gate_desk.OPENING) for body in written):
+                if isinstance(ear, Observation):
+                    ear.asks(gate_desk.opened_by(written, self.state.gates))
                 self.judge()
             if self.is_unwanted and any(isinstance(body, ev.AgentStart) and not body.agent_path for body in written):
                 self.is_unwanted = False
                 interrupt(self)
-        if self.observation is not None:
-            self.observation.settle(self.state.gates)
         if isinstance(ear, Launch) and ear.is_ended:
             self.startup.ended(ear)
 
@@ -245,6 +245,8 @@ class Session:
 
     def _published(self, events: Sequence[Event]) -> None:
         self.house.publish(events)
+        if self.observation is not None:
+            self.observation.settle(self.record.durable.state.gates)
         if self.state.queue:
             self.delivery.pump()
         if not self.state.turn.is_open:
