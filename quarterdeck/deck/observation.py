@@ -68,8 +68,9 @@ class Observation(Ear):
             if gate_id in still or held.done():
                 continue
             how = closed.get(gate_id)
-            ours = how is not None and how.by in ("user", "rule")
-            if how is None or not ours:
+            if how is None:
+                continue  # it is not even durable yet
+            if how.by not in ("user", "rule"):
                 held.set_result(None)
             elif how.status not in ("approved", "rejected", "answered"):
                 held.set_result(CANCELLED)

@@ -50,7 +50,7 @@ def answer(agent: str, payload: Json, decision: Decision) -> Object:
         told = {"behavior": "allow", "updatedInput": {**args, "answers": _answers(args, decision.answer)}}
     else:
         told = {"behavior": "deny", "message": decision.reason or "The user said no."}
-        if decision.status == "cancelled" and agent == "claude":
+        if decision.stops and agent == "claude":
             told["interrupt"] = True
     return {"hookSpecificOutput": {"hookEventName": _DECIDING, "decision": told}}
 
