@@ -40,6 +40,8 @@ from quarterdeck.server.statuses import (
     NoToken,
     TooLarge,
     TooManyFailures,
+    TooSlow,
+    UnreadableBody,
     ViewOnly,
     status_of,
 )
@@ -284,6 +286,8 @@ def _refusal(error: QuarterdeckError) -> web.Response:
         response.headers["Retry-After"] = str(error.wait)
     if isinstance(error, MethodNotAllowed):
         response.headers["Allow"] = ", ".join(error.allowed)
+    if isinstance(error, TooLarge | TooSlow | UnreadableBody):
+        response.force_close()  # what is left of the body is no request
     if isinstance(error, NoToken):
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

@@ -6,7 +6,7 @@ import asyncio
 
 from aiohttp import web
 
-from quarterdeck.server.statuses import BadRequest, TooLarge, TooSlow
+from quarterdeck.server.statuses import TooLarge, TooSlow, UnreadableBody
 
 #: Twenty megabytes of images take two minutes over a bad line; whoever needs more than that sends nothing.
 BODY_S = 120.0
@@ -25,7 +25,8 @@ async def body_of(request: web.Request, limit: int) -> bytes:
     except TimeoutError:
         raise TooSlow from None
     except web.RequestPayloadError:
-        raise BadRequest("the body cannot be read", "Send it whole, and compressed as the header says.") from None
+        request.content.feed_eof()  # or the rest of it would be read, and fail again
+        raise UnreadableBody from None
     if len(data) > limit:
         raise TooLarge(limit)
     return data

@@ -22,7 +22,7 @@ log = logging.getLogger("quarterdeck.server")
 HEADERS_S = 20.0
 KEEP_ALIVE_S = 75.0
 #: How long the rest of a body that nobody wants is read, so that the client can see why.
-LINGER_S = 2.0
+LINGER_S = 1.0
 
 
 class Connection(web.RequestHandler):

@@ -43,6 +43,13 @@ class BadRequest(QuarterdeckError):
     code = "bad_request"
 
 
+class UnreadableBody(BadRequest):
+    """The body is cut off, or not compressed as its header says."""
+
+    def __init__(self) -> None:
+        super().__init__("the body cannot be read", "Send it whole, and compressed as the header says.")
+
+
 class NoToken(QuarterdeckError):
     """Nobody gets in without a token, not even from this machine."""
 
