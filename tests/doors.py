@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from quarterdeck import Deck
+from quarterdeck.deck.clock import Clock
 from quarterdeck.server.app import Server
 from quarterdeck.server.connection import HEADERS_S, Runner
 from quarterdeck.server.guard import Guard
@@ -115,10 +116,11 @@ async def serving(
     allowed: frozenset[str] = frozenset(),
     headers_s: float = HEADERS_S,
     secure: ssl.SSLContext | None = None,
+    clock: Clock | None = None,
     **changes: object,
 ) -> AsyncIterator[House]:
     """A server over the home in this folder."""
-    deck = await Deck.open(folder / "home", settings=msgspec.structs.replace(SETTINGS, **changes))
+    deck = await Deck.open(folder / "home", settings=msgspec.structs.replace(SETTINGS, **changes), clock=clock)
     try:
         tokens = Tokens(deck.home)
         server = Server(deck, tokens, Guard(allowed), is_secure=secure is not None)
@@ -126,7 +128,7 @@ async def serving(
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=secure).start()
-            connector = aiohttp.TCPConnector(ssl=False)
+            connector = aiohttp.TCPConnector(ssl=False, force_close=True)
             async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as client:
                 house = House(deck, tokens, server, runner, client)
                 house.scheme = "http" if secure is None else "https"
