@@ -129,7 +129,8 @@ async def serving(
         try:
             await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=secure).start()
             connector = aiohttp.TCPConnector(ssl=False, force_close=True)
-            async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as client:
+            patient, no_jar = aiohttp.ClientTimeout(total=None), aiohttp.DummyCookieJar()
+            async with aiohttp.ClientSession(connector=connector, cookie_jar=no_jar, timeout=patient) as client:
                 house = House(deck, tokens, server, runner, client)
                 house.scheme = "http" if secure is None else "https"
                 yield house

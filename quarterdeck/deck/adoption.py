@@ -37,6 +37,17 @@ class Adoption:
                 break  # nobody opened another one while we looked
         return self._opened(agent, native, cwd)
 
+    def relate(self, agent: str, one: str, other: str) -> str:
+        """Two conversations spoke with each other, so the one that nobody knows is a sub-agent of the other. Gives the one
+        that is known; '' when neither is."""
+        for known, new in ((one, other), (other, one)):
+            name = self._name_of(agent, known)
+            if name:
+                if not self._name_of(agent, new):
+                    self._known[agent, new] = name
+                return known
+        return ""
+
     def _name_of(self, agent: str, native: str) -> str:
         """Whoever has a process for this conversation, else whoever had it last."""
         owner = self._deck.house.owners.get(native, "")

@@ -148,7 +148,7 @@ class Ingest:
         return web.Response(body=_EMPTY if is_json else b"", content_type=kind)
 
     async def _record(self, record: Object) -> None:
-        native = otlp.conversation(record)
+        native = otlp.conversation(record) or self._adoption.relate("codex", *otlp.between(record))
         if not native:
             return
         session = await self._observed("codex", native, "")

@@ -26,6 +26,12 @@ def conversation(record: Object) -> str:
     return text_of(object_of(record, "attributes"), *_CONVERSATION)
 
 
+def between(record: Object) -> tuple[str, str]:
+    """The two conversations that a message of one agent to another names."""
+    found = object_of(record, "attributes")
+    return text_of(found, "sender_thread_id"), text_of(found, "receiver_thread_id")
+
+
 def from_json(found: Any) -> Iterator[Object]:
     """The records of an ExportLogsServiceRequest as JSON."""
     for resource in _objects(object_of(found), "resourceLogs"):
