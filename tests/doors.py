@@ -43,7 +43,9 @@ class Answer(msgspec.Struct):
 class House:
     """One that is open. `token` is the owner's."""
 
-    def __init__(self, deck: Deck, tokens: Tokens, server: Server, runner: Runner, client: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, deck: Deck, tokens: Tokens, server: Server, runner: Runner, client: aiohttp.ClientSession
+    ) -> None:
         self.deck = deck
         self.tokens = tokens
         self.server = server

@@ -135,7 +135,9 @@ class TestOurOwn:
     @pytest.fixture(autouse=True)
     def _driven(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(registry.HARNESSES, "claude", f"{__name__}:_claude")
-        monkeypatch.setattr(registry, "_loaded", lambda target: _claude if target.endswith(":_claude") else _whole(target))
+        monkeypatch.setattr(
+            registry, "_loaded", lambda target: _claude if target.endswith(":_claude") else _whole(target)
+        )
 
     @on_loop
     async def test_it_is_not_doubled(self, tmp_path: Path) -> None:

@@ -137,7 +137,9 @@ class TestDecidedHere:
     @on_loop
     async def test_a_question_is_answered(self, tmp_path: Path) -> None:
         options = [{"label": "red", "description": "Red"}, {"label": "blue", "description": "Blue"}]
-        args = {"questions": [{"question": "Which colour?", "header": "Colour", "options": options, "multiSelect": False}]}
+        args = {
+            "questions": [{"question": "Which colour?", "header": "Colour", "options": options, "multiSelect": False}]
+        }
         shared = {"tool_name": "AskUserQuestion", "tool_input": args, "prompt_id": "p1"}
         async with serving(tmp_path) as house:
             await house.hook("claude", _prompt())
@@ -185,7 +187,9 @@ class TestDecidedHere:
                 assert (await house.hook("claude", payload)).json == {}
             assert (await house.get("/sessions")).json["sessions"] == []
             go.set()
-            await eventually(lambda: len(house.deck.session_ids()) == 1 and house.deck.view(house.deck.session_ids()[0]))
+            await eventually(
+                lambda: len(house.deck.session_ids()) == 1 and house.deck.view(house.deck.session_ids()[0])
+            )
             live = house.deck._supervisor.sessions[house.deck.session_ids()[0]]
             await live.record.settled()
             assert (await house.get("/sessions")).json["sessions"][0]["phase"] == "completed"
@@ -281,7 +285,9 @@ class TestDecidedByRules:
         self._ruled(tmp_path, "this is [ no toml")
         async with serving(tmp_path) as house:
             held = await _held(house)
-            events = (await house.get(f"/sessions/{held.id}/events", headers={"Accept": "application/json"})).json["events"]
+            events = (await house.get(f"/sessions/{held.id}/events", headers={"Accept": "application/json"})).json[
+                "events"
+            ]
             assert "approval_required" in [one["type"] for one in events]
             assert not held.task.done()
             assert (await held.shown())["phase"] == "waiting_approval"

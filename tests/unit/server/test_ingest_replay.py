@@ -18,7 +18,7 @@ from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View
 from quarterdeck.server import otlp
 from quarterdeck.server.ingest import SECRET, secret_for
-from tests.decks import Time, on_loop
+from tests.decks import Time, eventually, on_loop
 from tests.doors import House, serving
 
 _TRACES = Path(__file__).parents[2] / "conformance" / "traces"
@@ -80,6 +80,9 @@ class _Agent:
         found = (one.observation for one in self.house.deck._supervisor.sessions.values())
         return [one for one in found if one is not None]
 
+    def _last_heard(self) -> float:
+        return sum(one.last_heard for one in self._ears())
+
     async def wait_until(self, t: float) -> None:
         """The clock goes on, and stops at every deadline on the way."""
         goal = self.begin + t
@@ -104,9 +107,8 @@ class _Agent:
         if payload["hook_event_name"] != _ASKING:
             assert (await task).json == {}
             return
-        heard = sum(one.last_heard for one in self._ears())
-        while not task.done() and sum(one.last_heard for one in self._ears()) == heard:
-            await asyncio.sleep(0.001)
+        heard = self._last_heard()
+        await eventually(lambda: task.done() or self._last_heard() != heard)
         self.held.append(task)
 
     async def _decide(self, answer: dict[str, Any]) -> None:
@@ -195,7 +197,9 @@ def _request(records: list[dict[str, Any]]) -> dict[str, Any]:
 
 async def _export(house: House, request: dict[str, Any], form: str) -> None:
     binary = "protobuf" in form
-    data = ParseDict(request, ExportLogsServiceRequest()).SerializeToString() if binary else json.dumps(request).encode()
+    data = (
+        ParseDict(request, ExportLogsServiceRequest()).SerializeToString() if binary else json.dumps(request).encode()
+    )
     headers = {SECRET: secret_for(house.token), "Content-Type": f"application/{'x-protobuf' if binary else 'json'}"}
     if "gzip" in form:
         data, headers["Content-Encoding"] = gzip.compress(data), "gzip"

@@ -49,10 +49,17 @@ class TestForgery:
     async def test_it_opens_no_other_door(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for secret in (secret_for(house.token), secret_for(house.token, "x")):
-                for headers in ({SECRET: secret}, {"Authorization": f"Bearer {secret}"}, {"Cookie": f"quarterdeck={secret}"}):
+                for headers in (
+                    {SECRET: secret},
+                    {"Authorization": f"Bearer {secret}"},
+                    {"Cookie": f"quarterdeck={secret}"},
+                ):
                     for path in ("/sessions", "/events", "/openapi.json", "/attention"):
                         assert (await house.ask("GET", path, None, headers)).status in (401, 429)
-                    assert (await house.ask("POST", "/sessions", None, headers, json={"agent": "test"})).status in (401, 429)
+                    assert (await house.ask("POST", "/sessions", None, headers, json={"agent": "test"})).status in (
+                        401,
+                        429,
+                    )
             assert (await house.get(f"/login?token={secret_for(house.token)}", token=None)).status in (401, 429)
 
     @on_loop
@@ -99,7 +106,10 @@ class TestReplay:
             assert (first.status, first.json["id"]) == (second.status, second.json["id"])
             assert await _count(house) == 1
             path = f"/sessions/{first.json['id']}"
-            prompts = [await house.post(f"{path}/prompt", {"text": "say hi"}, headers=key | {"Idempotency-Key": "p"}) for _ in "ab"]
+            prompts = [
+                await house.post(f"{path}/prompt", {"text": "say hi"}, headers=key | {"Idempotency-Key": "p"})
+                for _ in "ab"
+            ]
             assert prompts[0].json == prompts[1].json
             await house.deck.session(first.json["id"]).settled()
             entries = (await house.get(f"{path}/timeline")).json["entries"]
@@ -113,7 +123,12 @@ class TestReplay:
             assert (await house.post(f"{path}/prompt", {"text": "say hi"}, headers=key)).status == 202
             await house.deck.session(session).settled()
             before = (await house.get(path)).json
-            for name, body in (("prompt", {"text": "say ho"}), ("steer", {"text": "say hi"}), ("cancel", {}), ("archive", {})):
+            for name, body in (
+                ("prompt", {"text": "say ho"}),
+                ("steer", {"text": "say hi"}),
+                ("cancel", {}),
+                ("archive", {}),
+            ):
                 answer = await house.post(f"{path}/{name}", body, headers=key)
                 assert (answer.status, answer.code) == (409, "idempotency_mismatch"), name
             assert (await house.get(path)).json == before

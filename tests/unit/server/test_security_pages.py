@@ -105,7 +105,13 @@ class TestHost:
     async def test_a_name_that_was_pointed_here_is_refused(self, tmp_path: Path) -> None:
         """DNS rebinding: the browser asks for the attacker's name, and the attacker's name is our address."""
         async with serving(tmp_path) as house:
-            for host in ("evil.example", f"evil.example:{house.port}", "127.0.0.1.evil.example", "evil.localhost", "0.0.0.0"):
+            for host in (
+                "evil.example",
+                f"evil.example:{house.port}",
+                "127.0.0.1.evil.example",
+                "evil.localhost",
+                "0.0.0.0",
+            ):
                 answer = await house.get("/sessions", headers={"Host": host})
                 assert (answer.status, answer.code) == (403, "foreign_host"), host
                 same = {"Host": host, "Origin": f"http://{host}"}
@@ -210,7 +216,12 @@ class TestCookie:
         async with serving(tmp_path) as house:
             cookie = await self._cookie(house)
             for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/json"):
-                for origin in ({}, {"Origin": "null"}, {"Origin": "http://evil.example"}, {"Origin": "http://127.0.0.1:1"}):
+                for origin in (
+                    {},
+                    {"Origin": "null"},
+                    {"Origin": "http://evil.example"},
+                    {"Origin": "http://127.0.0.1:1"},
+                ):
                     said = {**cookie, **origin, "Content-Type": kind}
                     answer = await house.ask("POST", "/sessions", None, said, data=b'{"agent": "test"}')
                     assert (answer.status, answer.code) == (403, "foreign_origin")

@@ -45,7 +45,13 @@ async def _day(house: House, folder: Path, monkeypatch: pytest.MonkeyPatch) -> t
     """Sessions with secrets in their environment, logins right and wrong, hooks right and forged, a failure of ours."""
     view = house.tokens.create("phone", "view", 0)
     secrets = [_ENV, _GUESS, house.token, view, secret_for(house.token)]
-    body = {"agent": "test", "prompt": "say hello; tool ls", "cwd": str(folder), "env": {"API_KEY": _ENV}, "record": True}
+    body = {
+        "agent": "test",
+        "prompt": "say hello; tool ls",
+        "cwd": str(folder),
+        "env": {"API_KEY": _ENV},
+        "record": True,
+    }
     said: list[Answer] = [await house.post("/sessions", body, headers={"Idempotency-Key": "k1"})]
     session = said[0].json["id"]
     await house.deck.session(session).settled()

@@ -89,14 +89,15 @@ class TestToken:
             async with (
                 house.client.ws_connect(f"{house.address}/ws", headers=said) as socket,
                 house.client.get(f"{house.address}/events", headers=said) as stream,
-                house.client.ws_connect(f"{house.address}/ws", headers={"Authorization": f"Bearer {house.token}"}) as mine,
+                house.client.ws_connect(
+                    f"{house.address}/ws", headers={"Authorization": f"Bearer {house.token}"}
+                ) as mine,
             ):
                 house.tokens.revoke("phone")
                 house.tokens.create("phone", "operate", 1)
                 assert (await socket.receive()).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
                 with pytest.raises(aiohttp.ClientError):
-                    while await stream.content.readany():
-                        pass
+                    await stream.content.read()
                 await mine.send_json({"op": "unsubscribe", "session": "x"})
                 await mine.send_json({"op": "subscribe", "session": "x"})
                 assert (await mine.receive_json())["error"]["code"] == "no_such_session"
