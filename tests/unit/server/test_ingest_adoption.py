@@ -168,9 +168,9 @@ class TestOurOwn:
     @on_loop
     async def test_hooks_with_its_own_secret(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
-            body = {"agent": "claude", "prompt": "sleep 30", "cwd": str(tmp_path)}
+            body = {"agent": "claude", "prompt": "say hi", "cwd": str(tmp_path)}
             session = house.deck.session((await house.post("/sessions", body)).json["id"])
-            await until(session, lambda view: view.state.profile.native_session_id)
+            await session.settled()
             assert (await house.hook("claude", _hook(), session.id)).json == {}
             live = house.deck._supervisor.sessions[session.id]
             await live.startup.stop()
