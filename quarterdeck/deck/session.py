@@ -107,8 +107,13 @@ class Session:
     def is_idle(self) -> bool:
         """Nothing lives here: what the log holds is all there is."""
         busy = self.users or self.launch or self.startup.is_under_way or self.delivery.is_under_way or self._answers
+        return not busy and self.record.is_settled and not self._is_observing
+
+    @property
+    def _is_observing(self) -> bool:
+        """Whether an agent of somebody else's is in the middle of something."""
         seen = self.observation
-        return not busy and self.record.is_settled and (seen is None or not (seen.is_held or seen.is_waiting))
+        return seen is not None and (seen.is_held or seen.is_waiting or self.state.turn.is_open)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -204,6 +209,13 @@ class Session:
             translator.restore(self.view)
             self.observation = Observation(translator, self.hear, self.house.clock.monotonic)
         return self.observation
+
+    def unobserve(self) -> None:
+        """The agent is ours now: what somebody else's asked is let go."""
+        if self.observation is not None:
+            self.observation.release()
+            self.observation.deafen()
+            self.observation = None
 
     def judge(self) -> None:
         """Rules decide what they can of what is asked; each gate on its own, and the log names the rule."""

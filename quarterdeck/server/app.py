@@ -107,7 +107,8 @@ class Server:
         except ConnectionError:
             raise  # nobody is there any more
         except Exception:
-            log.exception("a request failed: %s %s", request.method, request.path)
+            # as it came over the wire: decoded, it could look like lines of its own
+            log.exception("a request failed: %s %s", request.method, request.rel_url.raw_path)
             return _refusal(Internal())
 
     def _check_doors(self, request: web.Request) -> None:

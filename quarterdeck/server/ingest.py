@@ -16,6 +16,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -44,6 +45,7 @@ _any = msgspec.json.Decoder(Any)
 _long_number = re.compile(rb"[0-9]{19}")
 
 
+@lru_cache(1024)
 def secret_for(key: str, session_id: str = "") -> str:
     """Derived from the owner's token, so that nothing more has to be kept: it changes when that does."""
     return hmac.new(key.encode(), f"ingest {session_id}".encode(), hashlib.sha256).hexdigest()
@@ -86,9 +88,11 @@ class Ingest:
         if session.launch is not None:
             session.launch.hear(Signal("hook", payload))
             return _answer(_EMPTY)
-        observation = session.observe(registry.translator(agent))
+        observation = session.observation or session.observe(registry.translator(agent))
         gate = _gate_of(payload, observation.hear_asking(Signal("hook", payload)), session)
         if gate is None or not hooks.is_deciding(payload):
+            if not session.state.turn.is_open:
+                self._deck.house.at_rest()
             return _answer(_EMPTY)
         return await self._decided(agent, observation, gate, payload)
 
@@ -152,7 +156,7 @@ class Ingest:
         if not native:
             return
         session = await self._observed("codex", native, "")
-        ear = session.launch or session.observe(registry.translator("codex"))
+        ear = session.launch or session.observation or session.observe(registry.translator("codex"))
         ear.hear(Signal("otlp.log", record))
 
 
