@@ -18,7 +18,7 @@ async def body_of(request: web.Request, limit: int) -> bytes:
         raise TooLarge(limit)
     try:
         if request.content.is_eof():
-            data = await request.content.read()
+            data = request.content.read_nowait()
         else:
             async with asyncio.timeout(BODY_S):
                 data = await _gathered(request, limit)

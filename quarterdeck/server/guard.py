@@ -7,11 +7,13 @@ checked on every request, WebSockets too, before anything else.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
+@lru_cache(256)
 def host_of(header: str) -> str | None:
     """The name in a Host header, without its port; None for what is no such header."""
     if not header or any(one in header for one in "/\\@?# \t,"):

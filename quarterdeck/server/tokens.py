@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ Role: TypeAlias = Literal["view", "operate"]
 
 OWNER = "owner"
 _LENGTH = 32
+#: For how long agents' secrets may outlive a rotation.
+KEY_S = 0.25
 
 
 class TokensUnreadable(QuarterdeckError):
@@ -88,6 +91,7 @@ class Tokens:
         self._seen: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None] | None = None
         self._known: tuple[Named, ...] = ()
         self._owner_token = ""
+        self._key_until = 0.0
         self._owner_hash = ""
 
     def owner(self) -> str:
@@ -158,8 +162,11 @@ class Tokens:
         return any(visitor.hash == one.hash and visitor.role == one.role for one in self._known)
 
     def key(self) -> str:
-        """The owner's token as the file has it now, without reading it again and again."""
-        self._look()
+        """The owner's token as the file had it a moment ago: hooks come in hundreds, and a look costs more than they do."""
+        now = time.monotonic()
+        if now >= self._key_until:
+            self._look()
+            self._key_until = now + KEY_S
         return self._owner_token
 
     def _look(self) -> None:

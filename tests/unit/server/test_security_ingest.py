@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from quarterdeck.server import tokens
 from quarterdeck.server.ingest import SECRET, secret_for
 from quarterdeck.server.tokens import Tokens
 from tests.decks import eventually, on_loop
@@ -77,7 +80,8 @@ class TestForgery:
             assert (await house.ask("POST", f"/ingest/claude/{one}", None, install, json=_HOOK)).status == 401
 
     @on_loop
-    async def test_it_changes_with_the_owners_token(self, tmp_path: Path) -> None:
+    async def test_it_changes_with_the_owners_token(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tokens, "KEY_S", 0.0)
         async with serving(tmp_path) as house:
             assert (await house.hook("claude", _HOOK)).status == 200
             new = Tokens(house.deck.home).rotate()
