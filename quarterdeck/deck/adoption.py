@@ -23,21 +23,52 @@ class Adoption:
     def __init__(self, deck: Deck) -> None:
         self._deck = deck
         self._known: dict[tuple[str, str], str] = {}
-        for row in deck.rows():
-            if row.resume_data and row.status in ("active", "suspended"):
-                self._known[row.agent, row.resume_data] = row.id
 
     async def session(self, agent: str, native: str, cwd: str) -> Session:
-        """The session of this conversation, in use and active."""
-        owner = self._deck.house.owners.get(native)
-        name = owner or self._known.get((agent, native), "")
-        if name and self._deck.has(name):
+        """The session of this conversation, in use and active. One that was put away stays so, and a new one is opened."""
+        self._deck.check_open()
+        while name := self._name_of(agent, native):
             session = await self._deck.in_use(name)
             if session.state.lifecycle.value == "suspended":
                 session.note(ev.SessionResumed(by="evidence"))
             if session.state.lifecycle.value == "active":
                 return session
+            if self._name_of(agent, native) == name:
+                break  # nobody opened another one while we looked
         return self._opened(agent, native, cwd)
+
+    def relate(self, agent: str, one: str, other: str) -> str:
+        """Two conversations spoke with each other, so the one that nobody knows is a sub-agent of the other. Gives the one
+        that is known; '' when neither is."""
+        for known, new in ((one, other), (other, one)):
+            name = self._name_of(agent, known)
+            if name:
+                if not self._name_of(agent, new):
+                    self._known[agent, new] = name
+                return known
+        return ""
+
+    def _name_of(self, agent: str, native: str) -> str:
+        """Whoever has a process for this conversation, else whoever had it last."""
+        owner = self._deck.house.owners.get(native, "")
+        if owner and self._deck.view(owner).state.profile.agent == agent:
+            return owner
+        name = self._known.get((agent, native), "")
+        if name and self._deck.is_known(name):
+            return name
+        name = self._listed(agent, native)
+        if name:
+            self._known[agent, native] = name
+        return name
+
+    def _listed(self, agent: str, native: str) -> str:
+        """From the list of all sessions: looked through once for each conversation."""
+        found = [
+            (row.created_at, row.id)
+            for row in self._deck.rows()
+            if row.resume_data == native and row.agent == agent and row.status in ("active", "suspended")
+        ]
+        return max(found)[1] if found else ""
 
     def _opened(self, agent: str, native: str, cwd: str) -> Session:
         """Written, not awaited: the agent waits for our answer, and what it said is a fact."""

@@ -220,7 +220,7 @@ class Deck:
         client_id: str = "",
     ) -> SessionHandle:
         """A new session; with a prompt it starts at once. `env` is the agent's whole environment, and is never told."""
-        self._refuse_if_closed()
+        self.check_open()
         inputs.client_id(client_id)
         chosen = inputs.environment(env)
         if continues:
@@ -297,7 +297,7 @@ class Deck:
 
     async def check(self) -> None:
         """Raises unless the log can be read and written; it is tried, with a commit."""
-        self._refuse_if_closed()
+        self.check_open()
         await self._log.probe()
         for session in self._supervisor.sessions.values():
             # a wish that was refused is over; facts that still wait are not
@@ -306,7 +306,7 @@ class Deck:
 
     async def delete(self, session_id: str) -> None:
         """Removes a session and its log. Only one at rest can be removed."""
-        self._refuse_if_closed()
+        self.check_open()
         session = await self._session(session_id)
         cmd.check(session.state, cmd.Delete())
         await session.startup.stop()
@@ -325,9 +325,9 @@ class Deck:
 
     async def in_use(self, session_id: str) -> Session:
         """The live session of this id."""
-        self._refuse_if_closed()
+        self.check_open()
         session = await self._session(session_id)
-        self._refuse_if_closed()  # nobody closes a session that came after the closing began
+        self.check_open()  # nobody closes a session that came after the closing began
         return session
 
     def view(self, session_id: str) -> View:
@@ -353,6 +353,10 @@ class Deck:
     def has(self, session_id: str) -> bool:
         """Whether there is one of this id."""
         return session_id in self._catalogue
+
+    def is_known(self, session_id: str) -> bool:
+        """Whether there is one, or will be as soon as its first event is durable."""
+        return session_id in self._supervisor.sessions or session_id in self._catalogue
 
     def session_ids(self) -> list[str]:
         """All of them, newest first."""
@@ -469,7 +473,8 @@ class Deck:
         self._has_jumped = True
         self._supervisor.jumped(jump)
 
-    def _refuse_if_closed(self) -> None:
+    def check_open(self) -> None:
+        """Raises DeckClosed once it is closing."""
         if self.is_closed:
             raise DeckClosed
 

@@ -34,6 +34,19 @@ def _name_of(gates: Gates, ref: str) -> str:
     return next((one.id for one in (*gates.open, *gates.stale) if ref and one.ref == ref), "")
 
 
+def opened_by(bodies: Iterable[Body], gates: Gates) -> tuple[Gate, ...]:
+    """The open gates that these bodies ask."""
+    names = {_gate_id(body) for body in bodies if isinstance(body, OPENING)}
+    return tuple(gate for gate in gates.open if gate.id in names)
+
+
+def _gate_id(body: Body) -> str:
+    if isinstance(body, ev.ApprovalRequired):
+        return body.gate.gate_id
+    assert isinstance(body, ev.AskUser | ev.DialogRequired)
+    return body.gate_id
+
+
 def is_told_already(body: Body, gates: Gates) -> bool:
     """A translator reports what we answered; if it was we who decided, the log has it."""
     if not isinstance(body, _Resolved):

@@ -13,7 +13,7 @@ from quarterdeck.kernel.gate import Gate
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
 
-CANCELLED = Decision(status="cancelled")
+CANCELLED = Decision(status="cancelled", stops=True)
 
 
 def interrupt(session: Session, gates: Sequence[Gate] = ()) -> None:

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable
 
 from quarterdeck.deck.ear import Ear, Tell
-from quarterdeck.harness.base import Translator
+from quarterdeck.deck.interruption import CANCELLED
+from quarterdeck.harness.base import Signal, Translator
 from quarterdeck.harness.drive import Decision
-from quarterdeck.kernel.gate import Gates
+from quarterdeck.kernel.gate import Gate, Gates, lately
 
 
 class Observation(Ear):
@@ -21,6 +22,7 @@ class Observation(Ear):
     def __init__(self, translator: Translator, tell: Tell, now: Callable[[], float]) -> None:
         super().__init__(translator, tell, now)
         self._held: dict[str, asyncio.Future[Decision | None]] = {}
+        self._asked: tuple[Gate, ...] = ()
 
     @property
     def is_held(self) -> bool:
@@ -41,9 +43,40 @@ class Observation(Ear):
         if held is not None and not held.done():
             held.set_result(decision)
 
+    def asks(self, gates: tuple[Gate, ...]) -> None:
+        """These were opened by what is being heard."""
+        self._asked += gates
+
+    def hear_asking(self, signal: Signal) -> tuple[Gate, ...]:
+        """Hears it, and gives what it asked, also if a rule has decided that already."""
+        self._asked = ()
+        self.hear(signal)
+        return self._asked
+
+    def is_held_for(self, gate_id: str) -> bool:
+        """Whether somebody waits for the decision on this gate."""
+        return gate_id in self._held
+
     def settle(self, gates: Gates) -> None:
-        """Requests about gates that are not open any more are let go."""
+        """Requests about gates that are closed for good are let go. What we decided ourselves is told by `decide`, which
+        comes right after, with the reason."""
+        if not self._held:
+            return
         still = {gate.id for gate in gates.open}
+        closed = {one.gate_id: one for one in lately(gates)}
         for gate_id, held in self._held.items():
-            if gate_id not in still and not held.done():
+            if gate_id in still or held.done():
+                continue
+            how = closed.get(gate_id)
+            if how is None:
+                continue  # it is not even durable yet
+            if how.by not in ("user", "rule"):
+                held.set_result(None)
+            elif how.status not in ("approved", "rejected", "answered"):
+                held.set_result(CANCELLED)
+
+    def release(self) -> None:
+        """Nobody will decide here any more."""
+        for held in self._held.values():
+            if not held.done():
                 held.set_result(None)

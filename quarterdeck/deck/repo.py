@@ -30,6 +30,6 @@ def _branch(git: str) -> str:
                 git = os.path.join(os.path.dirname(git), file.read().removeprefix("gitdir:").strip())
         with open(os.path.join(git, "HEAD"), encoding="utf-8") as file:
             head = file.read().strip()
-    except (OSError, UnicodeError):
+    except (OSError, ValueError):  # no file, no text, no path
         return ""
     return head.removeprefix(_BRANCH) if head.startswith(_BRANCH) else ""

@@ -120,8 +120,13 @@ class Session:
         """Nothing lives here: what the log holds is all there is."""
         held = self.users or self.record.trouble
         busy = held or self.launch or self.startup.is_under_way or self.delivery.is_under_way or self._answers
+        return not busy and self.record.is_settled and not self._is_observing
+
+    @property
+    def _is_observing(self) -> bool:
+        """Whether an agent of somebody else's is in the middle of something."""
         seen = self.observation
-        return not busy and self.record.is_settled and (seen is None or not (seen.is_held or seen.is_waiting))
+        return seen is not None and (seen.is_held or seen.is_waiting or self.state.turn.is_open)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -212,12 +217,12 @@ class Session:
         if written:
             self.record.write(written, origin)
             if any(isinstance(body, gate_desk.OPENING) for body in written):
+                if isinstance(ear, Observation):
+                    ear.asks(gate_desk.opened_by(written, self.state.gates))
                 self.judge()
             if self.is_unwanted and any(isinstance(body, ev.AgentStart) and not body.agent_path for body in written):
                 self.is_unwanted = False
                 interrupt(self)
-        if self.observation is not None:
-            self.observation.settle(self.state.gates)
         if isinstance(ear, Launch) and ear.is_ended:
             self.startup.ended(ear)
 
@@ -239,6 +244,13 @@ class Session:
             translator.restore(self.view)
             self.observation = Observation(translator, self.hear, self.house.clock.monotonic)
         return self.observation
+
+    def unobserve(self) -> None:
+        """The agent is ours now: what somebody else's asked is let go."""
+        if self.observation is not None:
+            self.observation.release()
+            self.observation.deafen()
+            self.observation = None
 
     def judge(self) -> None:
         """Rules decide what they can of what is asked; each gate on its own, and the log names the rule."""
@@ -280,6 +292,8 @@ class Session:
 
     def _published(self, events: Sequence[Event]) -> None:
         self.house.publish(events)
+        if self.observation is not None:
+            self.observation.settle(self.record.durable.state.gates)
         if self.state.queue:
             self.delivery.pump()
         if not self.state.turn.is_open:

@@ -125,6 +125,7 @@ class Startup:
         except asyncio.CancelledError:
             session.note(ev.ProcessExited(asked=True))  # it was announced, and nothing came of it
             raise
+        session.unobserve()
         session.launch = launch
         try:
             await launch.begin(await house.environment_of(session.id), session.view)

@@ -249,7 +249,7 @@ async def _reject(wish: Wish, command: cmd.Reject) -> Decided:
     session = wish.session
     wish.check()
     gate = to_decide(session.state.gates, command.gate_id)
-    decision = Decision(status="rejected", reason=command.reason)
+    decision = Decision(status="rejected", reason=command.reason, stops=not command.auto_resume)
     answer = await wish.commit([gate_desk.closing(gate, decision, "user")], Decided(gate.id))
     session.say_decision(gate, decision)
     if not command.auto_resume and session.state.turn.is_open:

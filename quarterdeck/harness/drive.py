@@ -65,12 +65,13 @@ class Spawn(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """How a gate is decided. `answer` is a text, an option's id, or a list of them per question."""
+    """How a gate is decided. `answer` is a text, an option's id, or a list of them per question; `stops` ends the turn."""
 
     status: Literal["approved", "rejected", "answered", "cancelled"]
     answer: Json = None
     reason: str = ""
     always: bool = False
+    stops: bool = False
 
 
 class NotInstalled(QuarterdeckError):

@@ -7,8 +7,10 @@ as the dialog on the terminal.
 
 from __future__ import annotations
 
+from typing import cast
+
 from quarterdeck.events import Json
-from quarterdeck.harness.base import Object, object_of, text_of
+from quarterdeck.harness.base import Object, list_of, object_of, text_of
 from quarterdeck.harness.drive import Decision
 
 #: The agents whose hooks are read.
@@ -16,6 +18,7 @@ AGENTS = ("claude", "codex")
 #: What an observing hook is answered with.
 NO_ANSWER: Object = {}
 _DECIDING = "PermissionRequest"
+_QUESTION_TOOL = "AskUserQuestion"
 
 
 def native_session(payload: Json) -> str:
@@ -28,20 +31,45 @@ def folder(payload: Json) -> str:
     return text_of(object_of(payload), "cwd")
 
 
+def is_question(payload: Json) -> bool:
+    """Whether it is about a question of the agent, which another hook may have told before."""
+    return text_of(object_of(payload), "tool_name") == _QUESTION_TOOL
+
+
 def is_deciding(payload: Json) -> bool:
     """Whether somebody may decide by answering."""
     return text_of(object_of(payload), "hook_event_name") == _DECIDING
 
 
-def answer(decision: Decision) -> Object:
-    """A decision as the answer of the hook."""
+def answer(agent: str, payload: Json, decision: Decision) -> Object:
+    """A decision as the answer of the hook. One that was stopped here ends the turn where the agent can be told so."""
     if decision.status == "approved":
         told: Object = {"behavior": "allow"}
-    elif decision.status == "rejected":
-        told = {"behavior": "deny", "message": decision.reason or "The user said no."}
+    elif decision.status == "answered":
+        args = object_of(object_of(payload), "tool_input")
+        told = {"behavior": "allow", "updatedInput": {**args, "answers": _answers(args, decision.answer)}}
     else:
-        return NO_ANSWER
+        told = {"behavior": "deny", "message": decision.reason or "The user said no."}
+        if decision.stops and agent == "claude":
+            told["interrupt"] = True
     return {"hookSpecificOutput": {"hookEventName": _DECIDING, "decision": told}}
+
+
+def _answers(args: Object, given: Json) -> Object:
+    """Each question with its answer: a text, or several options with commas between."""
+    questions = [text_of(object_of(one), "question") for one in list_of(args, "questions")]
+    if isinstance(given, dict):
+        return {text: _told(given[text]) for text in questions if text in given}
+    if len(questions) == 1:
+        return {questions[0]: _told(given)}
+    each = cast("list[Json]", given) if isinstance(given, list) else [given]
+    return {text: _told(one) for text, one in zip(questions, each)}
+
+
+def _told(given: Json) -> str:
+    if isinstance(given, list):
+        return ", ".join(_told(one) for one in cast("list[Json]", given))
+    return given if isinstance(given, str) else "" if given is None else str(given)
 
 
 def replied(payload: Json, ref: str, answered: Object) -> Object:

@@ -1,7 +1,8 @@
 """The web application: every request passes the same doors, then goes where the route table says.
 
 The doors, in this order, for HTTP and WebSocket alike: the Host must be ours, the Origin must be ours, a token must be
-there and right, its role must allow the method. What a handler raises is answered as the contract's JSON error.
+there and right, its role must allow the method. What a handler raises is answered as the contract's JSON error. SECURITY.md
+has the attacks and the tests.
 """
 
 from __future__ import annotations
@@ -17,22 +18,29 @@ from aiohttp import web
 from quarterdeck.deck.deck import Deck
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.server import access, metrics, notices, socket, sse
+from quarterdeck.server.bodies import body_of
 from quarterdeck.server.codes import Codes
 from quarterdeck.server.failures import Failures
 from quarterdeck.server.guard import Guard
+from quarterdeck.server.headers import dress
 from quarterdeck.server.health import Health
 from quarterdeck.server.ingest import Ingest
 from quarterdeck.server.openapi import openapi
+from quarterdeck.server.presence import Presence
 from quarterdeck.server.route import KEY_LIMIT, Call, Route, read_body, read_query
 from quarterdeck.server.routes import all_routes
 from quarterdeck.server.statuses import (
     BadRequest,
     ForeignHost,
     ForeignOrigin,
+    Internal,
     MethodNotAllowed,
     NoSuchRoute,
     NoToken,
+    TooLarge,
     TooManyFailures,
+    TooSlow,
+    UnreadableBody,
     ViewOnly,
     status_of,
 )
@@ -45,17 +53,6 @@ BODY_LIMIT = 32 * 1024 * 1024
 _SAFE = frozenset({"GET", "HEAD"})
 #: Reached without a token: they tell nothing of any session.
 _OPEN = frozenset({"/", "/healthz", "/login"})
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'self'; connect-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; "
-        "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-    ),
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
 _VISITOR = web.RequestKey("visitor", Visitor)
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -72,17 +69,19 @@ class Server:
         self.is_secure = is_secure
         self.streams = sse.Streams(deck)
         self.shared = socket.Shared()
-        self.ingest = Ingest(deck, tokens.owner())
+        self.ingest = Ingest(deck, tokens.key)
         self.routes = all_routes()
         self._by_command = {one.path.removeprefix("/sessions/{id}/"): one for one in self.routes if _is_command(one)}
         self._failures = Failures(time.monotonic)
         self._codes = Codes(time.monotonic)
         self._openapi = _encode(openapi(self.routes))
+        self.presence = Presence(tokens)
         self.access = access.Access(_VISITOR)
         self.metrics = metrics.Metrics(deck, self.access, self.streams, self.shared)
         self.health = Health(deck.check, time.monotonic)
         deck.watchers.append(notices.tell)
         self.app = web.Application(middlewares=[self.access.middleware, self._doors], client_max_size=BODY_LIMIT)
+        self.app.on_response_prepare.append(dress)
         self._register()
 
     def _register(self) -> None:
@@ -113,51 +112,66 @@ class Server:
     async def _doors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             self._check_doors(request)
-            response = await handler(request)
+            return await handler(request)
         except QuarterdeckError as error:
-            response = _refusal(error)
+            return _refusal(error)
         except web.HTTPException as error:
-            response = _refusal(_as_ours(error, request))
+            return _refusal(_as_ours(error, request))
+        except ConnectionError:
+            raise  # nobody is there any more
         except Exception:
             log.exception("a request failed", extra=access.tags(request))
-            response = _refusal(_Internal())
-        if not response.prepared:
-            response.headers.update(_HEADERS)
-        return response
+            return _refusal(Internal())
 
     def _check_doors(self, request: web.Request) -> None:
-        host = request.headers.get("Host")
-        if len(request.headers.getall("Host", [])) != 1 or not self.guard.knows_host(host):
-            raise ForeignHost(host or "")
-        if not self.guard.knows_origin(request.headers.get("Origin"), host or ""):
-            raise ForeignOrigin
-        if request.path in _OPEN:
+        self._check_page(request)
+        # by the route that was found, never by the text of the address: there are many ways to write one
+        resource = request.match_info.route.resource
+        door = resource.canonical if resource is not None else ""
+        if door in _OPEN:
             return
-        if request.path.startswith("/ingest/"):
-            self.ingest.check(request)
+        if door.startswith("/ingest/"):
+            if not self.ingest.knows(request):
+                raise self._refused(request, is_wrong=True)
             return
         visitor = self._visitor(request)
         if visitor.role != "operate" and request.method not in _SAFE:
             raise ViewOnly
         request[_VISITOR] = visitor
 
+    def _check_page(self, request: web.Request) -> None:
+        """Whether the page that asks, if it is a page, is one of ours."""
+        headers = request.headers
+        host = headers.get("Host")
+        if len(headers.getall("Host", [])) != 1 or not self.guard.knows_host(host):
+            raise ForeignHost(host or "")
+        if len(headers.getall("Origin", [])) > 1 or not self.guard.knows_origin(headers.get("Origin"), host or ""):
+            raise ForeignOrigin
+        if not self.guard.knows_site(headers.get("Sec-Fetch-Site"), headers.get("Sec-Fetch-Mode")):
+            raise ForeignOrigin
+
     def _visitor(self, request: web.Request) -> Visitor:
         token = _token(request)
         visitor = self.tokens.visitor(token) if token else None
         if visitor is None:
-            wait = self._failures.wait(request.remote or "") if token else 0
-            raise TooManyFailures(wait) if wait else NoToken()
+            raise self._refused(request, is_wrong=bool(token))
         by_cookie = not request.headers.get("Authorization")
-        if by_cookie and request.method not in _SAFE and "Origin" not in request.headers:
+        is_harmless = request.method in _SAFE and "Upgrade" not in request.headers
+        if by_cookie and not is_harmless and "Origin" not in request.headers:
             # a browser always says where such a request comes from
             raise ForeignOrigin
         return visitor
+
+    def _refused(self, request: web.Request, *, is_wrong: bool) -> QuarterdeckError:
+        """A wrong token is counted, and too many are told to wait; one that is missing is only missing."""
+        wait = self._failures.wait(request.remote or "") if is_wrong else 0
+        return TooManyFailures(wait) if wait else NoToken()
 
     # --- routes
 
     def _handler(self, route: Route) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            body = read_body(route.body, await request.read()) if route.body is not None else None
+            body = read_body(route.body, await body_of(request, BODY_LIMIT)) if route.body is not None else None
             answer = await route.handle(self._call(route, request, body))
             if route.status == 204:
                 return web.Response(status=204)
@@ -188,13 +202,16 @@ class Server:
     # --- streams
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        return await self.streams.session(request)
+        with self.presence.of(request, request[_VISITOR]):
+            return await self.streams.session(request)
 
     async def _all_events(self, request: web.Request) -> web.StreamResponse:
-        return await self.streams.all(request)
+        with self.presence.of(request, request[_VISITOR]):
+            return await self.streams.all(request)
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
-        return await socket.serve(request, self.deck, self.shared, request[_VISITOR], self.obey)
+        with self.presence.of(request, request[_VISITOR]):
+            return await socket.serve(request, self.deck, self.shared, request[_VISITOR], self.obey)
 
     # --- the rest
 
@@ -203,9 +220,8 @@ class Server:
         token = request.query.get("token") or self._codes.taken(request.query.get("code", ""))
         visitor = self.tokens.visitor(token)
         if visitor is None:
-            wait = self._failures.wait(request.remote or "")
-            raise TooManyFailures(wait) if wait else NoToken()
-        response = web.Response(status=303, headers={"Location": "/", "Cache-Control": "no-store"})
+            raise self._refused(request, is_wrong=bool(request.query))
+        response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(COOKIE, token, httponly=True, samesite="Strict", secure=self.is_secure, max_age=30 * 86400)
         return response
 
@@ -223,15 +239,6 @@ class Server:
 
     async def _schema(self, _: web.Request) -> web.StreamResponse:
         return web.Response(body=self._openapi, content_type="application/json")
-
-
-class _Internal(QuarterdeckError):
-    """Our own fault; what it was is in the server's log and nowhere else."""
-
-    code = "internal"
-
-    def __init__(self) -> None:
-        super().__init__("the server failed at this request", "Its log says why; please report it.")
 
 
 def _token(request: web.Request) -> str:
@@ -257,6 +264,8 @@ def _refusal(error: QuarterdeckError) -> web.Response:
         response.headers["Retry-After"] = str(error.wait)
     if isinstance(error, MethodNotAllowed):
         response.headers["Allow"] = ", ".join(error.allowed)
+    if isinstance(error, TooLarge | TooSlow | UnreadableBody):
+        response.force_close()  # what is left of the body is no request
     if isinstance(error, NoToken):
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
@@ -266,19 +275,10 @@ def _as_ours(error: web.HTTPException, request: web.Request) -> QuarterdeckError
     if isinstance(error, web.HTTPMethodNotAllowed):
         return MethodNotAllowed(error.method, tuple(sorted(error.allowed_methods)))
     if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return _TooLarge()
+        return TooLarge(BODY_LIMIT)
     if error.status == 404:
         return NoSuchRoute(request.path)
     return BadRequest(error.reason, "See /openapi.json.")
-
-
-class _TooLarge(QuarterdeckError):
-    """The body is larger than any that is taken."""
-
-    code = "too_large"
-
-    def __init__(self) -> None:
-        super().__init__(f"the body is larger than {BODY_LIMIT} bytes", "Put it into a file and name that.")
 
 
 async def _front(_: web.Request) -> web.StreamResponse:

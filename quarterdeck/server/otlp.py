@@ -6,7 +6,9 @@ what is there and never more than there is.
 
 from __future__ import annotations
 
+import re
 import struct
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,11 +17,19 @@ from quarterdeck.server.statuses import BadRequest
 
 _CONVERSATION = ("conversation.id", "thread.id")
 _DEEPEST = 16
+_INTEGER = re.compile(r"-?[0-9]{1,20}")
+_64_BITS = (1 << 64) - 1
 
 
 def conversation(record: Object) -> str:
     """The agent's own name for the conversation that a record belongs to."""
     return text_of(object_of(record, "attributes"), *_CONVERSATION)
+
+
+def between(record: Object) -> tuple[str, str]:
+    """The two conversations that a message of one agent to another names."""
+    found = object_of(record, "attributes")
+    return text_of(found, "sender_thread_id"), text_of(found, "receiver_thread_id")
 
 
 def from_json(found: Any) -> Iterator[Object]:
@@ -30,7 +40,7 @@ def from_json(found: Any) -> Iterator[Object]:
                 yield {
                     "attributes": _attributes(list_of(record, "attributes")),
                     "body": _value(record.get("body"), 0),
-                    "time": record.get("timeUnixNano"),
+                    "time": _int(record.get("timeUnixNano")),
                 }
 
 
@@ -49,13 +59,20 @@ def _value(found: Any, depth: int) -> Any:
         return None
     kind, inner = next(iter(value.items()))
     if kind == "intValue":
-        return int(inner) if isinstance(inner, str) and inner.lstrip("-").isdecimal() else inner
+        return _int(inner)
     if kind == "arrayValue":
         return [_value(one, depth + 1) for one in list_of(object_of(inner), "values")]
     if kind == "kvlistValue":
         pairs = [object_of(one) for one in list_of(object_of(inner), "values")]
         return {text_of(pair, "key"): _value(pair.get("value"), depth + 1) for pair in pairs}
     return inner
+
+
+def _int(found: Any) -> int:
+    """64 bits are a text in JSON; what is no number is 0, as in a message that leaves it out."""
+    if isinstance(found, str) and _INTEGER.fullmatch(found):
+        found = int(found)
+    return found if isinstance(found, int) and -(1 << 63) <= found < 1 << 64 else 0
 
 
 # --- protobuf
@@ -111,7 +128,7 @@ def _any_value(data: bytes, depth: int) -> Any:
         if number == 6 and isinstance(found, bytes):
             return dict(_pair(one, depth + 1) for one in _all(found, 1))
         if number == 7 and isinstance(found, bytes):
-            return found.hex()
+            return b64encode(found).decode()
     return None
 
 
@@ -155,7 +172,7 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         place += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
+            return value & _64_BITS, place
     raise _broken("a number that never ends")
 
 

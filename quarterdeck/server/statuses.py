@@ -23,10 +23,12 @@ BY_CODE = {
     "no_such_trace": 404,
     "no_such_route": 404,
     "method_not_allowed": 405,
+    "too_slow": 408,
     "too_large": 413,
     "too_many_failures": 429,
     "log_unavailable": 503,
     "deck_closed": 503,
+    "tokens_unreadable": 503,
     "internal": 500,
 }
 
@@ -40,6 +42,13 @@ class BadRequest(QuarterdeckError):
     """A request that cannot be read: the message names the field."""
 
     code = "bad_request"
+
+
+class UnreadableBody(BadRequest):
+    """The body is cut off, or not compressed as its header says."""
+
+    def __init__(self) -> None:
+        super().__init__("the body cannot be read", "Send it whole, and compressed as the header says.")
 
 
 class NoToken(QuarterdeckError):
@@ -107,3 +116,30 @@ class MethodNotAllowed(QuarterdeckError):
     def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
         super().__init__(f"{method} is not possible here", f"Allowed: {', '.join(allowed)}.")
         self.allowed = allowed
+
+
+class TooLarge(QuarterdeckError):
+    """The body is larger than any that is taken."""
+
+    code = "too_large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the body is larger than {limit} bytes", "Put it into a file and name that.")
+
+
+class TooSlow(QuarterdeckError):
+    """The body did not come in time."""
+
+    code = "too_slow"
+
+    def __init__(self) -> None:
+        super().__init__("the body took too long", "Send it again over a better line, or send less.")
+
+
+class Internal(QuarterdeckError):
+    """Our own fault; what it was is in the server's log and nowhere else."""
+
+    code = "internal"
+
+    def __init__(self) -> None:
+        super().__init__("the server failed at this request", "Its log says why; please report it.")

@@ -6,11 +6,16 @@ phone or a script, and can be revoked one by one; they are shown once, when they
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
+import logging
 import os
 import secrets
 import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -19,10 +24,14 @@ from msgspec import Struct
 
 from quarterdeck.errors import QuarterdeckError
 
+log = logging.getLogger("quarterdeck.server")
+
 Role: TypeAlias = Literal["view", "operate"]
 
 OWNER = "owner"
 _LENGTH = 32
+#: For how long agents' secrets may outlive a rotation.
+KEY_S = 0.25
 
 
 class TokensUnreadable(QuarterdeckError):
@@ -62,10 +71,11 @@ class Named(Struct, frozen=True):
 
 
 class Visitor(Struct, frozen=True):
-    """Who is behind a request."""
+    """Who is behind a request. `hash` is that of the token, so that a token of the same name is not the same."""
 
     name: str
     role: Role
+    hash: str = ""
 
 
 def _hashed(token: str) -> str:
@@ -80,14 +90,20 @@ class Tokens:
         self._file = home / "tokens.json"
         self._seen: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None] | None = None
         self._known: tuple[Named, ...] = ()
+        self._owner_token = ""
+        self._key_until = 0.0
         self._owner_hash = ""
 
     def owner(self) -> str:
         """The owner's token, made if there is none."""
         try:
-            return self._owner_file.read_text("ascii").strip()
+            token = self._owner_file.read_text("ascii").strip()
         except FileNotFoundError:
             return self.rotate()
+        except (OSError, UnicodeError) as error:
+            raise TokensUnreadable(self._owner_file, str(error)) from None
+        # an empty file would let in whoever says nothing
+        return token or self.rotate()
 
     def rotate(self) -> str:
         """A new token for the owner; the old one is worth nothing from now on."""
@@ -97,20 +113,22 @@ class Tokens:
 
     def create(self, name: str, role: Role, now: int) -> str:
         """A token of another name, which is told this once only."""
-        named = self.named()
-        if name == OWNER or any(one.name == name for one in named):
-            raise TokenExists(name)
         token = secrets.token_urlsafe(_LENGTH)
-        self._keep((*named, Named(name, role, _hashed(token), now)))
+        with self._alone():
+            named = self.named()
+            if name == OWNER or any(one.name == name for one in named):
+                raise TokenExists(name)
+            self._keep((*named, Named(name, role, _hashed(token), now)))
         return token
 
     def revoke(self, name: str) -> None:
         """It is worth nothing from now on."""
-        named = self.named()
-        kept = tuple(one for one in named if one.name != name)
-        if len(kept) == len(named):
-            raise NoSuchToken(name)
-        self._keep(kept)
+        with self._alone():
+            named = self.named()
+            kept = tuple(one for one in named if one.name != name)
+            if len(kept) == len(named):
+                raise NoSuchToken(name)
+            self._keep(kept)
 
     def named(self) -> tuple[Named, ...]:
         """All but the owner's."""
@@ -127,18 +145,50 @@ class Tokens:
         hashed = _hashed(token)
         found: Visitor | None = None
         if hmac.compare_digest(hashed, self._owner_hash):
-            found = Visitor(OWNER, "operate")
+            found = Visitor(OWNER, "operate", hashed)
         for one in self._known:
             if hmac.compare_digest(hashed, one.hash):
-                found = Visitor(one.name, one.role)
-        return found
+                found = Visitor(one.name, one.role, hashed)
+        return found if token else None
+
+    def is_current(self, visitor: Visitor) -> bool:
+        """Whether the token of somebody who came in earlier is still worth what it was."""
+        try:
+            self._look()
+        except TokensUnreadable:
+            return False
+        if visitor.hash == self._owner_hash:
+            return True
+        return any(visitor.hash == one.hash and visitor.role == one.role for one in self._known)
+
+    def key(self) -> str:
+        """The owner's token as the file had it a moment ago: hooks come in hundreds, and a look costs more than they do."""
+        now = time.monotonic()
+        if now >= self._key_until:
+            self._look()
+            self._key_until = now + KEY_S
+        return self._owner_token
 
     def _look(self) -> None:
         seen = (_stamp(self._owner_file), _stamp(self._file))
-        if seen != self._seen:
-            self._owner_hash = _hashed(self.owner())
+        if seen == self._seen:
+            return
+        self._owner_token = self.owner()
+        self._owner_hash = _hashed(self._owner_token)
+        try:
             self._known = self.named()
-            self._seen = (_stamp(self._owner_file), _stamp(self._file))
+        except TokensUnreadable as error:
+            # the owner still gets in, nobody else does
+            log.warning("%s", error.message)
+            self._known = ()
+        self._seen = seen  # from before the reading: what changed meanwhile is read again
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Two who change the list at once must not undo each other: a revoked token would be back."""
+        with open(self._file.with_suffix(".lock"), "a", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _keep(self, named: tuple[Named, ...]) -> None:
         _write_private(self._file, msgspec.json.encode(named))
@@ -156,9 +206,12 @@ def _write_private(path: Path, data: bytes) -> None:
     """Whole or not at all, and never readable by others, not even for a moment."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        os.fchmod(descriptor, 0o600)
-        os.write(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(name, path)
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

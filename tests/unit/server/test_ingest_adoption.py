@@ -1,0 +1,185 @@
+"""Whose hooks they are: each conversation of an agent is one session, whoever started it, before and after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quarterdeck.deck.adoption import Adoption
+from quarterdeck.deck.deck import DeckClosed
+from quarterdeck.harness import registry
+from quarterdeck.harness.registry import Harness
+from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.testing.harness import TestDriver, TestTranslator
+from tests.decks import eventually, on_loop, until
+from tests.doors import House, serving
+
+
+def _hook(event: str = "UserPromptSubmit", native: str = "native", **more: Any) -> dict[str, Any]:
+    return {"session_id": native, "hook_event_name": event, "cwd": "/", "prompt": "hi", **more}
+
+
+async def _sessions(house: House) -> list[dict[str, Any]]:
+    for session in list(house.deck._supervisor.sessions.values()):
+        await session.record.settled()
+    return (await house.get("/sessions?archived=true")).json["sessions"]
+
+
+class TestUnknown:
+    @on_loop
+    async def test_it_is_opened_and_belongs_to_the_terminal(self, tmp_path: Path) -> None:
+        (tmp_path / "project" / ".git").mkdir(parents=True)
+        async with serving(tmp_path) as house:
+            folder = str(tmp_path / "project")
+            await house.hook("claude", _hook(cwd=folder))
+            [shown] = await _sessions(house)
+            assert (shown["owner"], shown["agent"], shown["cwd"]) == ("terminal", "claude", folder)
+            assert shown["repo"]["name"] == "project"
+            assert (shown["lifecycle"], shown["phase"]) == ("active", "streaming")
+
+    @on_loop
+    async def test_many_hooks_at_once_open_one(self, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            told = [house.hook("claude", _hook("MessageDisplay", message_id=f"m{one}", delta="x")) for one in range(30)]
+            assert {one.status for one in await asyncio.gather(*told)} == {200}
+            assert len(await _sessions(house)) == 1
+
+    @on_loop
+    async def test_each_conversation_of_each_agent_is_its_own(self, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            for agent in ("claude", "codex"):
+                for native in ("one", "two"):
+                    for _ in range(2):
+                        await house.hook(agent, _hook(native=native))
+            assert sorted(one["agent"] for one in await _sessions(house)) == ["claude", "claude", "codex", "codex"]
+
+    @pytest.mark.parametrize("folder", ["relative", "/a\0b", "/" + "a" * 5000, 7, None])
+    def test_a_folder_that_is_none_is_not_told(self, folder: Any, tmp_path: Path) -> None:
+        @on_loop
+        async def run() -> None:
+            async with serving(tmp_path) as house:
+                assert (await house.hook("claude", _hook(cwd=folder))).status == 200
+                [shown] = await _sessions(house)
+                assert shown["cwd"] == ""
+
+        run()
+
+    @on_loop
+    async def test_a_deck_that_is_closing_opens_none(self, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            adoption = Adoption(house.deck)
+            await house.deck.close()
+            with pytest.raises(DeckClosed):
+                await adoption.session("claude", "native", "/")
+
+
+class TestKnown:
+    @on_loop
+    async def test_after_a_restart_it_is_resumed_by_evidence(self, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            await house.hook("claude", _hook())
+            [before] = await _sessions(house)
+        async with serving(tmp_path) as house:
+            assert [one["lifecycle"] for one in await _sessions(house)] == ["suspended"]
+            told = [house.hook("claude", _hook("PreToolUse", tool_name="Read", tool_use_id="c1")) for _ in range(3)]
+            await asyncio.gather(*told)
+            [shown] = await _sessions(house)
+            assert (shown["id"], shown["lifecycle"]) == (before["id"], "active")
+            path = f"/sessions/{shown['id']}/events?types=session_resumed"
+            events = (await house.get(path, headers={"Accept": "application/json"})).json["events"]
+            assert [(one["by"], one["origin"]) for one in events] == [("evidence", "supervisor")]
+
+    @on_loop
+    async def test_one_that_was_archived_is_not_touched(self, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            await house.hook("claude", _hook())
+            [first] = await _sessions(house)
+            assert (await house.post(f"/sessions/{first['id']}/archive")).status == 200
+            before = (await house.get(f"/sessions/{first['id']}")).json
+            await asyncio.gather(*(house.hook("claude", _hook("PreToolUse", tool_name="Read")) for _ in range(5)))
+            found = {one["id"]: one["lifecycle"] for one in await _sessions(house)}
+            assert sorted(found.values()) == ["active", "archived"]
+            assert found[first["id"]] == "archived"
+            assert (await house.get(f"/sessions/{first['id']}")).json == before
+        async with serving(tmp_path) as house:
+            await house.hook("claude", _hook("Stop"))
+            found = {one["id"]: one["lifecycle"] for one in await _sessions(house)}
+            assert (len(found), found[first["id"]]) == (2, "archived")
+
+    @on_loop
+    async def test_one_that_was_deleted_is_opened_anew(self, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            await house.hook("claude", _hook())
+            [first] = await _sessions(house)
+            await house.post(f"/sessions/{first['id']}/archive")
+            assert (await house.ask("DELETE", f"/sessions/{first['id']}")).status == 204
+            await house.hook("claude", _hook())
+            [second] = await _sessions(house)
+            assert second["id"] != first["id"]
+
+
+class _Claude(TestTranslator):
+    """The scripted agent, which is called claude here: its conversation has a name that hooks may name too."""
+
+
+def _claude(agent: str) -> Harness:
+    return Harness(agent, TestDriver, _Claude)
+
+
+class TestOurOwn:
+    """A session that the deck drives and whose agent has the user's hooks as well."""
+
+    @pytest.fixture(autouse=True)
+    def _driven(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(registry.HARNESSES, "claude", f"{__name__}:_claude")
+        monkeypatch.setattr(
+            registry, "_loaded", lambda target: _claude if target.endswith(":_claude") else _whole(target)
+        )
+
+    @on_loop
+    async def test_it_is_not_doubled(self, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            body = {"agent": "claude", "prompt": "sleep 30", "cwd": str(tmp_path)}
+            session = house.deck.session((await house.post("/sessions", body)).json["id"])
+            view = await until(session, lambda view: view.state.profile.native_session_id)
+            native = view.state.profile.native_session_id
+            assert (await house.hook("claude", _hook(native=native))).json == {}
+            asking = _hook("PermissionRequest", native, tool_name="Bash", tool_input={})
+            assert (await house.hook("claude", asking)).json == {}
+            assert [one["id"] for one in await _sessions(house)] == [session.id]
+            assert (await _sessions(house))[0]["owner"] == "deck"
+
+    @on_loop
+    async def test_it_is_found_when_its_process_is_gone(self, tmp_path: Path) -> None:
+        """The user goes on with it in a terminal: the same conversation is the same session."""
+        async with serving(tmp_path) as house:
+            body = {"agent": "claude", "prompt": "say hi", "cwd": str(tmp_path)}
+            session = house.deck.session((await house.post("/sessions", body)).json["id"])
+            native = (await session.settled()).state.profile.native_session_id
+            live = house.deck._supervisor.sessions[session.id]
+            await live.startup.stop()
+            await eventually(lambda: native not in house.deck.house.owners)
+            await house.hook("claude", _hook(native=native))
+            assert [one["id"] for one in await _sessions(house)] == [session.id]
+
+    @on_loop
+    async def test_hooks_with_its_own_secret(self, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            body = {"agent": "claude", "prompt": "say hi", "cwd": str(tmp_path)}
+            session = house.deck.session((await house.post("/sessions", body)).json["id"])
+            await session.settled()
+            assert (await house.hook("claude", _hook(), session.id)).json == {}
+            live = house.deck._supervisor.sessions[session.id]
+            await live.startup.stop()
+            await eventually(lambda: live.launch is None)
+            late = await house.hook("claude", _hook(), session.id)
+            assert (late.status, late.code) == (400, "bad_request")
+            nobody = {SECRET: secret_for(house.token, "nobody")}
+            answer = await house.ask("POST", "/ingest/claude/nobody", None, nobody, json=_hook())
+            assert (answer.status, answer.code) == (404, "no_such_session")
+
+
+_whole = registry._loaded
