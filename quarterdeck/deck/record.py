@@ -41,13 +41,16 @@ _unpack = msgspec.msgpack.Decoder(State).decode
 
 
 def packed(state: State) -> bytes:
-    """The small view as the log keeps it."""
-    return _pack(state)
+    """The small view as the log keeps it. An agent may ask with numbers that only JSON can hold."""
+    try:
+        return _pack(state)
+    except OverflowError:
+        return msgspec.json.encode(state)
 
 
 def unpacked(view: bytes) -> State:
     """And back."""
-    return _unpack(view)
+    return _unpack(view) if view[:1] != b"{" else msgspec.json.decode(view, type=State)
 
 
 def row_of(view: View) -> Row:

@@ -48,6 +48,9 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     tls_key: str = ""
     #: Others than this machine may reach it. Without this no such host is taken.
     expose: bool = False
+    #: Where OpenTelemetry spans go (OTLP over HTTP); '' sends none. Contents are texts, arguments and results.
+    otel_endpoint: str = ""
+    otel_contents: bool = False
 
     @property
     def is_secure(self) -> bool:

@@ -20,7 +20,7 @@ import ssl
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvloop
@@ -33,12 +33,16 @@ from quarterdeck.deck.identity import NONCE, Identity, start_time
 from quarterdeck.deck.keeper import lifeline
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home, home
-from quarterdeck.server import beacon, logs
+from quarterdeck.server import beacon, logbook
 from quarterdeck.server.app import Server
 from quarterdeck.server.beacon import Beacon
 from quarterdeck.server.config import Config, ServerSettings, read
+from quarterdeck.server.connection import Runner
 from quarterdeck.server.guard import Guard
 from quarterdeck.server.tokens import Tokens
+
+if TYPE_CHECKING:
+    from quarterdeck.server.telemetry import Telemetry
 
 log = logging.getLogger("quarterdeck.server")
 
@@ -130,20 +134,32 @@ class Process:
         self._hear_of_the_end()
         secure = _secure(self._settings)
         deck = await Deck.open(self._place.folder, settings=self._deck_settings)
+        told = None
         try:
+            told = await self._telemetry(deck)
             await self._behind_doors(deck, secure, starter)
         finally:
             try:
+                if told is not None:
+                    await told.close()
                 await deck.close()
             finally:
                 # last, so that whoever starts the next one waits for us and is not refused the home
                 beacon.remove(self._place, os.getpid())
 
+    async def _telemetry(self, deck: Deck) -> Telemetry | None:
+        """Only where it is wanted: it brings much along."""
+        if not self._settings.otel_endpoint:
+            return None
+        from quarterdeck.server.telemetry import begin
+
+        return await begin(deck, self._settings.otel_endpoint, self._settings.otel_contents)
+
     async def _behind_doors(self, deck: Deck, secure: ssl.SSLContext | None, starter: Starter) -> None:
         tokens = Tokens(deck.home)
         tokens.owner()
         server = Server(deck, tokens, Guard(_names(self._settings)), is_secure=self._settings.is_secure)
-        runner = web.AppRunner(server.app, access_log=None, handler_cancellation=True, shutdown_timeout=_GOODBYE_S)
+        runner = Runner(server.app, shutdown_timeout=_GOODBYE_S)
         await runner.setup()
         try:
             await self._serve(server, runner, secure, starter)
@@ -240,7 +256,7 @@ def main(arguments: Sequence[str]) -> int:
     starter = Starter(orders)
     place = home()
     place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    logs.begin(place.log if orders.is_background else None, lambda: _owner_token(place))
+    book = logbook.configure(place.folder, to_terminal=not orders.is_background)
     try:
         config = read(place.config, os.environ, orders.options)
         for warning in config.warnings:
@@ -254,6 +270,8 @@ def main(arguments: Sequence[str]) -> int:
         log.exception("the server broke down")
         starter.tell(_broken(error, place))
         return 1
+    finally:
+        book.close()
     return 0
 
 
@@ -278,14 +296,6 @@ def _say(error: QuarterdeckError, orders: Orders) -> None:
 def _broken(error: Exception, place: Home) -> dict[str, Any]:
     message = f"the server broke down: {type(error).__name__}: {error}"
     return {"error": {"code": "internal", "message": message, "hint": f"Please report it, with {place.log}."}}
-
-
-def _owner_token(place: Home) -> tuple[str, ...]:
-    """Read for every line: it may be rotated."""
-    try:
-        return (place.token.read_text("ascii").strip(),)
-    except (OSError, UnicodeError):
-        return ()
 
 
 if __name__ == "__main__":

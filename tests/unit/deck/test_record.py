@@ -177,3 +177,16 @@ def test_the_stored_view_and_row_are_the_fold() -> None:
         assert (stored.row.resume_data, stored.row.supports_resume) == ("n1", True)
 
     run(work)
+
+
+def test_a_number_that_is_too_large_for_the_small_view_is_kept() -> None:
+    async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+        gate = ev.GateRequest(gate_id="g1", ref="a", tool="t", args={"n": 10**30})
+        record.write([ev.SessionOpened(agent="test"), ev.AgentReady(), ev.AgentStart()], "user")
+        record.write([ev.ApprovalRequired(gate=gate)], "stream")
+        await record.settled()
+        record.write([ev.SessionRenamed(name="x")], "user")
+        await record.settled()
+        assert unpacked((await log.session("s1")).view) == record.view.state
+
+    run(work)

@@ -85,6 +85,18 @@ def _decision(**told: Any) -> dict[str, Any]:
     return {"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": told}}
 
 
+def _held_up(house: House, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Nothing is committed until this is set."""
+    go, submit = asyncio.Event(), house.deck._log.submit
+
+    async def later(unit: Any, told: Any) -> None:
+        await go.wait()
+        submit(unit, told)
+
+    monkeypatch.setattr(house.deck._log, "submit", lambda unit, told: asyncio.ensure_future(later(unit, told)))
+    return go
+
+
 class TestDecidedHere:
     @pytest.mark.parametrize("agent", ["claude", "codex"])
     def test_yes(self, agent: str, tmp_path: Path) -> None:
@@ -156,13 +168,7 @@ class TestDecidedHere:
     async def test_it_is_answered_after_the_commit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         async with serving(tmp_path) as house:
             held = await _held(house)
-            go, append = asyncio.Event(), house.deck._log.append
-
-            async def slow(unit: Any) -> Any:
-                await go.wait()
-                return await append(unit)
-
-            monkeypatch.setattr(house.deck._log, "append", slow)
+            go = _held_up(house, monkeypatch)
             asked = asyncio.ensure_future(held.decide("approve"))
             await asyncio.wait([held.task, asked], timeout=0.1)
             assert not held.task.done()
@@ -176,13 +182,7 @@ class TestDecidedHere:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async with serving(tmp_path) as house:
-            go, append = asyncio.Event(), house.deck._log.append
-
-            async def slow(unit: Any) -> Any:
-                await go.wait()
-                return await append(unit)
-
-            monkeypatch.setattr(house.deck._log, "append", slow)
+            go = _held_up(house, monkeypatch)
             for payload in (_prompt(), _call("PreToolUse"), _call("PostToolUse"), _hook("Stop")):
                 assert (await house.hook("claude", payload)).json == {}
             assert (await house.get("/sessions")).json["sessions"] == []

@@ -123,7 +123,7 @@ class TestNoHttp:
 
     @on_loop
     async def test_nothing_of_it_is_logged(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level("DEBUG")
+        caplog.set_level("DEBUG", logger="quarterdeck")
         async with serving(tmp_path) as house:
             await house.raw(b"GET /login?token=tellnobody HTTP/1.1\r\nAuthorization Bearer tellnobody\r\n\r\n")
             await house.raw(b"GET /login?token=tellnobody HTTP/tellnobody\r\n\r\n")
