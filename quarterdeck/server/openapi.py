@@ -18,7 +18,6 @@ _WHAT = {
     401: "No token, or a wrong one",
     403: "A foreign Host or Origin, or a token that may only look",
     404: "There is no such thing",
-    408: "The body took too long",
     409: "Not allowed in this state; the message names the state and the hint what is allowed",
     413: "Too large",
     429: "Too many wrong tokens",
@@ -125,8 +124,7 @@ def _responses(route: Route, by_kind: dict[str, Any]) -> dict[str, Any]:
     if route.answer is not None and route.status != 204:
         done["content"] = {"application/json": {"schema": by_kind[_key(route.answer)]}}
     refused = {"application/json": {"schema": by_kind[_key(ErrorBody)]}}
-    of_bodies = (408, 413) if route.body is not None else ()
-    statuses = sorted({400, 401, 403, 429, 503, *of_bodies, *route.errors})
+    statuses = sorted({400, 401, 403, 429, 503, *route.errors})
     return {str(route.status): done} | {
         str(status): {"description": _WHAT[status], "content": refused} for status in statuses
     }
