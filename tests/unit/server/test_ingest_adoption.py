@@ -14,7 +14,7 @@ from quarterdeck.harness import registry
 from quarterdeck.harness.registry import Harness
 from quarterdeck.server.ingest import SECRET, secret_for
 from quarterdeck.testing.harness import TestDriver, TestTranslator
-from tests.decks import eventually, on_loop, until
+from tests.decks import Time, eventually, on_loop, until
 from tests.doors import House, serving
 
 
@@ -108,6 +108,24 @@ class TestKnown:
             await house.hook("claude", _hook("Stop"))
             found = {one["id"]: one["lifecycle"] for one in await _sessions(house)}
             assert (len(found), found[first["id"]]) == (2, "archived")
+
+    @on_loop
+    async def test_at_rest_it_leaves_the_memory_and_comes_back(self, tmp_path: Path) -> None:
+        time = Time()
+        async with serving(tmp_path, clock=time.clock()) as house:
+            await house.hook("claude", _hook(prompt_id="p1"))
+            await _sessions(house)
+            [name] = house.deck._supervisor.sessions
+            house.deck._at_rest()
+            await time.skip(2)
+            assert name in house.deck._supervisor.sessions, "it is in the middle of a turn"
+            await house.hook("claude", _hook("Stop", prompt_id="p1"))
+            await _sessions(house)
+            await time.skip(2)
+            assert name not in house.deck._supervisor.sessions
+            await house.hook("claude", _hook(prompt_id="p2", prompt="more"))
+            [shown] = await _sessions(house)
+            assert (shown["id"], shown["phase"]) == (name, "streaming")
 
     @on_loop
     async def test_one_that_was_deleted_is_opened_anew(self, tmp_path: Path) -> None:

@@ -240,6 +240,15 @@ class TestDecidedElsewhere:
             assert (await held.decide("approve")).status == 409
 
     @on_loop
+    async def test_the_deck_takes_the_conversation_over(self, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            held = await _held(house)
+            live = house.deck._supervisor.sessions[held.id]
+            live.unobserve()
+            assert await held.answer() == {}
+            assert live.observation is None
+
+    @on_loop
     async def test_two_are_held_beside_each_other(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             one = await _held(house, native="one")

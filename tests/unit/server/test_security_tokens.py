@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -179,6 +181,9 @@ class TestFiles:
 
     def test_an_empty_file_lets_nobody_in(self, tmp_path: Path) -> None:
         (tmp_path / "token").write_text("\n", encoding="ascii")
+        of_nothing = hashlib.sha256(b"").hexdigest()
+        entry = {"name": "x", "role": "operate", "hash": of_nothing, "created_at": 0}
+        (tmp_path / "tokens.json").write_text(json.dumps([entry]), encoding="utf-8")
         tokens = Tokens(tmp_path)
         assert tokens.visitor("") is None
         assert tokens.owner()
