@@ -22,7 +22,7 @@ from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View
 from quarterdeck.server import frames
 from quarterdeck.server.lines import TransportLine
-from quarterdeck.server.reader import PAGE, Reader
+from quarterdeck.server.reader import PAGE, Pages, Reader
 from quarterdeck.server.route import read_query
 from quarterdeck.server.shapes import EventPage, Gap, session_view
 from quarterdeck.server.statuses import BadRequest
@@ -92,6 +92,9 @@ class Streams:
         self._open: dict[_Stream, None] = {}
         self._beat: asyncio.TimerHandle | None = None
         self._is_closing = False
+        log = deck.house.log
+        self._pages: Pages[int] = Pages(lambda name, at: log.read(name, at, PAGE))
+        self._all_pages: Pages[str] = Pages(lambda _, at: log.read_all(at, PAGE))
 
     @property
     def count(self) -> int:
@@ -147,7 +150,7 @@ class Streams:
                 if type(events[-1].body) is SessionDeleted:
                     stream.end("deleted")
 
-            reader = Reader(tail, since, stream.line, lambda at: deck.house.log.read(session_id, at, PAGE), send)
+            reader = Reader(tail, since, stream.line, lambda at: self._pages.after(session_id, at), send)
             return await self._run(response, stream, reader)
         finally:
             deck.feed.release(session_id, tail)
@@ -181,7 +184,7 @@ class Streams:
         def send(events: Sequence[Event]) -> None:
             stream.line.write(self._of_all.bytes_of(events, types))
 
-        reader = Reader(deck.feed.all, since, stream.line, lambda at: deck.house.log.read_all(at, PAGE), send)
+        reader = Reader(deck.feed.all, since, stream.line, lambda at: self._all_pages.after("", at), send)
         return await self._run(response, stream, reader)
 
     async def _snapshots(self, line: TransportLine, since: str) -> str:
