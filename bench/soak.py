@@ -34,7 +34,7 @@ SESSIONS = 1_000
 CLIENTS = 100
 TURNS = 2
 #: How many events may be on their way to the slowest client while the peak is looked for.
-AHEAD = 2_000
+AHEAD = 1_000
 LATE_MS = 100
 #: How much more memory than after the first minute is still flat.
 FLAT = 1.10
