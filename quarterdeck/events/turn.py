@@ -54,7 +54,7 @@ class PromptRejected(Body):
 
 
 class DeliveryChanged(Body):
-    """Where a text that we sent to the agent is now. `unknown` is not sent again by itself; `queued` if a person wants it."""
+    """Where a text that we sent to the agent is now. `unknown` is not sent again by itself; `queued` if one wants it."""
 
     message_id: str
     status: Literal["queued", "sending", "delivered", "failed", "unknown"]
