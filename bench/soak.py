@@ -1,11 +1,12 @@
 """`make soak`: a thousand sessions at work, a hundred WebSocket clients that read all of them, for ten minutes.
 
 The sessions are the deck's own, with its log on disk, its folds, its catalogue and its streams; what their agents say is
-written here, without a thousand processes beside it. A session lives for two turns, is archived and deleted, and another
-one takes its place, so that memory has every chance to grow and no excuse to.
+written here, without a thousand processes beside it. A session lives for one to four turns, is archived and deleted, and
+another one takes its place, so that memory has every chance to grow and no excuse to.
 
-First the server is driven as fast as its clients can read, for a while: the peak. Then it runs at half of that, and every
-event that the log kept must have reached every client, in order, 99 of 100 within 100 ms of when it happened.
+First the server is driven as fast as its clients can read, for a while: the peak, with as much to tell at once as later.
+Then it runs at half of that, and every event that the log kept must have reached every client, in order, 99 of 100 within
+100 ms of when it happened.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from quarterdeck.log.deltas import is_delta
 
 SESSIONS = 1_000
 CLIENTS = 100
-TURNS = 2
+TURNS = 4
 #: How many events may be on their way to the slowest client while the peak is looked for.
-AHEAD = 2_000
+AHEAD = 1_000
 LATE_MS = 100
 #: How much more memory than after the first minute is still flat.
 FLAT = 1.10
@@ -98,6 +99,7 @@ class Soak:
         self._live: deque[tuple[Any, Iterator[Body], int]] = deque()
         self._number = 0
         self._enders: set[asyncio.Task[None]] = set()
+        self.written = 0
         self.published = 0
         self.lasting = 0
         self.sum = 0
@@ -122,31 +124,34 @@ class Soak:
 
     async def begin(self, count: int) -> None:
         for _ in range(count):
-            await self._open(0)
+            await self._open()
 
-    async def _open(self, turn: int) -> None:
+    async def _open(self) -> None:
         handle = await self._deck.create("test", cwd=str(self._folder))
         session = await self._deck.in_use(handle.id)
         session.users += 1
         self._number += 1
-        self._live.append((session, _turn(self._number), turn))
+        self._live.append((session, _turn(self._number), self._number % TURNS))
 
-    def write(self, size: int) -> int:
-        """The next session says something."""
-        session, bodies, turn = self._live.popleft()
+    def write(self, size: int) -> bool:
+        """The next session says something; False when there is none now, because all are being replaced."""
+        if not self._live:
+            return False
+        session, bodies, turns = self._live.popleft()
         said = [body for _, body in zip(range(size), bodies, strict=False)]
         if said:
             session.record.write(said, "stream")
-            self._live.append((session, bodies, turn))
-            return len(said)
-        if turn + 1 < TURNS:
+            self._live.append((session, bodies, turns))
+            self.written += len(said)
+            return True
+        if turns:
             self._number += 1
-            self._live.append((session, _turn(self._number), turn + 1))
-            return 0
+            self._live.append((session, _turn(self._number), turns - 1))
+            return True
         task = asyncio.get_running_loop().create_task(self._replace(session))
         self._enders.add(task)
         task.add_done_callback(self._enders.discard)
-        return 0
+        return True
 
     async def _replace(self, session: Any) -> None:
         try:
@@ -155,7 +160,7 @@ class Soak:
             await self._deck.session(session.id).archive()
             await self._deck.session(session.id).delete()
             self.ended += 1
-            await self._open(0)
+            await self._open()
         except Exception as error:
             self.errors.append(repr(error))
 
@@ -170,29 +175,36 @@ async def _peak(soak: Soak, clients: Clients, seconds: float) -> float:
     """Events a second, with the slowest client close behind; the first third of the time is not counted."""
     end = time.monotonic() + seconds
     begun, at = 0, end
+    first, seen = soak.written, clients.slowest
     while (now := time.monotonic()) < end:
         if at == end and now > end - seconds * 2 / 3:
             begun, at = clients.slowest, now
-        if soak.published - clients.slowest < AHEAD:
-            for _ in range(50):
-                soak.write(4)
-        await asyncio.sleep(0.002)
+        for _ in range(4):
+            if soak.written - first - (clients.slowest - seen) < AHEAD:
+                soak.write(2)
+        await asyncio.sleep(0.001)
     return (clients.slowest - begun) / (time.monotonic() - at)
 
 
 async def _steady(soak: Soak, rate: float, seconds: float) -> list[tuple[float, int]]:
     """At this rate; how much memory there was when."""
-    begin = time.monotonic()
-    written, samples = soak.published, [(0.0, _resident())]
-    first = written
+    begin, first = time.monotonic(), soak.written
+    samples = [(0.0, _resident())]
     while (passed := time.monotonic() - begin) < seconds:
-        while soak.published + 0 - first < passed * rate and written - first < passed * rate + 50:
-            written += soak.write(2)
-        written = max(written, soak.published)
+        while soak.written - first < passed * rate and soak.write(2):
+            pass
         if passed - samples[-1][0] >= 1:
             samples.append((passed, _resident()))
         await asyncio.sleep(0.005)
     return samples
+
+
+async def _quiet(clients: Clients) -> None:
+    """Until nothing more comes."""
+    before = -1
+    while clients.slowest != before:
+        before = clients.slowest
+        await asyncio.sleep(2)
 
 
 def _resident() -> int:
@@ -222,13 +234,13 @@ async def _run(host: Host, folder: Path, seconds: float, sessions: int, count: i
     await asyncio.sleep(1)
     await soak.begin(sessions)
     peak = await _peak(soak, clients, min(30.0, seconds / 4))
-    await asyncio.sleep(1)
+    await _quiet(clients)
     clients.say("forget")
     started, cpu = soak.published, time.process_time()
     samples = await _steady(soak, peak / 2, seconds)
     spent = time.process_time() - cpu
     await soak.settled()
-    await asyncio.sleep(2)
+    await _quiet(clients)
     last = await clients.end()
     minute = min(60.0, seconds / 3)
     early, late = _mean(samples, minute, minute * 1.5), _mean(samples, seconds - minute / 2, seconds)

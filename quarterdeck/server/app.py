@@ -68,7 +68,7 @@ class Server:
         self.guard = guard
         self.is_secure = is_secure
         self.streams = sse.Streams(deck)
-        self.shared = socket.Shared()
+        self.shared = socket.Shared(deck)
         self.ingest = Ingest(deck, tokens.key)
         self.routes = all_routes()
         self._by_command = {one.path.removeprefix("/sessions/{id}/"): one for one in self.routes if _is_command(one)}

@@ -20,6 +20,8 @@ P = TypeVar("P", int, str)
 HIGH_WATER = 256 * 1024
 #: How many events are read from the log at once: what a client that never reads costs.
 PAGE = 256
+#: How long a page is kept for others that want it too.
+_KEPT_S = 0.25
 
 
 class Line(Protocol):
@@ -37,6 +39,31 @@ class Line(Protocol):
     async def drained(self) -> None:
         """Returns when there is room again; ConnectionResetError when it is gone."""
         ...
+
+
+class Pages(Generic[P]):
+    """Pages of the log that several readers want at about the same time: each is read once.
+
+    Whoever falls behind together catches up together. Only a full page is kept, and not for long: there may be more
+    after one that is not full.
+    """
+
+    def __init__(self, read: Callable[[str, P], Awaitable[list[Event]]]) -> None:
+        self._read = read
+        self._kept: dict[tuple[str, P], asyncio.Task[list[Event]]] = {}
+
+    async def after(self, name: str, position: P) -> list[Event]:
+        """The page of this stream after this position."""
+        key = (name, position)
+        task = self._kept.get(key)
+        if task is None:
+            task = self._kept[key] = asyncio.ensure_future(self._read(name, position))
+            task.add_done_callback(lambda done: self._done(key, done))
+        return await asyncio.shield(task)
+
+    def _done(self, key: tuple[str, P], task: asyncio.Task[list[Event]]) -> None:
+        is_full = not task.cancelled() and task.exception() is None and len(task.result()) == PAGE
+        asyncio.get_running_loop().call_later(_KEPT_S if is_full else 0, self._kept.pop, key, None)
 
 
 class Reader(Generic[P]):

@@ -27,7 +27,7 @@ from quarterdeck.log.base import START
 from quarterdeck.log.tail import Tail
 from quarterdeck.server import frames
 from quarterdeck.server.lines import TransportLine
-from quarterdeck.server.reader import PAGE, Reader
+from quarterdeck.server.reader import PAGE, Pages, Reader
 from quarterdeck.server.shapes import session_view
 from quarterdeck.server.statuses import BadRequest, ViewOnly
 from quarterdeck.server.tokens import Visitor
@@ -82,7 +82,10 @@ Obey: TypeAlias = Callable[[str, str, dict[str, Any], str], Awaitable[Any]]
 class Shared:
     """What all connections share: encoded events, and changes between the same two views."""
 
-    def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(self, deck: Deck, heartbeat_s: float = HEARTBEAT_S) -> None:
+        log = deck.house.log
+        self.pages: Pages[int] = Pages(lambda name, at: log.read(name, at, PAGE))
+        self.all_pages: Pages[str] = Pages(lambda _, at: log.read_all(at, PAGE))
         self.heartbeat_s = heartbeat_s
         self.events = frames.Joined(frames.event_frame)
         self.sockets: dict[web.WebSocketResponse, Link] = {}
@@ -171,7 +174,7 @@ class _OfSession:
         self._snapshot(view)
         position = view.index if since is None else since
         self._reader = Reader(
-            self._tail, position, link.line, lambda at: link.deck.house.log.read(session.id, at, PAGE), self._send
+            self._tail, position, link.line, lambda at: link.shared.pages.after(session.id, at), self._send
         )
         self._reader.begin()
 
@@ -247,7 +250,7 @@ class _OfAll:
             feed.all,
             position if since is None else since,
             link.line,
-            lambda at: link.deck.house.log.read_all(at, PAGE),
+            lambda at: link.shared.all_pages.after("", at),
             self._send,
         )
         self._reader.begin()

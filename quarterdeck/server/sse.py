@@ -22,7 +22,7 @@ from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View
 from quarterdeck.server import access, frames
 from quarterdeck.server.lines import TransportLine
-from quarterdeck.server.reader import PAGE, Reader
+from quarterdeck.server.reader import PAGE, Pages, Reader
 from quarterdeck.server.route import read_query
 from quarterdeck.server.shapes import EventPage, Gap, session_view
 from quarterdeck.server.statuses import BadRequest
@@ -94,6 +94,9 @@ class Streams:
         self._is_closing = False
         #: Events handed to connections, those too that a connection filters out.
         self.delivered = 0
+        log = deck.house.log
+        self._pages: Pages[int] = Pages(lambda name, at: log.read(name, at, PAGE))
+        self._all_pages: Pages[str] = Pages(lambda _, at: log.read_all(at, PAGE))
 
     @property
     def count(self) -> int:
@@ -153,7 +156,7 @@ class Streams:
                 if type(events[-1].body) is SessionDeleted:
                     stream.end("deleted")
 
-            reader = Reader(tail, since, stream.line, lambda at: deck.house.log.read(session_id, at, PAGE), send)
+            reader = Reader(tail, since, stream.line, lambda at: self._pages.after(session_id, at), send)
             return await self._run(response, stream, reader)
         finally:
             deck.feed.release(session_id, tail)
@@ -188,7 +191,7 @@ class Streams:
             self.delivered += len(events)
             stream.line.write(self._of_all.bytes_of(events, types))
 
-        reader = Reader(deck.feed.all, since, stream.line, lambda at: deck.house.log.read_all(at, PAGE), send)
+        reader = Reader(deck.feed.all, since, stream.line, lambda at: self._all_pages.after("", at), send)
         return await self._run(response, stream, reader)
 
     async def _snapshots(self, line: TransportLine, since: str) -> str:
