@@ -172,6 +172,8 @@ class Process:
         if not self._stop.is_set():
             beacon.write(self._place, light)
             log.info("serving", extra={"address": light.address, "pid": light.pid, "version": light.version})
+            for handler in logging.getLogger().handlers:
+                handler.flush()  # whoever started us may look there first
             to.tell({"address": light.address})
         await self._stop.wait()
         log.info("leaving: %s", self._why)
