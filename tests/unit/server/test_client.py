@@ -51,7 +51,7 @@ async def test_a_session_is_driven_over_http_as_in_process(tmp_path: Path):
         assert {one["name"] for one in await deck.agents()} >= {"claude", "codex"}
         assert isinstance(await deck.attention(), list)
         assert (await session.why())[0].owner
-        while await session.queue():  # until the agent took the text
+        while await session.queue():  # noqa: ASYNC110 - until the agent took the text
             await asyncio.sleep(0.01)
 
 
