@@ -15,12 +15,12 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
 import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ TURNS = 4
 #: How many events may be on their way to the slowest client while the peak is looked for.
 AHEAD = 1_000
 LATE_MS = 100
+DELETED_AFTER_S = 2.0
 #: How much more memory than after the first minute is still flat.
 FLAT = 1.10
 _PIECE = "and the parser took that for the end of the file "
@@ -96,7 +97,8 @@ class Soak:
     def __init__(self, deck: Deck, folder: Path) -> None:
         self._deck = deck
         self._folder = folder
-        self._live: deque[tuple[Any, Iterator[Body], int]] = deque()
+        self._live: list[tuple[Any, Iterator[Body], int]] = []
+        self._dice = random.Random(1)
         self._number = 0
         self._enders: set[asyncio.Task[None]] = set()
         self.written = 0
@@ -134,10 +136,12 @@ class Soak:
         self._live.append((session, _turn(self._number), self._number % TURNS))
 
     def write(self, size: int) -> bool:
-        """The next session says something; False when there is none now, because all are being replaced."""
+        """Some session says something; False when there is none now, because all are being replaced."""
         if not self._live:
             return False
-        session, bodies, turns = self._live.popleft()
+        place = self._dice.randrange(len(self._live))
+        self._live[place], self._live[-1] = self._live[-1], self._live[place]
+        session, bodies, turns = self._live.pop()
         said = [body for _, body in zip(range(size), bodies, strict=False)]
         if said:
             session.record.write(said, "stream")
@@ -158,6 +162,8 @@ class Soak:
             await session.record.settled()
             session.users -= 1
             await self._deck.session(session.id).archive()
+            # a reader that is behind does not get the events of a session that is gone, and need not
+            await asyncio.sleep(DELETED_AFTER_S)
             await self._deck.session(session.id).delete()
             self.ended += 1
             await self._open()

@@ -38,7 +38,7 @@ _MOST_SUBSCRIPTIONS = 1000
 _MOST_BYTES = 32 * 1024 * 1024
 _MOST_COMMANDS = 64
 _MOST_CHANGES = 16
-_MOST_ROWS = 1000
+_MOST_ROWS = 5000
 _ROWS = 50
 _CLOSING_S = 2.0
 _NONE: frozenset[str] = frozenset()
@@ -92,9 +92,12 @@ class Shared:
         #: A pass of the loop tells all readers of one session before it comes to the next, so few are enough; they
         #: are few because a view holds its whole conversation.
         self._changes: dict[tuple[int, int, str, int], tuple[View, View, bytes]] = {}
+        self._row_changes: dict[tuple[int, int, str, int], tuple[View, View, bytes]] = {}
         self._rows: dict[str, View] = {}
         #: Events handed to connections, as changes of a view too.
         self.delivered = 0
+        self._wholes: dict[str, tuple[View, bytes]] = {}
+        self._told: tuple[Sequence[Event], tuple[tuple[str, View | None], ...]] = ((), ())
 
     @property
     def links(self) -> int:
@@ -112,7 +115,26 @@ class Shared:
         if going:
             await asyncio.wait([asyncio.ensure_future(one) for one in going], timeout=seconds)
 
-    def row(self, name: str, view: View) -> View:
+    def rows_of(self, deck: Deck, events: Sequence[Event]) -> tuple[tuple[str, View | None], ...]:
+        """The sessions of these events as they are now, None for one that is gone. Made once for all who get them."""
+        if self._told[0] is not events:
+            names = dict.fromkeys([event.session_id for event in events])
+            rows = tuple((name, self._row(name, deck.view(name)) if deck.has(name) else None) for name in names)
+            self._told = (events, rows)
+        return self._told[1]
+
+    def whole(self, name: str, row: View) -> bytes:
+        """The frame that tells a whole summary."""
+        kept = self._wholes.get(name)
+        if kept is not None and kept[0] is row:
+            return kept[1]
+        if len(self._wholes) >= _MOST_ROWS:
+            self._wholes.clear()
+        made = _whole(name, row)
+        self._wholes[name] = (row, made)
+        return made
+
+    def _row(self, name: str, view: View) -> View:
         """A view without its conversation, the same for all who keep one."""
         kept = self._rows.get(name)
         if kept is not None and kept.state is view.state:
@@ -125,13 +147,15 @@ class Shared:
     def changes(self, op: Literal["view", "summary", "patch"], session: str, old: View, new: View, limit: int) -> bytes:
         """The frame that takes a mirror from one view to the other; b'' when nothing changed that it shows."""
         key = (id(old), id(new), op, limit)
-        kept = self._changes.get(key)
+        # rows hold no conversations, so more of them can be kept
+        cache, most = (self._row_changes, _MOST_ROWS) if op == "summary" else (self._changes, _MOST_CHANGES)
+        kept = cache.get(key)
         if kept is not None and kept[0] is old and kept[1] is new:
             return kept[2]
         made = self._made(op, session, old, new, limit)
-        if len(self._changes) >= _MOST_CHANGES:
-            self._changes.clear()
-        self._changes[key] = (old, new, made)
+        if len(cache) >= most:
+            cache.clear()
+        cache[key] = (old, new, made)
         return made
 
     def _made(self, op: str, session: str, old: View, new: View, limit: int) -> bytes:
@@ -256,23 +280,25 @@ class _OfAll:
         self._reader.begin()
 
     def _send(self, events: Sequence[Event]) -> None:
-        self._link.shared.delivered += len(events)
-        parts = [self._link.shared.events.bytes_of(events, self._types)] if self._types else []
-        parts += [self._changes(name) for name in dict.fromkeys([event.session_id for event in events])]
+        shared, sent = self._link.shared, self._sent
+        shared.delivered += len(events)
+        parts = [shared.events.bytes_of(events, self._types)] if self._types else []
+        for name, row in shared.rows_of(self._link.deck, events):
+            old = sent.get(name)
+            if row is None:
+                sent.pop(name, None)
+                parts.append(_row_frame(name, [Change("remove", name)], 0))
+            elif old is None:
+                parts.append(shared.whole(name, row))
+                sent[name] = row
+            elif row.index > old.index:  # a reader that catches up may know more already
+                parts.append(shared.changes("summary", name, old, row, 0))
+                sent[name] = row
+        if len(sent) > _MOST_ROWS:
+            sent.clear()
         data = b"".join(parts)
         if data:
             self._link.line.write(data)
-
-    def _changes(self, name: str) -> bytes:
-        shared, deck = self._link.shared, self._link.deck
-        old = self._sent.pop(name, None)
-        if not deck.has(name):
-            return _row_frame(name, [Change("remove", name)], 0)
-        view = deck.view(name)
-        if len(self._sent) >= _MOST_ROWS:
-            del self._sent[next(iter(self._sent))]
-        new = self._sent[name] = shared.row(name, view)
-        return _whole(name, view) if old is None else shared.changes("summary", name, old, new, 0)
 
     def close(self) -> None:
         if self._reader is not None:
