@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from quarterdeck.events import Event
+from quarterdeck.log.base import NoSuchSession
 from quarterdeck.log.tail import Sink, Tail
 
 P = TypeVar("P", int, str)
@@ -135,7 +136,10 @@ class Reader(Generic[P]):
             if events is not None:
                 return events or None
             floor = self._tail.floor
-            events = await self._read(self.position)
+            try:
+                events = await self._read(self.position)
+            except NoSuchSession:
+                events = []  # deleted while we caught up: the tail has, or will have, the last word
             if events:
                 return events
             # deltas that have been dropped: the tail is next

@@ -204,7 +204,8 @@ async def test_a_killed_server_that_comes_back_is_read_on_where_it_was(tmp_path:
             everyone: list[Event] = []
             readers = [asyncio.create_task(_into(one, mine)), asyncio.create_task(_into(everything, everyone))]
             for number in range(3):
-                await _until(lambda: bool(mine))
+                # what was never ready has nothing that it could be resumed by
+                await _until(lambda: any(event.type == "agent_ready" for event in mine))
                 wanted = len(mine) + 3
                 await session.prompt(f"say a{number} b c d; flood 200", client_id=f"k{number}")
                 await _until(lambda wanted=wanted: len(mine) > wanted)
