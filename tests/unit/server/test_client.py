@@ -261,6 +261,6 @@ def _without_a_loop(url: str, token: str, folder: Path) -> None:
         assert next(iter(deck.subscribe())).type == "session_opened"
         with pytest.raises(NoSuchSession):
             deck.session("nobody").show()
-        assert deck.attention() == []
+        assert {one["id"] for one in deck.attention()} <= {session.id}
     deck.close()
     assert not any(thread.name == "qd-client" for thread in threading.enumerate())
