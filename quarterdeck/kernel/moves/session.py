@@ -76,8 +76,19 @@ def session_resumed(state: State, event: Event, _body: ev.SessionResumed) -> Sta
     )
 
 
-def _gone(state: State, event: Event, given: Input | None, close_as: str) -> State:
-    """Nobody is left who could go on: no process, no run, no turn, no open gate, nothing in the background."""
+def _gone(
+    state: State,
+    event: Event,
+    given: Input | None,
+    close_as: str,
+    ended: Exit | None,
+    error: Failure | None,
+    settled: int,
+) -> State:
+    """Nobody is left who could go on: no process, no run, no turn, no open gate, nothing in the background.
+
+    How it ended is told with it, though not every caller has something new to tell: one state is made, not two.
+    """
     at, index, name, origin = event.at, event.index, NAMES[type(event.body)], event.origin
     gates, beneath, shown = state.gates, state.beneath, state.phase
     if given is not None:
@@ -96,6 +107,9 @@ def _gone(state: State, event: Event, given: Input | None, close_as: str) -> Sta
         gates=gates,
         background=(),
         beneath=beneath,
+        exit=ended,
+        error=error,
+        settled_index=settled,
     )
 
 
@@ -121,22 +135,24 @@ def session_suspended(state: State, event: Event, _body: ev.SessionSuspended) ->
     was = state.phase.value
     given = _RESUMABLE if was == "streaming" else _CANCELLED if was in _ACTIVE else None
     after = moved(lifecycle.MACHINE, state.lifecycle, event)
-    return replace(_gone(state, event, given, "stale"), lifecycle=after, last_active_at=event.at)
+    gone = _gone(state, event, given, "stale", state.exit, state.error, state.settled_index)
+    return replace(gone, lifecycle=after, last_active_at=event.at)
 
 
 @on(ev.SessionArchived)
 def session_archived(state: State, event: Event, body: ev.SessionArchived) -> State:
     after = moved(lifecycle.MACHINE, state.lifecycle, event)
     profile = replace(state.profile, end_reason=body.end_reason)
-    gone = _gone(state, event, _CANCELLED, "withdrawn")
+    gone = _gone(state, event, _CANCELLED, "withdrawn", state.exit, state.error, state.settled_index)
     return replace(gone, lifecycle=after, profile=profile, last_active_at=event.at)
 
 
 @on(ev.SessionFailed)
 def session_failed(state: State, event: Event, body: ev.SessionFailed) -> State:
     after = moved(lifecycle.MACHINE, state.lifecycle, event)
-    gone = _gone(state, event, _BROKEN if state.phase.value in _ACTIVE else None, "withdrawn")
-    return replace(gone, lifecycle=after, error=Failure(body.kind, body.message), last_active_at=event.at)
+    given, failure = _BROKEN if state.phase.value in _ACTIVE else None, Failure(body.kind, body.message)
+    gone = _gone(state, event, given, "withdrawn", state.exit, failure, state.settled_index)
+    return replace(gone, lifecycle=after, last_active_at=event.at)
 
 
 @on(ev.SessionRenamed, to=(MOVES, AT_REST))
@@ -211,19 +227,17 @@ _SUCCEEDED: Input = ("process_exit", "success")
 
 @on(ev.ProcessError)
 def process_error(state: State, event: Event, body: ev.ProcessError) -> State:
-    gone = _gone(state, event, _BROKEN, "withdrawn")
-    return replace(gone, exit=None, error=Failure("process", body.message), settled_index=event.index)
+    return _gone(state, event, _BROKEN, "withdrawn", None, Failure("process", body.message), event.index)
 
 
 @on(ev.ProcessExited)
 def process_exited(state: State, event: Event, body: ev.ProcessExited) -> State:
     """With a failure there is something that a person should see."""
     given, ended = _exit_input(state, body), Exit(body.code, body.signal)
-    gone = _gone(state, event, given, "withdrawn")
     if given is not _FAILED:
-        return replace(gone, exit=ended)
+        return _gone(state, event, given, "withdrawn", ended, state.error, state.settled_index)
     failure = Failure("process", process.last_words(body.code, body.signal))
-    return replace(gone, exit=ended, error=failure, settled_index=event.index)
+    return _gone(state, event, given, "withdrawn", ended, failure, event.index)
 
 
 def _exit_input(state: State, body: ev.ProcessExited) -> Input | None:
