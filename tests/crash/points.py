@@ -143,7 +143,7 @@ def _wrap_log(trigger: Trigger) -> None:
         if sql.startswith("PRAGMA user_version ="):
             reach("migrating")
 
-    _before(SqliteLog, "append", lambda *_: reach("before_append"))
+    _before(SqliteLog, "submit", lambda *_: reach("before_append"))
     _after(Writer, "_write", in_transaction)
     _after(Writer, "commit", committed)
     _after(Feed, "publish", opened)

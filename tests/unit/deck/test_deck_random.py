@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.model.table import legal, shown_by
 
 from quarterdeck import Deck, Receipt, SessionHandle, Steered
 from quarterdeck import events as ev
@@ -28,6 +27,7 @@ from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import START
 from tests import agents
 from tests.decks import all_events, at_home, is_alive
+from tests.table import legal, shown_by
 
 SCRIPTS = (
     "say hello; tool ls",
