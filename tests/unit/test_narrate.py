@@ -24,7 +24,8 @@ from quarterdeck.events import (
     Todo,
 )
 from quarterdeck.kernel.narrate import TELLERS
-from quarterdeck.kernel.timeline import BashResult, Card, Entry, ToolStep, line_id
+from quarterdeck.kernel.timeline import BashResult, Card, Entry, ToolStep, line_id, window
+from quarterdeck.kernel.view import View, fold
 from tests.bodies import body_of
 from tests.tape import START, STEP, Tape, approval, tape
 
@@ -614,3 +615,12 @@ def test_whatever_an_agent_calls_its_things_every_line_is_shown_once(restored: b
     names = [entry.id for entry in played.entries]
     assert len(names) == len(set(names))
     assert [entry.text for entry in played.entries].count("line") == bodies.count(ev.Notice(text="line"))
+
+
+def test_a_block_that_is_told_twice_in_one_message_is_one_entry() -> None:
+    view = View()
+    twice = (Block(block=0, text="first"), Block(block=0, text="second"))
+    bodies = (ev.SessionOpened(agent="x"), ev.AgentStart(), ev.ResponseComplete(message_id="m", blocks=twice))
+    for index, body in enumerate(bodies, 1):
+        view = fold(view, ev.Event("s", index, index, "stream", body))
+    assert [(entry.id, entry.text) for entry in window(view.timeline)] == [("m:0", "second")]
