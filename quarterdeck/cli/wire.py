@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from quarterdeck.client.blocks import Splitter
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home, home
 from quarterdeck.server import beacon
@@ -148,15 +149,10 @@ def _connection(light: Beacon, timeout: float | None) -> http.client.HTTPConnect
 
 
 def _events(answer: http.client.HTTPResponse) -> Generator[Told]:
-    """An empty line ends an event; a comment has no name."""
-    fields: dict[str, str] = {}
-    while line := answer.readline():
-        name, _, value = line.decode().rstrip("\r\n").partition(": ")
-        if name:
-            fields[name] = value
-        elif "data" in fields:
-            yield Told(fields.get("event", "message"), fields.get("id", ""), json.loads(fields["data"]))
-            fields = {}
+    splitter = Splitter()
+    while data := answer.read1():
+        for block in splitter.feed(data):
+            yield Told(block.name or "message", block.id, json.loads(block.data))
 
 
 def _refusal(status: int, data: bytes) -> Refused:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import AsyncGenerator, Collection
+from typing import Any, cast
 from urllib.parse import quote
 
 from msgspec import Raw, Struct
 
 from quarterdeck.client.wire import Wire
-from quarterdeck.deck.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
-from quarterdeck.events import Event, Image, Json, decode_event
+from quarterdeck.deck.answers import Done, Dropped
+from quarterdeck.deck.verbs import A, Verbs
+from quarterdeck.events import Event, decode_event
+from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.queue import Waiting
 from quarterdeck.kernel.timeline import Entry
 from quarterdeck.kernel.view import Why
-
-A = TypeVar("A", bound=Answer)
 
 
 class _Queue(Struct):
@@ -34,7 +34,7 @@ class _Evidence(Struct):
     why: tuple[Why, ...]
 
 
-class RemoteSession:
+class RemoteSession(Verbs):
     """One session. Every command takes a `client_id`: the same one again is answered again and done once."""
 
     def __init__(self, wire: Wire, session_id: str) -> None:
@@ -72,24 +72,6 @@ class RemoteSession:
 
     # --- texts
 
-    async def prompt(
-        self,
-        text: str,
-        *,
-        images: Sequence[Image] = (),
-        resume: bool = True,
-        supersede: bool = False,
-        new_task: bool = False,
-        client_id: str = "",
-    ) -> Receipt:
-        """A message: a prompt, an answer, steering or a queued text, as the state has it; the receipt says which."""
-        body = {"text": text, "images": images, "resume": resume, "supersede": supersede, "new_task": new_task}
-        return await self._command("prompt", body, client_id, Receipt)
-
-    async def steer(self, text: str, *, ref: str = "", client_id: str = "") -> Steered:
-        """For the running turn."""
-        return await self._command("steer", {"text": text, "ref": ref}, client_id, Steered)
-
     async def edit_queued(self, item_id: str, text: str, *, client_id: str = "") -> Done:
         await self._item("PATCH", item_id, {"text": text, "client_id": client_id}, dict[str, Any])
         return Done()
@@ -107,67 +89,11 @@ class RemoteSession:
         path = f"{self._path}/queue/{quote(item_id, safe='')}" if item_id else f"{self._path}/queue"
         return await self._wire.ask(method, path, kind, body)
 
-    # --- the turn
-
-    async def abort(
-        self,
-        *,
-        kill_tools: Literal["killable", "all", "none"] = "killable",
-        clear_queue: bool = False,
-        reason: str | None = None,
-        client_id: str = "",
-    ) -> Dropped:
-        """Ends the turn; the texts that were dropped with it come back."""
-        body = {"kill_tools": kill_tools, "clear_queue": clear_queue, "reason": reason}
-        return await self._command("abort", body, client_id, Dropped)
-
-    async def approve(
-        self,
-        gate_id: str,
-        *,
-        always: Literal["session", "repo", "user"] | None = None,
-        auto_resume: bool = True,
-        client_id: str = "",
-    ) -> Decided:
-        """Yes to an approval, once or from now on."""
-        body = {"gate_id": gate_id, "always": always, "auto_resume": auto_resume}
-        return await self._command("approve", body, client_id, Decided)
-
-    async def reject(
-        self, gate_id: str, *, reason: str = "", auto_resume: bool = False, client_id: str = ""
-    ) -> Decided:
-        """No to an approval."""
-        body = {"gate_id": gate_id, "reason": reason, "auto_resume": auto_resume}
-        return await self._command("reject", body, client_id, Decided)
-
-    async def respond(self, gate_id: str, answer: Json, *, client_id: str = "") -> Decided:
-        """The answer to a question or a dialog."""
-        return await self._command("respond", {"gate_id": gate_id, "answer": answer}, client_id, Decided)
-
-    async def retry(self, *, client_id: str = "") -> Done:
-        """Tries a failed turn again."""
-        return await self._command("retry", {}, client_id, Done)
-
-    async def resume(self, *, client_id: str = "") -> Status:
-        """Wakes a suspended session, or goes on in one that is paused, stopped or completed."""
-        return await self._command("resume", {}, client_id, Status)
-
     # --- the session
-
-    async def cancel(self, *, client_id: str = "") -> Status:
-        """Ends it and puts it away."""
-        return await self._command("cancel", {}, client_id, Status)
-
-    async def archive(self, *, client_id: str = "") -> Status:
-        """Puts it away."""
-        return await self._command("archive", {}, client_id, Status)
 
     async def delete(self) -> None:
         """Removes it and its log."""
         await self._wire.ask("DELETE", self._path, type(None))
-
-    async def rename(self, name: str, *, client_id: str = "") -> Done:
-        return await self._change({"name": name}, client_id)
 
     async def mark(
         self,
@@ -181,23 +107,14 @@ class RemoteSession:
         wanted = {"pinned": pinned, "snoozed_until": snoozed_until, "read_index": read_index}
         return await self._change({name: value for name, value in wanted.items() if value is not None}, client_id)
 
-    async def switch_model(self, model: str, *, client_id: str = "") -> Done:
-        return await self._command("switch_model", {"model": model}, client_id, Done)
-
-    async def switch_mode(self, mode: str, *, client_id: str = "") -> Done:
-        return await self._change({"mode": mode}, client_id)
-
-    async def bash(self, command: str, *, client_id: str = "") -> Done:
-        """A shell command of the user's own, where the agent can run one."""
-        return await self._command("bash", {"command": command}, client_id, Done)
-
-    async def compact(self, *, client_id: str = "") -> Done:
-        """Shortens the conversation."""
-        return await self._command("compact", {}, client_id, Done)
-
     async def _change(self, body: dict[str, Any], client_id: str) -> Done:
         await self._wire.ask("PATCH", self._path, dict[str, Any], {**body, "client_id": client_id})
         return Done()
 
-    async def _command(self, name: str, body: dict[str, Any], client_id: str, kind: type[A]) -> A:
-        return await self._wire.ask("POST", f"{self._path}/{name}", kind, {**body, "client_id": client_id})
+    async def _obey(self, command: cmd.Command, client_id: str, kind: type[A]) -> A:
+        """Most commands are a POST of their name; the two that only change how a session looks are parts of a PATCH."""
+        body = {name: getattr(command, name) for name in command.__struct_fields__} | {"client_id": client_id}
+        if isinstance(command, cmd.Rename | cmd.SwitchMode):
+            await self._wire.ask("PATCH", self._path, dict[str, Any], body)
+            return cast(A, Done())
+        return await self._wire.ask("POST", f"{self._path}/{cmd.name_of(command)}", kind, body)

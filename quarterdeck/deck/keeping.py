@@ -14,6 +14,7 @@ from quarterdeck.errors import NotAllowed, QuarterdeckError
 from quarterdeck.events import Body
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.queue import Waiting
+from quarterdeck.kernel.routing import is_promised
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -136,9 +137,8 @@ def _to_drop(session: Session, wanted: Drop) -> list[Waiting]:
 def _nothing_is_left(session: Session, dropped: list[Waiting]) -> bool:
     """The session was at work for a text that is taken back now."""
     state = session.state
-    to_come = state.beneath.value in ("creating", "streaming") and not state.turn.is_open
     left = {item.id for item in state.queue if item.receipt in ("queued", "sending")} - {item.id for item in dropped}
-    return to_come and bool(dropped) and not left
+    return is_promised(state) and bool(dropped) and not left
 
 
 def _refused(session: Session, name: str, why: str) -> NotAllowed:

@@ -14,16 +14,15 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.deck.delivery import cut_off, failed, next_text
-from quarterdeck.deck.identity import start_time
+from quarterdeck.deck.identity import launch_nonce, start_time
 from quarterdeck.deck.launch import Launch
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body
 from quarterdeck.harness.drive import Start
+from quarterdeck.kernel.routing import is_promised
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
-
-_TO_COME = ("creating", "streaming")
 
 
 class Startup:
@@ -115,7 +114,7 @@ class Startup:
         # a new task is a new conversation
         native = "" if session.state.beneath.value == "creating" else profile.native_session_id
         start = Start(cwd=profile.cwd, model=profile.model, mode=profile.mode, native_session_id=native)
-        nonce = f"{house.home_id}.{secrets.token_hex(8)}"
+        nonce = launch_nonce(house.home_id, secrets.token_hex(8))
         launch = Launch(house.harness_of(profile.agent), start, nonce, session.hear, house.clock.monotonic)
         launch.watcher = house.trace(session.id)
         self._own(native)
@@ -142,9 +141,8 @@ class Startup:
     def _is_up(self) -> None:
         """Without a text to send, what was loaded is what there is; a spinner must not turn for it."""
         session, self._is_wanted = self._session, False
-        waits = session.state.beneath.value in _TO_COME and not session.state.turn.is_open
         has_text = any(item.receipt in ("queued", "sending") for item in session.state.queue)
-        if waits and not has_text:
+        if is_promised(session.state) and not has_text:
             session.note(ev.TurnRestored(finished=self._finished))
 
     async def _fail(self, reason: str) -> None:
@@ -207,7 +205,7 @@ class Startup:
 
 def _early_end(launch: Launch, body: ev.ProcessExited) -> str:
     how = f"code {body.code}" if body.code is not None else body.signal or "an unknown exit"
-    words = " / ".join(getattr(launch.process, "last_words", ())[-3:])
+    words = " / ".join(launch.process.last_words[-3:]) if launch.process is not None else ""
     return f"the agent ended with {how} before it was ready" + (f": {words}" if words else "")
 
 

@@ -16,6 +16,7 @@ from quarterdeck.deck.delivery import cut_off
 from quarterdeck.deck.recovery import UNKNOWN
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.slots import Slots
+from quarterdeck.kernel.routing import is_busy
 from quarterdeck.kernel.state import State
 
 _MINUTE_MS = 60_000
@@ -25,7 +26,7 @@ _AFTER_KILL_S = 1.0
 
 def is_needed(state: State, idle_for: float, background_cap: float) -> bool:
     """Whether a process must stay whatever its last activity: busy, asked, texts waiting, work in the background."""
-    if state.turn.is_open or state.gates.open or state.beneath.value in ("creating", "streaming"):
+    if is_busy(state) or state.gates.open:
         return True
     if any(item.receipt in ("queued", "sending") for item in state.queue):
         return True

@@ -19,16 +19,14 @@ from quarterdeck.deck.delivery import ON_ITS_WAY
 from quarterdeck.deck.interruption import CANCELLED, interrupt
 from quarterdeck.deck.policy import Rule, always, rule_for
 from quarterdeck.errors import NotAllowed
-from quarterdeck.events import Body, Image
+from quarterdeck.events import Body
 from quarterdeck.harness.drive import CannotDo, Decision, Lines
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.gate import Gate, to_decide
-from quarterdeck.kernel.routing import Intent, Route, is_busy, route
+from quarterdeck.kernel.routing import Route, is_busy, is_promised, route
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
-
-_TO_COME = ("creating", "streaming")
 
 
 class Wish:
@@ -91,45 +89,36 @@ def check_content(session: Session, command: cmd.Command) -> None:
 
 
 async def _prompt(wish: Wish, command: cmd.Prompt) -> Receipt:
-    return await _take(wish, command.text, command.images, "message", command)
-
-
-async def _take(
-    wish: Wish, text: str, images: tuple[Image, ...], intent: Intent, command: cmd.Prompt | None = None
-) -> Receipt:
     session = wish.session
     await wish.check_at_rest()
-    if images and not session.capabilities.images:
+    if command.images and not session.capabilities.images:
         raise CannotDo(session.state.profile.agent, "read images")
-    new_task = command is not None and command.new_task
-    if new_task and not is_busy(session.state):
+    if command.new_task and not is_busy(session.state):
         # the agent that is up is in the conversation before
         await session.startup.stop()
         wish.check()
-    way = route(session.state, intent, session.house.settings.steering_limit)
+    way = route(session.state, "message", session.house.settings.steering_limit)
     if way.meaning == "answer":
-        return await _answer_with(wish, way, text)
-    if command is not None and command.supersede and session.state.gates.open:
+        return await _answer_with(wish, way, command.text)
+    if command.supersede and session.state.gates.open:
         return await _supersede(wish, command)
     if way.meaning == "resume_then_prompt":
         _check_resume(wish)
     name = uuid4().hex
-    bodies, disposition = _texted(session, way, text, name, images, new_task)
+    bodies, disposition = _texted(session, way, command, name)
     receipt = await wish.commit(bodies, Receipt(name, disposition, reason=way.reason))
     session.delivery.pump()
     return receipt
 
 
-def _texted(
-    session: Session, way: Route, text: str, name: str, images: tuple[Image, ...], new_task: bool
-) -> tuple[list[Body], Any]:
+def _texted(session: Session, way: Route, command: cmd.Prompt, name: str) -> tuple[list[Body], Any]:
     """The events of a text that goes this way, and what its sender is told."""
+    text, images = command.text, command.images
     if way.meaning == "steer":
-        return [
-            ev.SteeringReceived(ref=name, text=text, images=images, queued_at=session.house.clock.wall())
-        ], "steered"
+        at = session.house.clock.wall()
+        return [ev.SteeringReceived(ref=name, text=text, images=images, queued_at=at)], "steered"
     starts = way.meaning != "queue"
-    queued = ev.PromptQueued(text=text, message_id=name, images=images, starts=starts, new_task=new_task)
+    queued = ev.PromptQueued(text=text, message_id=name, images=images, starts=starts, new_task=command.new_task)
     if way.meaning == "resume_then_prompt":
         return [ev.SessionResumed(by="user"), queued], "resumed"
     return [queued], "started" if starts else "queued"
@@ -206,9 +195,8 @@ def _is_dropped(session: Session, item_id: str, command: cmd.Abort) -> bool:
     waiting = [item for item in state.queue if item.receipt not in ON_ITS_WAY]
     if command.clear_queue:
         return item_id in {item.id for item in waiting}
-    to_come = state.beneath.value in _TO_COME and not state.turn.is_open
     first = next((item for item in waiting if item.receipt == "queued"), None)
-    return to_come and first is not None and first.id == item_id
+    return is_promised(state) and first is not None and first.id == item_id
 
 
 # --- gates

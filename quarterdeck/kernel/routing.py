@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from quarterdeck.kernel import lifecycle, queue
 from quarterdeck.kernel.gate import Gate, ranked
+from quarterdeck.kernel.phase import FLAGS
 from quarterdeck.kernel.state import State
 
 STEERING_LIMIT = 3
@@ -48,7 +49,12 @@ def route(state: State, intent: Intent = "message", limit: int = STEERING_LIMIT)
 
 def is_busy(state: State) -> bool:
     """A turn is open, also one that is held for an approval; or one is on its way: the session starts, or loads, for it."""
-    return state.turn.is_open or state.beneath.value in ("creating", "streaming")
+    return state.turn.is_open or is_promised(state)
+
+
+def is_promised(state: State) -> bool:
+    """The session is at work for a turn that has not begun: its agent starts, or loads, or has yet to read the text."""
+    return not state.turn.is_open and state.beneath.value in FLAGS["showSpinner"]
 
 
 def open_question(state: State) -> Gate | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,12 @@ def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
 async def _read(events: AsyncGenerator[Event], last: str = "agent_end", pause: float = 0) -> list[Event]:
     """Up to and with the first event of this type."""
     seen: list[Event] = []
-    async for event in events:
-        seen.append(event)
-        await asyncio.sleep(pause)
-        if event.type == last:
-            break
-    await events.aclose()
+    async with aclosing(events):
+        async for event in events:
+            seen.append(event)
+            await asyncio.sleep(pause)
+            if event.type == last:
+                break
     return seen
 
 
@@ -124,6 +125,7 @@ class TestOneSession:
             for number, one in enumerate(leaves):
                 await until(session, lambda view, number=number: view.index > 10 * number)
                 one.cancel()
+            await asyncio.gather(*leaves, return_exceptions=True)
             await _nothing_lost(session, await stays)
             assert deck.feed._sessions == {} or not deck.feed._sessions[session.id].readers
 
