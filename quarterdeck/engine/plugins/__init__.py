@@ -1,0 +1,1 @@
+"""What can come between the steps of a turn, one file each."""

@@ -1,0 +1,1 @@
+"""The models that the built-in agent can speak to, one file each."""
