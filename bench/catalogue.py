@@ -81,6 +81,8 @@ def filled(path: Path, sessions_: int, events: int) -> None:
         connection.execute(queries()["insert_session"], values).fetchall()
         rows = [(next(cursors), number, place, 1, *tape[place % len(tape)]) for place in range(1, each + 1)]
         connection.executemany(raw_store.INSERT, rows)
+    for settled in ("settle_indexes", "settle_cursor"):
+        connection.execute(queries()[settled]).fetchall()
     connection.execute("COMMIT").fetchall()
     connection.close()
 
