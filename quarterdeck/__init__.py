@@ -35,11 +35,13 @@ _EXPORTS: dict[str, str] = {
     "InvalidSetting": "quarterdeck.deck.settings",
     "LogUnavailable": "quarterdeck.log.base",
     "NewerLog": "quarterdeck.log.base",
+    "NoSuchFolder": "quarterdeck.deck.inputs",
     "NoSuchGate": "quarterdeck.errors",
     "NoSuchSession": "quarterdeck.log.base",
     "NoSuchText": "quarterdeck.deck.keeping",
     "NotAllowed": "quarterdeck.errors",
     "NotInstalled": "quarterdeck.harness.drive",
+    "OutsideWorkspace": "quarterdeck.deck.inputs",
     "Page": "quarterdeck.kernel.roster",
     "QuarterdeckError": "quarterdeck.errors",
     "QueueFull": "quarterdeck.errors",
@@ -76,6 +78,8 @@ if TYPE_CHECKING:
     from quarterdeck.deck.deck import HomeInUse as HomeInUse
     from quarterdeck.deck.handle import SessionHandle as SessionHandle
     from quarterdeck.deck.inputs import InvalidInput as InvalidInput
+    from quarterdeck.deck.inputs import NoSuchFolder as NoSuchFolder
+    from quarterdeck.deck.inputs import OutsideWorkspace as OutsideWorkspace
     from quarterdeck.deck.inputs import TooLarge as TooLarge
     from quarterdeck.deck.keeping import NoSuchText as NoSuchText
     from quarterdeck.deck.opening import open as open  # noqa: A004

@@ -228,7 +228,7 @@ class Deck:
         wanted = Creation(
             agent=agent,
             prompt=prompt,
-            cwd=inputs.folder(cwd),
+            cwd=inputs.folder(cwd, self.settings.workspace),
             images=inputs.images(images, self.settings),
             model=model,
             name=name,

@@ -16,7 +16,7 @@ from aiohttp import web
 import quarterdeck
 from quarterdeck import AsyncClient, Client
 from quarterdeck.client.wire import Gap, Refused, Splitter, TimedOut, Unreachable, error_of
-from quarterdeck.deck.inputs import InvalidInput
+from quarterdeck.deck.inputs import InvalidInput, NoSuchFolder
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Event, encode_event
 from quarterdeck.log.base import NoSuchSession
@@ -66,8 +66,10 @@ async def test_errors_come_back_as_what_they_were(tmp_path: Path):
         with pytest.raises(NotAllowed) as refused:
             await session.delete()
         assert refused.value.hint
-        with pytest.raises(InvalidInput):
+        with pytest.raises(NoSuchFolder):
             await deck.create("test", cwd="/no/such/folder")
+        with pytest.raises(InvalidInput):
+            await deck.create("test", cwd=__file__)
         wrong = AsyncClient(port.url, "wrong")
         with pytest.raises(quarterdeck.errors.QuarterdeckError) as closed:
             await wrong.list()
