@@ -43,6 +43,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     pause_after_sleep: Seconds = 60.0
     #: Sessions may be started in these folders and below; empty is anywhere.
     workspace: tuple[Folder, ...] = ()
+    #: Whether snapshots of the sessions' repositories are taken, to tell what changed.
+    track_changes: bool = True
     steering_limit: Count = STEERING_LIMIT
     tail: Count = TAIL
     text_limit: Count = 4 * 1024 * 1024

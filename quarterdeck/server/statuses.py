@@ -30,6 +30,7 @@ BY_CODE = {
     "too_many_failures": 429,
     "log_unavailable": 503,
     "deck_closed": 503,
+    "git_failed": 503,
     "tokens_unreadable": 503,
     "internal": 500,
 }

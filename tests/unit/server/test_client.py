@@ -129,13 +129,15 @@ async def test_a_stream_ends_with_its_session_and_with_its_client(tmp_path: Path
     async with served(tmp_path) as port:
         deck = AsyncClient(port.url, port.token)
         session = await deck.create("test", cwd=str(tmp_path))
-        reading = asyncio.create_task(_all(session.subscribe()))
-        everything = asyncio.create_task(_all(deck.subscribe()))
+        own, everybodys = session.subscribe(), deck.subscribe()
+        for stream in (own, everybodys):  # both are there before anything ends
+            assert (await anext(stream)).type == "session_opened"
+        reading, everything = asyncio.create_task(_all(own)), asyncio.create_task(_all(everybodys))
         await session.archive()
         await session.delete()
         assert [event.type for event in await reading][-1] == "session_deleted"
         await deck.close()
-        assert (await everything)[0].type == "session_opened"
+        await everything
 
 
 async def _all(events: Any) -> list[Event]:
