@@ -16,16 +16,21 @@ _EXPORTS: dict[str, str] = {
     "AsyncClient": "quarterdeck.client.client",
     "Badge": "quarterdeck.kernel.roster",
     "CannotDo": "quarterdeck.harness.drive",
+    "ChangedFile": "quarterdeck.deck.changes.diff",
+    "Changes": "quarterdeck.kernel.profile",
     "Client": "quarterdeck.client.client",
     "Decided": "quarterdeck.deck.answers",
     "Deck": "quarterdeck.deck.deck",
     "DeckClosed": "quarterdeck.deck.deck",
     "Details": "quarterdeck.kernel.summary",
+    "Diff": "quarterdeck.deck.changes.diff",
     "Done": "quarterdeck.deck.answers",
     "Dropped": "quarterdeck.deck.answers",
     "Entry": "quarterdeck.kernel.timeline",
     "Event": "quarterdeck.events",
     "Filter": "quarterdeck.kernel.roster",
+    "GitFailed": "quarterdeck.deck.changes.git",
+    "GitMissing": "quarterdeck.deck.changes.git",
     "HomeInUse": "quarterdeck.deck.deck",
     "IdempotencyMismatch": "quarterdeck.deck.receipts",
     "Image": "quarterdeck.events",
@@ -35,11 +40,15 @@ _EXPORTS: dict[str, str] = {
     "InvalidSetting": "quarterdeck.deck.settings",
     "LogUnavailable": "quarterdeck.log.base",
     "NewerLog": "quarterdeck.log.base",
+    "NoRepository": "quarterdeck.deck.changes.watch",
+    "NoSnapshot": "quarterdeck.deck.changes.watch",
+    "NoSuchFolder": "quarterdeck.deck.inputs",
     "NoSuchGate": "quarterdeck.errors",
     "NoSuchSession": "quarterdeck.log.base",
     "NoSuchText": "quarterdeck.deck.keeping",
     "NotAllowed": "quarterdeck.errors",
     "NotInstalled": "quarterdeck.harness.drive",
+    "OutsideWorkspace": "quarterdeck.deck.inputs",
     "Page": "quarterdeck.kernel.roster",
     "QuarterdeckError": "quarterdeck.errors",
     "QueueFull": "quarterdeck.errors",
@@ -71,11 +80,19 @@ if TYPE_CHECKING:
     from quarterdeck.deck.answers import Receipt as Receipt
     from quarterdeck.deck.answers import Status as Status
     from quarterdeck.deck.answers import Steered as Steered
+    from quarterdeck.deck.changes.diff import ChangedFile as ChangedFile
+    from quarterdeck.deck.changes.diff import Diff as Diff
+    from quarterdeck.deck.changes.git import GitFailed as GitFailed
+    from quarterdeck.deck.changes.git import GitMissing as GitMissing
+    from quarterdeck.deck.changes.watch import NoRepository as NoRepository
+    from quarterdeck.deck.changes.watch import NoSnapshot as NoSnapshot
     from quarterdeck.deck.deck import Deck as Deck
     from quarterdeck.deck.deck import DeckClosed as DeckClosed
     from quarterdeck.deck.deck import HomeInUse as HomeInUse
     from quarterdeck.deck.handle import SessionHandle as SessionHandle
     from quarterdeck.deck.inputs import InvalidInput as InvalidInput
+    from quarterdeck.deck.inputs import NoSuchFolder as NoSuchFolder
+    from quarterdeck.deck.inputs import OutsideWorkspace as OutsideWorkspace
     from quarterdeck.deck.inputs import TooLarge as TooLarge
     from quarterdeck.deck.keeping import NoSuchText as NoSuchText
     from quarterdeck.deck.opening import open as open  # noqa: A004
@@ -95,6 +112,7 @@ if TYPE_CHECKING:
     from quarterdeck.harness.drive import NotInstalled as NotInstalled
     from quarterdeck.harness.registry import UnknownAgent as UnknownAgent
     from quarterdeck.kernel.commands import InvalidCommand as InvalidCommand
+    from quarterdeck.kernel.profile import Changes as Changes
     from quarterdeck.kernel.roster import Badge as Badge
     from quarterdeck.kernel.roster import Filter as Filter
     from quarterdeck.kernel.roster import Page as Page

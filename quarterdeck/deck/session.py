@@ -22,6 +22,7 @@ from quarterdeck import events as ev
 from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import inputs
 from quarterdeck.deck.answers import Answer
+from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
 from quarterdeck.deck.ear import Ear
@@ -71,6 +72,7 @@ class House(Struct):
     #: native session id → the session that has a process for it
     owners: dict[str, str]
     tally: Tally
+    changes: Watch
 
 
 class Session:
@@ -298,6 +300,9 @@ class Session:
             self.delivery.pump()
         if not self.state.turn.is_open:
             self.house.slots.nudge()
+            self.house.changes.published(self, events)
+        elif self.observation is not None:
+            self.house.changes.published(self, events)
 
     def _on_trouble(self, error: QuarterdeckError | None) -> None:
         """While the store refuses, the agent's words wait in its pipe, and texts in their queue."""
