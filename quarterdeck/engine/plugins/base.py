@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from quarterdeck.engine.message import Message
 from quarterdeck.engine.tools.base import Outcome
-from quarterdeck.events import Body, GateRequest, Json
+from quarterdeck.events import Body, GateRequest, GateStatus, Json
 
 
 class Continue(Struct, frozen=True):
@@ -71,6 +71,16 @@ class Hold(Struct, frozen=True):
     timeout: float | None = None
 
 
+class Decision(Struct, frozen=True):
+    """How a gate was decided: what `Plugin.decided` is told. `always` when the person never wants to be asked again."""
+
+    status: GateStatus
+    always: bool = False
+    #: The held call runs now. When not, its turn is over, and a yes is meant for the next call of the same kind.
+    resumes: bool = True
+    reason: str = ""
+
+
 Answer: TypeAlias = (
     Continue | Intervene | Abort | Skip | BlockTool | ReplaceToolArgs | ReplaceToolResult | Emit | SwitchModel | Hold
 )
@@ -108,6 +118,8 @@ class Context(Protocol):
     user_data: Json
     messages: Sequence[Message]
     store: Path
+    #: How many events this session has told so far.
+    events: int
 
     def emit(self, event: Body) -> None:
         """The same as answering Emit, at any moment of the hook."""
@@ -121,8 +133,16 @@ class Context(Protocol):
         """Whether the tool itself says that a person must be asked."""
         ...
 
+    def tool_writes(self, name: str) -> bool:
+        """Whether the tool says that it changes anything; true for one that is not there."""
+        ...
+
     async def checkpoint(self) -> str:
         """Saves one; its id."""
+        ...
+
+    async def drop_checkpoint(self, checkpoint_id: str) -> None:
+        """Forgets one. One that is not there is no error."""
         ...
 
 
@@ -151,6 +171,17 @@ class Plugin:
     def restore(self, state: Json) -> None:
         """What `state` was when it was last saved, as plain JSON."""
         self.state = state
+
+    def decided(self, gate: GateRequest, decision: Decision, context: Context) -> Answers:
+        """A gate was decided. Every plugin is told, because after a restart nobody knows whose it was; only Emit counts.
+
+        Not a hook: it is how a plugin that answers Hold hears how it went.
+        """
+        return None
+
+    def confirms(self, text: str, gate: GateRequest) -> bool:
+        """Whether a prompt that comes while this gate is open is itself the yes to it."""
+        return False
 
 
 Asked: TypeAlias = Answers | Awaitable[Answers]
