@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from quarterdeck.engine.message import Message
 from quarterdeck.engine.tools.base import Outcome
-from quarterdeck.events import Body, GateRequest, GateStatus, Json
+from quarterdeck.events import Body, GateRequest, Json
 
 
 class Continue(Struct, frozen=True):
@@ -65,20 +65,15 @@ class SwitchModel(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """The call is held until a person decides (design section 5). After `timeout` seconds it counts as refused."""
+    """The call is held until a person decides (design section 5). After `timeout` seconds it counts as refused.
+
+    `decided` is told how it ended: the status of approval_resolved, and the id of the option that was chosen, if one was
+    (`approve_always`). What it answers is an Emit, several, or nothing; they stand before the call runs.
+    """
 
     gate: GateRequest
     timeout: float | None = None
-
-
-class Decision(Struct, frozen=True):
-    """How a gate was decided: what `Plugin.decided` is told. `always` when the person never wants to be asked again."""
-
-    status: GateStatus
-    always: bool = False
-    #: The held call runs now. When not, its turn is over, and a yes is meant for the next call of the same kind.
-    resumes: bool = True
-    reason: str = ""
+    decided: Callable[[str, str], Emit | Sequence[Emit] | None] | None = None
 
 
 Answer: TypeAlias = (
@@ -171,17 +166,6 @@ class Plugin:
     def restore(self, state: Json) -> None:
         """What `state` was when it was last saved, as plain JSON."""
         self.state = state
-
-    def decided(self, gate: GateRequest, decision: Decision, context: Context) -> Answers:
-        """A gate was decided. Every plugin is told, because after a restart nobody knows whose it was; only Emit counts.
-
-        Not a hook: it is how a plugin that answers Hold hears how it went.
-        """
-        return None
-
-    def confirms(self, text: str, gate: GateRequest) -> bool:
-        """Whether a prompt that comes while this gate is open is itself the yes to it."""
-        return False
 
 
 Asked: TypeAlias = Answers | Awaitable[Answers]
