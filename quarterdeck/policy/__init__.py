@@ -16,6 +16,7 @@ commands, `paths.py` paths, `request.py` what is asked, `rule.py` is the rule an
 
 from __future__ import annotations
 
+from quarterdeck.policy import paths, shell
 from quarterdeck.policy.decide import Verdict, always, decide, rule_about, rule_for, session_rules
 from quarterdeck.policy.paths import Place
 from quarterdeck.policy.request import Request, request_for_call, request_of
@@ -32,9 +33,11 @@ __all__ = [
     "always",
     "decide",
     "parse",
+    "paths",
     "request_for_call",
     "request_of",
     "rule_about",
     "rule_for",
     "session_rules",
+    "shell",
 ]

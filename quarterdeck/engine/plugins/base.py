@@ -10,7 +10,19 @@ from msgspec import Struct
 
 from quarterdeck.engine.message import Message
 from quarterdeck.engine.tools.base import Outcome
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, GateRequest, Json
+
+
+class InvalidOption(QuarterdeckError):
+    """An option of a plugin that cannot be. Said when the plugin is made, never in the middle of a turn."""
+
+    code = "invalid_plugin_option"
+
+    def __init__(self, plugin: str, option: str, what: str, hint: str = "See docs/plugins.md.") -> None:
+        super().__init__(f"option {option!r} of plugin {plugin!r}: {what}", hint)
+        self.plugin = plugin
+        self.option = option
 
 
 class Continue(Struct, frozen=True):
