@@ -36,7 +36,7 @@ _EXPORTS: dict[str, str] = {
     "Image": "quarterdeck.events",
     "InvalidCommand": "quarterdeck.kernel.commands",
     "InvalidInput": "quarterdeck.deck.inputs",
-    "InvalidRule": "quarterdeck.deck.policy",
+    "InvalidRule": "quarterdeck.policy",
     "InvalidSetting": "quarterdeck.deck.settings",
     "LogUnavailable": "quarterdeck.log.base",
     "NewerLog": "quarterdeck.log.base",
@@ -53,7 +53,7 @@ _EXPORTS: dict[str, str] = {
     "QuarterdeckError": "quarterdeck.errors",
     "QueueFull": "quarterdeck.errors",
     "Receipt": "quarterdeck.deck.answers",
-    "RulesUnreadable": "quarterdeck.deck.policy",
+    "RulesUnreadable": "quarterdeck.deck.rules",
     "SessionHandle": "quarterdeck.deck.handle",
     "Settings": "quarterdeck.deck.settings",
     "StaleFence": "quarterdeck.log.base",
@@ -96,9 +96,8 @@ if TYPE_CHECKING:
     from quarterdeck.deck.inputs import TooLarge as TooLarge
     from quarterdeck.deck.keeping import NoSuchText as NoSuchText
     from quarterdeck.deck.opening import open as open  # noqa: A004
-    from quarterdeck.deck.policy import InvalidRule as InvalidRule
-    from quarterdeck.deck.policy import RulesUnreadable as RulesUnreadable
     from quarterdeck.deck.receipts import IdempotencyMismatch as IdempotencyMismatch
+    from quarterdeck.deck.rules import RulesUnreadable as RulesUnreadable
     from quarterdeck.deck.settings import InvalidSetting as InvalidSetting
     from quarterdeck.deck.settings import Settings as Settings
     from quarterdeck.errors import AlreadyDecided as AlreadyDecided
@@ -125,6 +124,7 @@ if TYPE_CHECKING:
     from quarterdeck.log.base import NewerLog as NewerLog
     from quarterdeck.log.base import NoSuchSession as NoSuchSession
     from quarterdeck.log.base import StaleFence as StaleFence
+    from quarterdeck.policy import InvalidRule as InvalidRule
 else:
     # Hidden from type checkers: to them a module with __getattr__ has every name, and a misspelt one passes.
     def __getattr__(name: str) -> object:

@@ -27,8 +27,8 @@ from quarterdeck.deck.clock import Clock, Jump
 from quarterdeck.deck.creation import Creation, created
 from quarterdeck.deck.handle import SessionHandle
 from quarterdeck.deck.keeper import end_left_over_of
-from quarterdeck.deck.policy import RuleStore
 from quarterdeck.deck.record import packed, row_of, unpacked
+from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.settings import Settings, settings_from
 from quarterdeck.deck.supervisor import Supervisor

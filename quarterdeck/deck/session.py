@@ -29,9 +29,9 @@ from quarterdeck.deck.ear import Ear
 from quarterdeck.deck.interruption import interrupt
 from quarterdeck.deck.launch import Launch
 from quarterdeck.deck.observation import Observation
-from quarterdeck.deck.policy import Rule, RuleStore, session_rules
 from quarterdeck.deck.receipts import Receipts
 from quarterdeck.deck.record import Record
+from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.settings import Settings
 from quarterdeck.deck.slots import Slots
 from quarterdeck.deck.startup import Startup
@@ -45,6 +45,7 @@ from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import PAGE, Fence, Log, Row
+from quarterdeck.policy import Rule, session_rules
 
 A = TypeVar("A", bound=Answer)
 
