@@ -23,8 +23,8 @@ from bench import raw_store, sessions
 from bench.figure import Figure
 from bench.log import working
 from bench.measure import SMOKE, Effort, Ratio, Work, ratio
-from quarterdeck.deck.record import packed, row_of
 from quarterdeck.events import encode_body, type_of
+from quarterdeck.log.rows import packed, row_of
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.sql import queries
 from quarterdeck.log.sqlite.writer import row_values
@@ -72,7 +72,7 @@ def filled(path: Path, sessions_: int, events: int) -> None:
     connection = raw_store.opened(path, 0)
     connection.execute("PRAGMA synchronous = OFF").fetchall()
     view = sessions.grown(60)
-    row, blob = row_values(row_of(view)), packed(view.state)
+    row, blob = row_values(row_of(view.state)), packed(view.state)
     tape = [("stream", type_of(body), encode_body(body)) for body in working(0)]
     each, cursors = events // sessions_, count(1)
     connection.execute("BEGIN").fetchall()

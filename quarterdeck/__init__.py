@@ -17,12 +17,12 @@ _EXPORTS: dict[str, str] = {
     "Badge": "quarterdeck.kernel.roster",
     "CannotDo": "quarterdeck.harness.drive",
     "Client": "quarterdeck.client.client",
-    "Decided": "quarterdeck.deck.answers",
+    "Decided": "quarterdeck.kernel.answers",
     "Deck": "quarterdeck.deck.deck",
     "DeckClosed": "quarterdeck.deck.deck",
     "Details": "quarterdeck.kernel.summary",
-    "Done": "quarterdeck.deck.answers",
-    "Dropped": "quarterdeck.deck.answers",
+    "Done": "quarterdeck.kernel.answers",
+    "Dropped": "quarterdeck.kernel.answers",
     "Entry": "quarterdeck.kernel.timeline",
     "Event": "quarterdeck.events",
     "Filter": "quarterdeck.kernel.roster",
@@ -43,13 +43,13 @@ _EXPORTS: dict[str, str] = {
     "Page": "quarterdeck.kernel.roster",
     "QuarterdeckError": "quarterdeck.errors",
     "QueueFull": "quarterdeck.errors",
-    "Receipt": "quarterdeck.deck.answers",
+    "Receipt": "quarterdeck.kernel.answers",
     "RulesUnreadable": "quarterdeck.deck.policy",
     "SessionHandle": "quarterdeck.deck.handle",
     "Settings": "quarterdeck.deck.settings",
     "StaleFence": "quarterdeck.log.base",
-    "Status": "quarterdeck.deck.answers",
-    "Steered": "quarterdeck.deck.answers",
+    "Status": "quarterdeck.kernel.answers",
+    "Steered": "quarterdeck.kernel.answers",
     "Summary": "quarterdeck.kernel.summary",
     "TooLarge": "quarterdeck.deck.inputs",
     "UnknownAgent": "quarterdeck.harness.registry",
@@ -65,12 +65,6 @@ if TYPE_CHECKING:
     # "as" the same name is how a typed package says that it passes a name on.
     from quarterdeck.client.client import AsyncClient as AsyncClient
     from quarterdeck.client.client import Client as Client
-    from quarterdeck.deck.answers import Decided as Decided
-    from quarterdeck.deck.answers import Done as Done
-    from quarterdeck.deck.answers import Dropped as Dropped
-    from quarterdeck.deck.answers import Receipt as Receipt
-    from quarterdeck.deck.answers import Status as Status
-    from quarterdeck.deck.answers import Steered as Steered
     from quarterdeck.deck.deck import Deck as Deck
     from quarterdeck.deck.deck import DeckClosed as DeckClosed
     from quarterdeck.deck.deck import HomeInUse as HomeInUse
@@ -94,6 +88,12 @@ if TYPE_CHECKING:
     from quarterdeck.harness.drive import CannotDo as CannotDo
     from quarterdeck.harness.drive import NotInstalled as NotInstalled
     from quarterdeck.harness.registry import UnknownAgent as UnknownAgent
+    from quarterdeck.kernel.answers import Decided as Decided
+    from quarterdeck.kernel.answers import Done as Done
+    from quarterdeck.kernel.answers import Dropped as Dropped
+    from quarterdeck.kernel.answers import Receipt as Receipt
+    from quarterdeck.kernel.answers import Status as Status
+    from quarterdeck.kernel.answers import Steered as Steered
     from quarterdeck.kernel.commands import InvalidCommand as InvalidCommand
     from quarterdeck.kernel.roster import Badge as Badge
     from quarterdeck.kernel.roster import Filter as Filter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -65,10 +65,15 @@ class SwitchModel(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """The call is held until a person decides (design section 5). After `timeout` seconds it counts as refused."""
+    """The call is held until a person decides (design section 5). After `timeout` seconds it counts as refused.
+
+    `decided` is told how it ended: the status of approval_resolved, and the id of the option that was chosen, if one was
+    (`approve_always`). What it answers is an Emit, several, or nothing; they stand before the call runs.
+    """
 
     gate: GateRequest
     timeout: float | None = None
+    decided: Callable[[str, str], Emit | Sequence[Emit] | None] | None = None
 
 
 Answer: TypeAlias = (
