@@ -12,6 +12,10 @@ __version__ = "0.1.0"
 
 # To publish a name: one line here, and the same import below for type checkers. A test compares the two.
 _EXPORTS: dict[str, str] = {
+    "Agent": "quarterdeck.engine.agent",
+    "AgentDown": "quarterdeck.engine.errors",
+    "AgentGone": "quarterdeck.engine.errors",
+    "AgentStatus": "quarterdeck.engine.agent",
     "AlreadyDecided": "quarterdeck.errors",
     "AsyncClient": "quarterdeck.client.client",
     "Badge": "quarterdeck.kernel.roster",
@@ -31,31 +35,46 @@ _EXPORTS: dict[str, str] = {
     "Image": "quarterdeck.events",
     "InvalidCommand": "quarterdeck.kernel.commands",
     "InvalidInput": "quarterdeck.deck.inputs",
+    "InvalidOption": "quarterdeck.engine.errors",
     "InvalidRule": "quarterdeck.deck.policy",
     "InvalidSetting": "quarterdeck.deck.settings",
     "LogUnavailable": "quarterdeck.log.base",
+    "Message": "quarterdeck.engine.message",
+    "ModelError": "quarterdeck.engine.model",
     "NewerLog": "quarterdeck.log.base",
     "NoSuchGate": "quarterdeck.errors",
     "NoSuchSession": "quarterdeck.log.base",
     "NoSuchText": "quarterdeck.deck.keeping",
     "NotAllowed": "quarterdeck.errors",
     "NotInstalled": "quarterdeck.harness.drive",
+    "NothingKept": "quarterdeck.engine.errors",
     "Page": "quarterdeck.kernel.roster",
+    "Plugin": "quarterdeck.engine.plugins.base",
+    "PromptRefused": "quarterdeck.engine.errors",
     "QuarterdeckError": "quarterdeck.errors",
     "QueueFull": "quarterdeck.errors",
     "Receipt": "quarterdeck.kernel.answers",
+    "RetryPolicy": "quarterdeck.engine.options",
     "RulesUnreadable": "quarterdeck.deck.policy",
     "SessionHandle": "quarterdeck.deck.handle",
+    "SessionRefused": "quarterdeck.engine.errors",
     "Settings": "quarterdeck.deck.settings",
     "StaleFence": "quarterdeck.log.base",
     "Status": "quarterdeck.kernel.answers",
     "Steered": "quarterdeck.kernel.answers",
+    "SteeringRefused": "quarterdeck.engine.errors",
+    "SubAgent": "quarterdeck.engine.options",
+    "Subscription": "quarterdeck.engine.subscription",
     "Summary": "quarterdeck.kernel.summary",
     "TooLarge": "quarterdeck.deck.inputs",
+    "Tool": "quarterdeck.engine.tools.base",
+    "TurnNotFinished": "quarterdeck.engine.errors",
     "UnknownAgent": "quarterdeck.harness.registry",
     "View": "quarterdeck.kernel.view",
     "Why": "quarterdeck.kernel.view",
+    "create_agent": "quarterdeck.engine.opening",
     "open": "quarterdeck.deck.opening",
+    "resume": "quarterdeck.engine.opening",
 }
 
 # Checkers want this list written out; it would be a third place to keep, and the "as" below tells them the same.
@@ -78,6 +97,25 @@ if TYPE_CHECKING:
     from quarterdeck.deck.receipts import IdempotencyMismatch as IdempotencyMismatch
     from quarterdeck.deck.settings import InvalidSetting as InvalidSetting
     from quarterdeck.deck.settings import Settings as Settings
+    from quarterdeck.engine.agent import Agent as Agent
+    from quarterdeck.engine.agent import AgentStatus as AgentStatus
+    from quarterdeck.engine.errors import AgentDown as AgentDown
+    from quarterdeck.engine.errors import AgentGone as AgentGone
+    from quarterdeck.engine.errors import InvalidOption as InvalidOption
+    from quarterdeck.engine.errors import NothingKept as NothingKept
+    from quarterdeck.engine.errors import PromptRefused as PromptRefused
+    from quarterdeck.engine.errors import SessionRefused as SessionRefused
+    from quarterdeck.engine.errors import SteeringRefused as SteeringRefused
+    from quarterdeck.engine.errors import TurnNotFinished as TurnNotFinished
+    from quarterdeck.engine.message import Message as Message
+    from quarterdeck.engine.model import ModelError as ModelError
+    from quarterdeck.engine.opening import create_agent as create_agent
+    from quarterdeck.engine.opening import resume as resume
+    from quarterdeck.engine.options import RetryPolicy as RetryPolicy
+    from quarterdeck.engine.options import SubAgent as SubAgent
+    from quarterdeck.engine.plugins.base import Plugin as Plugin
+    from quarterdeck.engine.subscription import Subscription as Subscription
+    from quarterdeck.engine.tools.base import Tool as Tool
     from quarterdeck.errors import AlreadyDecided as AlreadyDecided
     from quarterdeck.errors import NoSuchGate as NoSuchGate
     from quarterdeck.errors import NotAllowed as NotAllowed
