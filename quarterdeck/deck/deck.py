@@ -27,7 +27,6 @@ from quarterdeck.deck.clock import Clock, Jump
 from quarterdeck.deck.creation import Creation, created
 from quarterdeck.deck.handle import SessionHandle
 from quarterdeck.deck.keeper import end_left_over_of
-from quarterdeck.deck.record import packed, row_of, unpacked
 from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.settings import Settings, settings_from
@@ -45,6 +44,7 @@ from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Row, Stored
+from quarterdeck.log.rows import packed, row_of, unpacked
 from quarterdeck.log.tail import Feed
 
 _TIDY_AFTER_S = 1.0
@@ -426,7 +426,7 @@ class Deck:
                 view = session.view
                 state = packed(view.state)
                 del self._supervisor.sessions[name]
-                self._catalogue.rests(Stored(row_of(view), view.index, state, view.index, session.record.fence))
+                self._catalogue.rests(Stored(row_of(view.state), view.index, state, view.index, session.record.fence))
 
     # --- what a session asks of the deck
 

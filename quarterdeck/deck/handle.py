@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from typing import TYPE_CHECKING, cast
 
 from quarterdeck.deck import inputs, keeping, wishes
-from quarterdeck.deck.answers import Done, Dropped
 from quarterdeck.deck.changes.diff import Diff, Scope
 from quarterdeck.deck.verbs import A, Verbs
 from quarterdeck.events import Event
 from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.answers import Done, Dropped
 from quarterdeck.kernel.queue import Queue
 from quarterdeck.kernel.routing import is_busy
 from quarterdeck.kernel.summary import Details, Summary, details, summary

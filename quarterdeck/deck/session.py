@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from quarterdeck import events as ev
 from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import inputs
-from quarterdeck.deck.answers import Answer
 from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
@@ -41,6 +40,7 @@ from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin
 from quarterdeck.harness.base import Translator
 from quarterdeck.harness.drive import Capabilities, Decision
 from quarterdeck.harness.registry import Harness
+from quarterdeck.kernel.answers import Answer
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from quarterdeck.deck.answers import Done
 from quarterdeck.events import Image
+from quarterdeck.kernel.answers import Done
 from quarterdeck.kernel.roster import PAGE, Filter
 from quarterdeck.server.route import Call, Keyed, Table
 from quarterdeck.server.shapes import SessionPage, SessionView, session_view
