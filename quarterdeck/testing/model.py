@@ -31,7 +31,7 @@ from quarterdeck.testing.script import Fault, Place, Script, Wire, fault, place,
 from quarterdeck.testing.wires import Body, Format, Reply, gemini
 
 #: Neither an event nor JSON, in any of the formats.
-GARBAGE = b"\xff\xfe<html>data: {not json\n\n"
+GARBAGE = b"\xff\xfe<html>\n\ndata: {no json\xff\n\n"
 
 
 class CannotServe(QuarterdeckError):
