@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from quarterdeck.version import __version__
 
 # To publish a name: one line here, and the same import below for type checkers. A test compares the two.
 _EXPORTS: dict[str, str] = {
