@@ -26,6 +26,7 @@ _EXPORTS: dict[str, str] = {
     "Entry": "quarterdeck.kernel.timeline",
     "Event": "quarterdeck.events",
     "Filter": "quarterdeck.kernel.roster",
+    "Hands": "quarterdeck.engine.tools.base",
     "HomeInUse": "quarterdeck.deck.deck",
     "IdempotencyMismatch": "quarterdeck.deck.receipts",
     "Image": "quarterdeck.events",
@@ -33,6 +34,7 @@ _EXPORTS: dict[str, str] = {
     "InvalidInput": "quarterdeck.deck.inputs",
     "InvalidRule": "quarterdeck.deck.policy",
     "InvalidSetting": "quarterdeck.deck.settings",
+    "InvalidTool": "quarterdeck.engine.tools.function",
     "LogUnavailable": "quarterdeck.log.base",
     "NewerLog": "quarterdeck.log.base",
     "NoSuchGate": "quarterdeck.errors",
@@ -40,6 +42,7 @@ _EXPORTS: dict[str, str] = {
     "NoSuchText": "quarterdeck.deck.keeping",
     "NotAllowed": "quarterdeck.errors",
     "NotInstalled": "quarterdeck.harness.drive",
+    "Outcome": "quarterdeck.engine.tools.base",
     "Page": "quarterdeck.kernel.roster",
     "QuarterdeckError": "quarterdeck.errors",
     "QueueFull": "quarterdeck.errors",
@@ -52,10 +55,12 @@ _EXPORTS: dict[str, str] = {
     "Steered": "quarterdeck.deck.answers",
     "Summary": "quarterdeck.kernel.summary",
     "TooLarge": "quarterdeck.deck.inputs",
+    "Tool": "quarterdeck.engine.tools.base",
     "UnknownAgent": "quarterdeck.harness.registry",
     "View": "quarterdeck.kernel.view",
     "Why": "quarterdeck.kernel.view",
     "open": "quarterdeck.deck.opening",
+    "tool": "quarterdeck.engine.tools.function",
 }
 
 # Checkers want this list written out; it would be a third place to keep, and the "as" below tells them the same.
@@ -84,6 +89,11 @@ if TYPE_CHECKING:
     from quarterdeck.deck.receipts import IdempotencyMismatch as IdempotencyMismatch
     from quarterdeck.deck.settings import InvalidSetting as InvalidSetting
     from quarterdeck.deck.settings import Settings as Settings
+    from quarterdeck.engine.tools.base import Hands as Hands
+    from quarterdeck.engine.tools.base import Outcome as Outcome
+    from quarterdeck.engine.tools.base import Tool as Tool
+    from quarterdeck.engine.tools.function import InvalidTool as InvalidTool
+    from quarterdeck.engine.tools.function import tool as tool
     from quarterdeck.errors import AlreadyDecided as AlreadyDecided
     from quarterdeck.errors import NoSuchGate as NoSuchGate
     from quarterdeck.errors import NotAllowed as NotAllowed

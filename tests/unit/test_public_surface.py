@@ -28,6 +28,7 @@ PUBLIC = [
     "Entry",
     "Event",
     "Filter",
+    "Hands",
     "HomeInUse",
     "IdempotencyMismatch",
     "Image",
@@ -35,6 +36,7 @@ PUBLIC = [
     "InvalidInput",
     "InvalidRule",
     "InvalidSetting",
+    "InvalidTool",
     "LogUnavailable",
     "NewerLog",
     "NoSuchGate",
@@ -42,6 +44,7 @@ PUBLIC = [
     "NoSuchText",
     "NotAllowed",
     "NotInstalled",
+    "Outcome",
     "Page",
     "QuarterdeckError",
     "QueueFull",
@@ -54,11 +57,13 @@ PUBLIC = [
     "Steered",
     "Summary",
     "TooLarge",
+    "Tool",
     "UnknownAgent",
     "View",
     "Why",
     "__version__",
     "open",
+    "tool",
 ]
 
 
