@@ -37,6 +37,7 @@ PUBLIC = [
     "Filter",
     "GitFailed",
     "GitMissing",
+    "Hands",
     "HomeInUse",
     "IdempotencyMismatch",
     "Image",
@@ -45,6 +46,7 @@ PUBLIC = [
     "InvalidOption",
     "InvalidRule",
     "InvalidSetting",
+    "InvalidTool",
     "LogUnavailable",
     "Message",
     "ModelError",
@@ -59,6 +61,7 @@ PUBLIC = [
     "NotInstalled",
     "OutsideWorkspace",
     "NothingKept",
+    "Outcome",
     "Page",
     "Plugin",
     "PromptRefused",
@@ -87,6 +90,7 @@ PUBLIC = [
     "create_agent",
     "open",
     "resume",
+    "tool",
 ]
 
 
