@@ -16,18 +16,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from quarterdeck.deck.tally import Tally
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import AgentAbort, Body, Event, Origin
-from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.order import completed
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Timeline
 from quarterdeck.kernel.view import View, fold
 from quarterdeck.log.base import NEW, Append, Fence, Log, LogUnavailable, Receipt, Row, StaleFence
+from quarterdeck.log.rows import packed, row_of
 
 #: How many events may pass before the small view is stored again, if nothing else asks for it.
 SNAPSHOT_EVERY = 256
@@ -35,54 +34,6 @@ SNAPSHOT_EVERY = 256
 RETRY_S = (0.25, 5.0)
 
 log = logging.getLogger("quarterdeck.log")
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(State).decode
-
-
-def packed(state: State) -> bytes:
-    """The small view as the log keeps it. An agent may ask with numbers that only JSON can hold."""
-    try:
-        return _pack(state)
-    except OverflowError:
-        return msgspec.json.encode(state)
-
-
-def unpacked(view: bytes) -> State:
-    """And back."""
-    return _unpack(view) if view[:1] != b"{" else msgspec.json.decode(view, type=State)
-
-
-def row_of(view: View) -> Row:
-    """The catalogue's row of this session."""
-    state, profile = view.state, view.state.profile
-    return Row(
-        id=profile.id,
-        agent=profile.agent,
-        status=state.lifecycle.value,
-        created_at=profile.created_at,
-        last_active_at=state.last_active_at,
-        agent_version=profile.agent_version,
-        cwd=profile.cwd,
-        repo=profile.repo.root if profile.repo is not None else "",
-        name=profile.name,
-        end_reason=profile.end_reason,
-        supports_resume=profile.resumable,
-        resume_data=profile.native_session_id or None,
-        pinned=profile.pinned,
-        last_gate=last_gate(state.gates),
-    )
-
-
-_NO_GATES = Gates()
-
-
-def last_gate(gates: Gates) -> int:
-    """The highest number among the deck's short names (`g7`) that these gates bear."""
-    if gates is _NO_GATES or gates == _NO_GATES:
-        return 0
-    named = [*(one.id for one in gates.open), *(one.id for one in gates.stale), *(one.gate_id for one in gates.decided)]
-    return max((int(name[1:]) for name in named if name[:1] == "g" and name[1:].isdecimal()), default=0)
 
 
 class _Wish:
@@ -245,7 +196,7 @@ class Record:
         """The row, when it says something else than the one that the log has."""
         if view.state is self._told:
             return None
-        self._told, row = view.state, row_of(view)
+        self._told, row = view.state, row_of(view.state)
         if row == self._row:
             return None
         self._row = row
