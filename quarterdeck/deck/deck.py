@@ -330,6 +330,10 @@ class Deck:
         self.check_open()  # nobody closes a session that came after the closing began
         return session
 
+    def at_hand(self, session_id: str) -> Session | None:
+        """The live session of this id, if it is in memory."""
+        return None if self.is_closed else self._supervisor.sessions.get(session_id)
+
     def view(self, session_id: str) -> View:
         """Its state as it is now."""
         return self._catalogue.view(session_id)

@@ -236,9 +236,11 @@ class Record:
 
     def _unit(self, events: tuple[Event, ...], view: View) -> Append:
         row = row_of(view)
-        changed_row = None if row == self._row else row
-        snapshot = self._snapshot(view, changed_row is not None)
-        self._row = row
+        before, self._row = self._row, row
+        changed_row = None if row == before else row
+        # the number of its last gate says nothing that the events do not say
+        is_told = before is not None and (changed_row is None or replace(row, last_gate=before.last_gate) == before)
+        snapshot = self._snapshot(view, not is_told)
         return Append(session_id=self.session_id, events=events, fence=self._fence, row=changed_row, view=snapshot)
 
     def _snapshot(self, view: View, row_changed: bool) -> bytes | None:
