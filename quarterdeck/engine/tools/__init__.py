@@ -1,0 +1,1 @@
+"""What the built-in agent can do, one file each."""
