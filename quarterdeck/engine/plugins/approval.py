@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, Hold, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, Hold, InvalidPluginOption, Plugin
 from quarterdeck.engine.plugins.fence import closed_on_failure, place_of
 from quarterdeck.events import GateRequest, Json, Notice, Option
 from quarterdeck.policy import InvalidRule, Request, Rule, always, decide, parse, request_for_call, rule_about, shell
@@ -73,7 +73,7 @@ class HumanApproval(Plugin):
         timeout: float = 120,
     ) -> None:
         if timeout < 0:
-            raise InvalidOption(
+            raise InvalidPluginOption(
                 self.name, "timeout", f"{timeout} is no time to wait", "Give seconds; 0 waits for ever."
             )
         self.require_approval_for = frozenset(require_approval_for)
@@ -171,7 +171,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text.removeprefix(_REGEX))
     except re.error as fault:
-        raise InvalidOption(HumanApproval.name, "safe_commands", f"{text!r} is no expression: {fault}") from None
+        raise InvalidPluginOption(HumanApproval.name, "safe_commands", f"{text!r} is no expression: {fault}") from None
 
 
 def _prefix(text: str) -> Rule:
@@ -181,7 +181,7 @@ def _prefix(text: str) -> Rule:
     except ValueError:
         words = ()
     if not words:
-        raise InvalidOption(HumanApproval.name, "safe_commands", f"{text!r} is no command")
+        raise InvalidPluginOption(HumanApproval.name, "safe_commands", f"{text!r} is no command")
     return Rule("allow", SHELL, family=words) if shell.is_family(words) else Rule("allow", SHELL, exact=text)
 
 

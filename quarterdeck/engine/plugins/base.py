@@ -14,7 +14,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, GateRequest, Json
 
 
-class InvalidOption(QuarterdeckError):
+class InvalidPluginOption(QuarterdeckError):
     """An option of a plugin that cannot be. Said when the plugin is made, never in the middle of a turn."""
 
     code = "invalid_plugin_option"

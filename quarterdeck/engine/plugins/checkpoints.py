@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.engine.plugins.base import Context, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import Context, InvalidPluginOption, Plugin
 from quarterdeck.events import Json
 
 
@@ -32,9 +32,9 @@ class AutoCheckpoint(Plugin):
 
     def __init__(self, *, turns: int = 1, tools: int = 0, events: int = 0, keep: int = 5) -> None:
         if min(turns, tools, events) < 0 or not (turns or tools or events):
-            raise InvalidOption(self.name, "turns", "nothing is counted", "Give turns, tools or events above 0.")
+            raise InvalidPluginOption(self.name, "turns", "nothing is counted", "Give turns, tools or events above 0.")
         if keep < 1:
-            raise InvalidOption(self.name, "keep", "at least one is kept")
+            raise InvalidPluginOption(self.name, "keep", "at least one is kept")
         self.turns, self.tools, self.events = turns, tools, events
         self.keep = keep
         self.state: Any = _State()

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from quarterdeck.engine.message import Message
-from quarterdeck.engine.plugins.base import Answers, Context, Emit, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import Answers, Context, Emit, InvalidPluginOption, Plugin
 from quarterdeck.events import Json, MemoryFlushed, Notice
 
 _ASK = (
@@ -50,7 +50,7 @@ class MemoryFlush(Plugin):
 
     def __init__(self, *, file: str = "MEMORY.md", most: int = 10, model: str = "", patience: float = 60) -> None:
         if not 1 <= most <= 10:
-            raise InvalidOption(self.name, "most", "a flush writes 1 to 10 facts")
+            raise InvalidPluginOption(self.name, "most", "a flush writes 1 to 10 facts")
         self.file = file
         self.most = most
         self.model = model

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarterdeck.engine.plugins.approval import READ_ONLY_COMMANDS, HumanApproval
-from quarterdeck.engine.plugins.base import BlockTool, Hold, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import BlockTool, Hold, InvalidPluginOption, Plugin
 from quarterdeck.events import Notice, ToolApprovedAlways
 from quarterdeck.policy import parse
 from tests.contexts import SmallContext, ask, events_of, others_of, restarted
@@ -215,11 +215,11 @@ class TestSafeCommands:
 
     @pytest.mark.parametrize("bad", ["re:(", "", "  ", "git 'x"])
     def test_what_is_no_command_is_refused_at_once(self, bad: str) -> None:
-        with pytest.raises(InvalidOption, match="safe_commands"):
+        with pytest.raises(InvalidPluginOption, match="safe_commands"):
             HumanApproval(safe_commands=[bad])
 
     def test_a_time_below_zero_is_refused(self) -> None:
-        with pytest.raises(InvalidOption, match="timeout"):
+        with pytest.raises(InvalidPluginOption, match="timeout"):
             HumanApproval(timeout=-1)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarterdeck.engine.plugins.base import InvalidOption
+from quarterdeck.engine.plugins.base import InvalidPluginOption
 from quarterdeck.engine.plugins.checkpoints import AutoCheckpoint
 from tests.contexts import SmallContext, ask, restarted
 
@@ -100,5 +100,5 @@ def test_a_sub_agents_turn_does_not_count(context: SmallContext) -> None:
 
 @pytest.mark.parametrize("options", [{"turns": 0}, {"turns": -1, "tools": 3}, {"keep": 0}])
 def test_limits_that_cannot_be_are_refused(options: Any) -> None:
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidPluginOption):
         AutoCheckpoint(**options)

@@ -11,7 +11,7 @@ import pytest
 
 from quarterdeck.engine.message import Message, Result
 from quarterdeck.engine.model import ModelError
-from quarterdeck.engine.plugins.base import Abort, InvalidOption
+from quarterdeck.engine.plugins.base import Abort, InvalidPluginOption
 from quarterdeck.engine.plugins.content import ContentPolicy
 from quarterdeck.events import ContentPolicyViolated, Notice
 from tests.contexts import SmallContext, ask, assistant, events_of, others_of, restarted, user
@@ -106,5 +106,5 @@ def test_a_judge_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_without_policies_there_is_nothing_to_judge_by() -> None:
-    with pytest.raises(InvalidOption, match="policies"):
+    with pytest.raises(InvalidPluginOption, match="policies"):
         ContentPolicy(policies={})

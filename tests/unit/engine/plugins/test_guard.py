@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.plugins.base import BlockTool, InvalidOption
+from quarterdeck.engine.plugins.base import BlockTool, InvalidPluginOption
 from quarterdeck.engine.plugins.guard import SecurityGuard
 from quarterdeck.events import Notice, PluginEvent
 from quarterdeck.home import home
@@ -184,7 +184,7 @@ def test_it_is_asked_first() -> None:
     "options", [{"paths": ["a/../b"]}, {"commands": ["re:("]}, {"commands": [""]}, {"commands": ["'"]}]
 )
 def test_a_list_that_cannot_be_read_is_refused_at_once(options: Any) -> None:
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidPluginOption):
         SecurityGuard(**options)
 
 

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from quarterdeck.engine.plugins.base import InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import InvalidPluginOption, Plugin
 from quarterdeck.engine.plugins.installed import (
     PLUGINS,
     TOOLS,
@@ -25,7 +25,7 @@ from quarterdeck.engine.plugins.shipped import default_plugins
 from quarterdeck.engine.tools.base import Tool
 
 GOOD = """
-from quarterdeck.engine.plugins.base import Emit, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import Emit, InvalidPluginOption, Plugin
 from quarterdeck.engine.tools.base import Outcome, Tool
 from quarterdeck.engine.model import ToolSpec
 from quarterdeck.events import PluginEvent
@@ -33,7 +33,7 @@ from quarterdeck.events import PluginEvent
 class Counter(Plugin):
     def __init__(self, *, step: int = 1):
         if step < 1:
-            raise InvalidOption("acme_counter", "step", "it only goes up")
+            raise InvalidPluginOption("acme_counter", "step", "it only goes up")
         self.step, self.state = step, 0
 
     def after_turn(self, payload, context):
@@ -147,7 +147,7 @@ class TestPlugins:
         assert caught.value.code == "broken_extension"
 
     def test_an_option_that_it_refuses_is_its_own_word(self, acme: Packages) -> None:
-        with pytest.raises(InvalidOption, match="only goes up"):
+        with pytest.raises(InvalidPluginOption, match="only goes up"):
             installed_plugin("acme_counter", {"step": 0})
 
     def test_an_option_that_it_does_not_have_names_the_package(self, acme: Packages) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarterdeck.engine.plugins.base import Abort, Intervene, InvalidOption
+from quarterdeck.engine.plugins.base import Abort, Intervene, InvalidPluginOption
 from quarterdeck.engine.plugins.loops import LoopDetection, period
 from quarterdeck.events import LoopDetected
 from tests.contexts import SmallContext, ask, events_of, others_of, restarted
@@ -159,5 +159,5 @@ class TestTheSameFile:
     "options", [{"repeats": 1}, {"repeats": -1}, {"longest": 0}, {"file_warn": 5, "file_abort": 5}]
 )
 def test_limits_that_cannot_be_are_refused(options: Any) -> None:
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidPluginOption):
         LoopDetection(**options)

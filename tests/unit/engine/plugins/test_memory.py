@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarterdeck.engine.model import ModelError
-from quarterdeck.engine.plugins.base import InvalidOption
+from quarterdeck.engine.plugins.base import InvalidPluginOption
 from quarterdeck.engine.plugins.memory import MemoryFlush, digest, facts_in
 from quarterdeck.events import Body, MemoryFlushed, Notice
 from tests.contexts import SmallContext, ask, assistant, events_of, others_of, restarted, user
@@ -67,7 +67,7 @@ def test_at_most_ten_at_a_time(tmp_path: Path) -> None:
     [event] = flushed(MemoryFlush(), context)
     assert isinstance(event, MemoryFlushed)
     assert event.count == len(event.facts) == 10
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidPluginOption):
         MemoryFlush(most=11)
 
 

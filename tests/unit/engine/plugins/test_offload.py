@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.plugins.base import InvalidOption, ReplaceToolResult
+from quarterdeck.engine.plugins.base import InvalidPluginOption, ReplaceToolResult
 from quarterdeck.engine.plugins.offload import EXCLUDED, LargeResultOffload
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.events import LargeResultOffloaded, Notice
@@ -107,5 +107,5 @@ def test_a_store_that_cannot_be_written_is_a_warning_and_changes_nothing(context
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"preview": -1}, {"limit": 10, "preview": 100}])
 def test_limits_that_cannot_be_are_refused(options: Any) -> None:
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidPluginOption):
         LargeResultOffload(**options)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quarterdeck.engine.message import Call, Message, Text
-from quarterdeck.engine.plugins.base import Intervene, InvalidOption
+from quarterdeck.engine.plugins.base import Intervene, InvalidPluginOption
 from quarterdeck.engine.plugins.planning import Planning
 from quarterdeck.events import Notice, PlanGenerated
 from tests.contexts import SmallContext, ask, assistant, events_of, others_of, restarted
@@ -88,7 +88,7 @@ class TestThePlanComesFirst:
         assert replied(plugin, context, LIST) == []
 
     def test_attempts_below_one_are_refused(self) -> None:
-        with pytest.raises(InvalidOption, match="attempts"):
+        with pytest.raises(InvalidPluginOption, match="attempts"):
             Planning(attempts=0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quarterdeck.engine.plugins.base import HOOKS, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import HOOKS, InvalidPluginOption, Plugin
 from quarterdeck.engine.plugins.installed import NoSuchExtension
 from quarterdeck.engine.plugins.shipped import DEFAULTS, SHIPPED, default_plugins, plugin_of, shipped
 from quarterdeck.kernel.commands import MODES
@@ -39,7 +39,7 @@ class TestTheDefaultSet:
         assert default_plugins()[0] is not default_plugins()[0]
 
     def test_an_unknown_mode_is_refused(self) -> None:
-        with pytest.raises(InvalidOption, match="yolo"):
+        with pytest.raises(InvalidPluginOption, match="yolo"):
             default_plugins("yolo")
 
     def test_a_plugin_that_is_not_there_is_refused(self) -> None:
@@ -59,14 +59,14 @@ class TestTheDefaultSet:
     ],
 )
 def test_an_option_that_does_not_fit_is_named(name: str, options: Any, says: str) -> None:
-    with pytest.raises(InvalidOption, match=says) as caught:
+    with pytest.raises(InvalidPluginOption, match=says) as caught:
         plugin_of(name, options)
     assert caught.value.plugin == name
     assert caught.value.hint
 
 
 def test_options_are_an_object() -> None:
-    with pytest.raises(InvalidOption, match="object"):
+    with pytest.raises(InvalidPluginOption, match="object"):
         default_plugins("", {"planning": 5})
 
 
