@@ -60,9 +60,6 @@ class SmallContext:
         self.saved.append(f"c{self.made}")
         return self.saved[-1]
 
-    async def drop_checkpoint(self, checkpoint_id: str) -> None:
-        self.saved.remove(checkpoint_id)
-
 
 def ask(plugin: Plugin, hook: str, *args: Any) -> list[Answer]:
     """What a hook answers, as a list; each answer must be one that the hook allows."""

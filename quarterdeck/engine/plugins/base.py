@@ -148,10 +148,6 @@ class Context(Protocol):
         """Saves one; its id."""
         ...
 
-    async def drop_checkpoint(self, checkpoint_id: str) -> None:
-        """Forgets one. One that is not there is no error."""
-        ...
-
 
 class Plugin:
     """Inherit, and write any of the hooks as a method of its name, plain or async. A hook that is not there costs nothing.

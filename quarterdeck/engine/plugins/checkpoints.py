@@ -1,4 +1,8 @@
-"""AutoCheckpoint: saves the work every so many turns, tool calls or events, and keeps the last few."""
+"""AutoCheckpoint: saves the work every so many turns, tool calls or events, and knows the last few by name.
+
+A checkpoint is a name for a place in the session's log, after which everything up to there is on disk. Nothing has to be
+cleared away when one is forgotten.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ class _State(Struct, frozen=True, omit_defaults=True):
 
 class AutoCheckpoint(Plugin):
     """A checkpoint after each `turns` turns, `tools` calls or `events` events, whichever comes first; 0 does not count.
-    The last `keep` are kept."""
+    The names of the last `keep` stand in its state. Without a log there is nothing to save, and a notice says so."""
 
     name = "auto_checkpoint"
     priority = 1_000
@@ -56,7 +60,5 @@ class AutoCheckpoint(Plugin):
         counted = (self.state.turns, self.state.tools, context.events - self.state.events)
         if not any(limit and count >= limit for count, limit in zip(counted, (self.turns, self.tools, self.events))):
             return
-        saved = (*self.state.saved, await context.checkpoint())
-        self.state = _State(events=context.events, saved=saved[-self.keep :])
-        for old in saved[: -self.keep]:
-            await context.drop_checkpoint(old)
+        name = await context.checkpoint()
+        self.state = _State(events=context.events, saved=(*self.state.saved, name)[-self.keep :])

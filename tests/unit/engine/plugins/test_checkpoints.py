@@ -78,8 +78,8 @@ def test_the_last_ones_are_kept(tmp_path_factory: pytest.TempPathFactory, keep: 
     plugin = AutoCheckpoint(keep=keep)
     for _ in range(turns):
         turn(plugin, context)
-    assert context.saved == [f"c{number}" for number in range(1, turns + 1)][-keep:]
-    assert list(plugin.state.saved) == context.saved
+    assert list(plugin.state.saved) == context.saved[-keep:]
+    assert context.made == turns
 
 
 def test_counting_outlives_a_restart(context: SmallContext) -> None:
@@ -87,9 +87,9 @@ def test_counting_outlives_a_restart(context: SmallContext) -> None:
     for _ in range(3):
         turn(plugin, context)
         plugin = restarted(plugin, AutoCheckpoint(turns=2, keep=1))
-    assert context.saved == ["c1"]
+    assert plugin.state.saved == ("c1",)
     turn(plugin, context)
-    assert context.saved == ["c2"]
+    assert plugin.state.saved == ("c2",)
 
 
 def test_a_sub_agents_turn_does_not_count(context: SmallContext) -> None:

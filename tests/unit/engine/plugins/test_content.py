@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.message import Message, Result
+from quarterdeck.engine.message import Message, Result, Text
 from quarterdeck.engine.model import ModelError
 from quarterdeck.engine.plugins.base import Abort, InvalidPluginOption
 from quarterdeck.engine.plugins.content import ContentPolicy
@@ -57,6 +57,29 @@ def test_a_refused_text_is_left_out_from_then_on(tmp_path: Path) -> None:
     again = restarted(plugin, ContentPolicy(policies=POLICIES))
     assert requested(again, context, user("bad"), user("good")) == [user("good")]
     assert len(context.requests) == 2
+
+
+def test_texts_that_were_joined_are_judged_and_left_out_one_by_one(tmp_path: Path) -> None:
+    context = SmallContext(tmp_path, replies=[BAD, GOOD])
+    plugin = ContentPolicy(policies=POLICIES)
+    requested(plugin, context, user("bad"))
+    joined = Message("user", (Text("bad"), Text("good")))
+    assert requested(plugin, context, joined) == [Message("user", (Text("good"),))]
+    assert [prompt for prompt, _, _ in context.requests] == ["<text>\nbad\n</text>", "<text>\ngood\n</text>"]
+
+
+def test_a_refused_result_keeps_its_place(tmp_path: Path) -> None:
+    context = SmallContext(tmp_path, replies=[BAD])
+    plugin = ContentPolicy(policies=POLICIES, include_results=True)
+    result = Message("tool", (Result("c1", "read_file", "secret"),))
+    requested(plugin, context, result)
+    [left] = requested(plugin, context, result)
+    assert left.parts[0].call_id == "c1"
+    assert "secret" not in left.parts[0].text
+
+
+def test_what_the_agent_says_is_not_judged(tmp_path: Path) -> None:
+    assert requested(ContentPolicy(policies=POLICIES), SmallContext(tmp_path), assistant("bomb")) == []
 
 
 def test_results_of_tools_are_judged_only_when_wanted(tmp_path: Path) -> None:
