@@ -105,7 +105,7 @@ class HumanApproval(Plugin):
             return self._planned(name, request, context)
         if not self._is_asked(name, request, context) or self._is_confirmed(request) or self._is_allowed(request):
             return None
-        gate = self._gate(name, args, call_id, request)
+        gate = self._gate(name, args, call_id, request, self._why(name, context))
         return Hold(gate, self.timeout or None, lambda status, option: self._decided(status, option, request, gate))
 
     def _planned(self, name: str, request: Request, context: Context) -> BlockTool | None:
@@ -142,16 +142,22 @@ class HumanApproval(Plugin):
     def _fits(self, words: shell.Words) -> bool:
         return any(pattern.fullmatch(shlex.join(words)) for pattern in self.patterns)
 
-    def _gate(self, name: str, args: dict[str, Json], call_id: str, request: Request) -> GateRequest:
+    def _why(self, name: str, context: Context) -> str:
+        """What a person is told of the reason for asking."""
+        if context.tool_needs_approval(name):
+            return f"The tool {name} asks for it."
+        return f"Asked about in mode {context.mode}." if context.mode else f"Calls of {name} are asked about."
+
+    def _gate(self, name: str, args: dict[str, Json], call_id: str, request: Request, why: str) -> GateRequest:
         command = request.command.text if request.command is not None else ""
         title = " ".join((command or f"{name} {' '.join(request.paths)}").split())
-        repeat = f"Or send it as a prompt: {self.confirm_prefix}{command}" if self.confirm_prefix and command else ""
+        repeat = f" Or send it as a prompt: {self.confirm_prefix}{command}" if self.confirm_prefix and command else ""
         return GateRequest(
             tool=name,
             args=args,
             call_id=call_id,
             title=title if len(title) <= _TITLE_LIMIT else title[: _TITLE_LIMIT - 1] + "…",
-            hint=repeat,
+            hint=why + repeat,
             ask=_ask_of(name, request),
             options=_options(_rule(request)),
         )

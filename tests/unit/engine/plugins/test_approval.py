@@ -125,6 +125,21 @@ class TestModes:
         context = SmallContext(tmp_path, "plan")
         assert ask(HumanApproval(), "before_tool", "read_file", {"path": "a"}, "c1", context) == []
 
+    @pytest.mark.parametrize(
+        ("mode", "tool", "why"),
+        [
+            ("", "shell", "Calls of shell are asked about."),
+            ("ask", "shell", "Asked about in mode ask."),
+            ("ask", "careful", "The tool careful asks for it."),
+        ],
+    )
+    def test_a_person_is_told_why(self, tmp_path: Path, mode: str, tool: str, why: str) -> None:
+        context = SmallContext(tmp_path, mode)
+        context.careful = {"careful"}
+        hold = held(HumanApproval(), context, "ls" if tool == "shell" else {}, tool)
+        assert hold is not None
+        assert hold.gate.hint == why
+
     def test_the_mode_of_the_moment_counts(self, context: SmallContext) -> None:
         plugin = HumanApproval()
         context.mode = "auto"
@@ -339,7 +354,7 @@ class TestConfirmPrefix:
         plugin = HumanApproval(confirm_prefix="!ok ")
         hold = held(plugin, context, "rm -r build")
         assert hold is not None
-        assert hold.gate.hint == "Or send it as a prompt: !ok rm -r build"
+        assert hold.gate.hint == "Calls of shell are asked about. Or send it as a prompt: !ok rm -r build"
         ask(plugin, "before_prompt", "!ok rm -r build", context)
         assert held(plugin, context, "rm -r src") is not None
         assert held(plugin, context, "rm -r build") is None
