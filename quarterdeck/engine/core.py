@@ -371,7 +371,7 @@ class Core:
         self.gates.drop(held)
         turn, run = held.turn, held.run
         batch = turn.batch
-        first: list[Body] = [held.resolved(status, by, reason), *held.told(status, option)]
+        first: list[Body] = [held.resolved(status, by, reason), *held.told(status, option), *self.hooks.changed()]
         if not auto_resume or batch is None:
             run.status = "over"
             why = f"{held.gate.tool} was {status}, and the turn was not to go on"
