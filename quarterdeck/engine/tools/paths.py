@@ -79,6 +79,11 @@ class Place(NamedTuple):
     def real(self) -> str:
         return os.path.join(self.root, *self.parts)
 
+    def named(self, below: str = "") -> str:
+        """How it, or what was found below it, is called: other tools have to find it by that name."""
+        name = os.path.normpath(self.shown)
+        return os.path.join("" if name == "." and below else name, below) if below else name
+
 
 # --- where a path leads
 
@@ -109,6 +114,11 @@ def located(path: str, hands: Hands, more: Iterable[Path] = ()) -> Place:
 def _with_home(path: str, hands: Hands) -> str:
     home = hands.environment.get("HOME", "")
     return home + path[1:] if home and (path == "~" or path.startswith("~/")) else path
+
+
+def readable(name: str) -> str:
+    """Names are bytes; what is no UTF-8 in them cannot be told to a model, or written to a log."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 # --- opening
