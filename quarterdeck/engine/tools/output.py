@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 from collections import deque
-from pathlib import Path
 from typing import BinaryIO
 
 from msgspec import Struct
@@ -18,6 +17,8 @@ from quarterdeck.engine.tools.child import Stream
 
 #: How long pieces are gathered before they are told: an event for every few bytes helps nobody.
 _GATHER_S = 0.03
+#: Of the session's store; large results of other tools lie there too.
+FOLDER = "large_tool_results"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -85,9 +86,8 @@ class Collected:
         self._file.write(data)
 
     def _opened(self) -> BinaryIO:
-        path = stored_path(self._hands, "txt")
-        self.path = str(path)
-        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+        self.path, file = stored(self._hands)
+        return file
 
     def finish(self) -> str:
         """What the model is told; nothing is held any longer."""
@@ -101,13 +101,12 @@ class Collected:
         if not left_out:
             self._forget_file()
             return self._head + tail
-        where = f"the whole output is in {self.path}, which read_file can read"
-        return f"{self._head}\n[{left_out} characters left out; {where}]\n{tail[-self._limits.tail :]}"
+        return f"{self._head}\n{_left_out(left_out, self.path)}\n{tail[-self._limits.tail :]}"
 
     def _forget_file(self) -> None:
         """More bytes than characters: nothing was left out after all."""
         if self.path:
-            Path(self.path).unlink(missing_ok=True)
+            (self._hands.store / self.path).unlink(missing_ok=True)
             self.path = ""
 
 
@@ -142,8 +141,28 @@ class _Live:
             del pieces[:count]
 
 
-def stored_path(hands: Hands, ending: str) -> Path:
-    """A new name in the session's store. The call's id was made up by a model or a provider: it may hold anything."""
-    hands.store.mkdir(mode=0o700, parents=True, exist_ok=True)
-    name = re.sub(r"[^\w-]", "_", hands.call_id, flags=re.ASCII)[:60]
-    return hands.store / f"{name}-{secrets.token_hex(4)}.{ending}"
+def stored(hands: Hands) -> tuple[str, BinaryIO]:
+    """A new file in the session's store, and its name there, by which `read_file` finds it wherever the store is then.
+
+    The call's id was made up by a model or a provider: it may hold anything.
+    """
+    plain = re.sub(r"[^\w-]", "_", hands.call_id, flags=re.ASCII)[:60]
+    name = f"{FOLDER}/{plain}-{secrets.token_hex(4)}.txt"
+    path = hands.store / name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return name, open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+
+def shortened(text: str, hands: Hands, limits: Limits) -> tuple[str, str]:
+    """A text of which the model is shown the two ends, and the name of the whole; as it is, and "", when it is short."""
+    if len(text) <= limits.head + limits.tail:
+        return text, ""
+    name, file = stored(hands)
+    with file:
+        file.write(text.encode("utf-8", "replace"))
+    tail = text[len(text) - limits.tail :]
+    return f"{text[: limits.head]}\n{_left_out(len(text) - limits.head - limits.tail, name)}\n{tail}", name
+
+
+def _left_out(count: int, name: str) -> str:
+    return f"[{count} characters left out; the whole of it is in {name}, which read_file can read]"

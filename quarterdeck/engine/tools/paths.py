@@ -12,8 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterable
-from pathlib import Path
+from collections.abc import Generator
 from typing import NamedTuple
 
 from quarterdeck.engine.tools.base import Hands
@@ -88,7 +87,7 @@ class Place(NamedTuple):
 # --- where a path leads
 
 
-def located(path: str, hands: Hands, more: Iterable[Path] = ()) -> Place:
+def located(path: str, hands: Hands) -> Place:
     """Where this path leads, seen from the working directory. OutsidePath, or PathRefused if it is none."""
     if not path or "\0" in path:
         raise PathRefused("the path is empty" if not path else "the path has a NUL in it", "Give the path of a file.")
@@ -100,7 +99,7 @@ def located(path: str, hands: Hands, more: Iterable[Path] = ()) -> Place:
         raise refusal(error, path) from None
     except ValueError as error:
         raise PathRefused(f"{path!r} is no path: {error}", "Give the path of a file.") from None
-    roots = sorted({os.path.realpath(one) for one in (hands.cwd, *hands.allowed_paths, *more)}, key=len)
+    roots = sorted({os.path.realpath(one) for one in (hands.cwd, *hands.allowed_paths)}, key=len)
     # the shortest: of the parts below the root nobody has to be trusted
     for root in roots:
         if resolved == root:

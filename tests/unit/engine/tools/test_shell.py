@@ -112,23 +112,23 @@ class TestMuchOutput:
         left_out = len(whole) - 150
         assert outcome.ok
         assert outcome.text == (
-            f"{head}\n[{left_out} characters left out; the whole output is in {outcome.path}, which read_file can read]\n"
+            f"{head}\n[{left_out} characters left out; the whole of it is in {outcome.path}, which read_file can read]\n"
             f"{tail.rstrip()}\n[exit code 0]"
         )
-        assert Path(outcome.path).read_text() == whole
-        assert Path(outcome.path).stat().st_mode & 0o077 == 0
+        assert (hands.store / outcome.path).read_text() == whole
+        assert (hands.store / outcome.path).stat().st_mode & 0o077 == 0
         assert call(read_file, hands, path=outcome.path, offset=500, limit=1).text.startswith("   500\t500\n")
 
     @pytest.mark.parametrize("length", [99, 100, 101, 149, 150])
     def test_what_fits_is_shown_whole_and_leaves_no_file(self, hands: TestHands, length: int) -> None:
         outcome = call(SMALL, hands, command=f"head -c {length} /dev/zero | tr '\\0' x")
         assert outcome == Outcome("x" * length + "\n[exit code 0]")
-        assert not hands.store.exists() or not os.listdir(hands.store)
+        assert not list(hands.store.rglob("*.txt"))
 
     def test_bytes_that_are_more_than_characters_leave_no_file(self, hands: TestHands) -> None:
         outcome = call(SMALL, hands, command="for i in $(seq 60); do printf 'é€'; done")
         assert outcome.text == "é€" * 60 + "\n[exit code 0]"
-        assert os.listdir(hands.store) == []
+        assert not list(hands.store.rglob("*.txt"))
 
     def test_watching_has_an_end(self, hands: TestHands) -> None:
         call(SMALL, hands, command="seq 1 10000")
@@ -140,7 +140,7 @@ class TestMuchOutput:
         outcome = call(SMALL, hands, command="yes")
         assert not outcome.ok
         assert outcome.text.endswith("[ended after 1000000 bytes of output]")
-        assert 1_000_000 < Path(outcome.path).stat().st_size < 1_200_000
+        assert 1_000_000 < (hands.store / outcome.path).stat().st_size < 1_200_000
 
     def test_many_small_writes_are_few_events(self, hands: TestHands) -> None:
         call(shell, hands, command="for i in $(seq 2000); do echo $i; done")
@@ -151,7 +151,7 @@ class TestMuchOutput:
         outcome = call(SMALL, hands, command=r"printf '\377\000A\n'; head -c 500 /dev/zero")
         assert outcome.text.startswith("��A\n")
         assert "\0" not in outcome.text + hands.said()
-        assert Path(outcome.path).read_bytes() == b"\xff\0A\n" + b"\0" * 500
+        assert (hands.store / outcome.path).read_bytes() == b"\xff\0A\n" + b"\0" * 500
 
     def test_a_character_cut_in_two_writes(self, hands: TestHands) -> None:
         outcome = call(shell, hands, command=r"printf '\342\202'; sleep 0.1; printf '\254'; printf '\342' >&2")
@@ -162,7 +162,7 @@ class TestMuchOutput:
     def test_a_call_id_that_would_lead_elsewhere(self, hands: TestHands) -> None:
         hands.call_id = "../../x/\n" + "y" * 400
         outcome = call(SMALL, hands, command="seq 1 1000")
-        assert Path(outcome.path).parent == hands.store
+        assert (hands.store / outcome.path).resolve().parent == hands.store / "large_tool_results"
 
 
 class TestTheEnd:
