@@ -80,7 +80,7 @@ async def read_file(
 
 
 def _read(path: str, hands: Hands, offset: int, limit: int) -> Outcome:
-    place = located(path, hands, more=(hands.store,))
+    place = located(path, hands)
     with open(opened_at(place), "rb") as file:
         return _shown(file, place.shown, os.fstat(file.fileno()).st_size, offset, limit)
 

@@ -12,8 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterable
-from pathlib import Path
+from collections.abc import Generator
 from typing import NamedTuple
 
 from quarterdeck.engine.tools.base import Hands
@@ -79,11 +78,16 @@ class Place(NamedTuple):
     def real(self) -> str:
         return os.path.join(self.root, *self.parts)
 
+    def named(self, below: str = "") -> str:
+        """How it, or what was found below it, is called: other tools have to find it by that name."""
+        name = os.path.normpath(self.shown)
+        return os.path.join("" if name == "." and below else name, below) if below else name
+
 
 # --- where a path leads
 
 
-def located(path: str, hands: Hands, more: Iterable[Path] = ()) -> Place:
+def located(path: str, hands: Hands) -> Place:
     """Where this path leads, seen from the working directory. OutsidePath, or PathRefused if it is none."""
     if not path or "\0" in path:
         raise PathRefused("the path is empty" if not path else "the path has a NUL in it", "Give the path of a file.")
@@ -95,7 +99,7 @@ def located(path: str, hands: Hands, more: Iterable[Path] = ()) -> Place:
         raise refusal(error, path) from None
     except ValueError as error:
         raise PathRefused(f"{path!r} is no path: {error}", "Give the path of a file.") from None
-    roots = sorted({os.path.realpath(one) for one in (hands.cwd, *hands.allowed_paths, *more)}, key=len)
+    roots = sorted({os.path.realpath(one) for one in (hands.cwd, *hands.allowed_paths)}, key=len)
     # the shortest: of the parts below the root nobody has to be trusted
     for root in roots:
         if resolved == root:
@@ -109,6 +113,11 @@ def located(path: str, hands: Hands, more: Iterable[Path] = ()) -> Place:
 def _with_home(path: str, hands: Hands) -> str:
     home = hands.environment.get("HOME", "")
     return home + path[1:] if home and (path == "~" or path.startswith("~/")) else path
+
+
+def readable(name: str) -> str:
+    """Names are bytes; what is no UTF-8 in them cannot be told to a model, or written to a log."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 # --- opening

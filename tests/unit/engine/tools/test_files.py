@@ -137,14 +137,6 @@ class TestReading:
         )
         assert not call(read_file, hands, path="/large_tool_results/c8").ok
 
-    def test_the_store_of_the_session_may_be_read_and_not_written(self, hands: TestHands) -> None:
-        hands.store.mkdir()
-        (hands.store / "c1.txt").write_text("whole\n")
-        path = str(hands.store / "c1.txt")
-        assert call(read_file, hands, path=path).text == "     1\twhole"
-        assert not call(write_file, hands, path=path, content="x").ok
-        assert (hands.store / "c1.txt").read_text() == "whole\n"
-
     @pytest.mark.parametrize("args", [{"offset": 0}, {"limit": 0}, {"limit": 10_001}, {"offset": "x"}])
     def test_wrong_numbers(self, hands: TestHands, args: dict[str, object]) -> None:
         put(hands, "a.txt", "one\n")
