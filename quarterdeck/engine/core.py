@@ -159,9 +159,10 @@ class Core:
         """A turn begins with it at once, or it waits until the open one is over."""
         self.alive()
         message_id = message_id or self.next_id("p")
-        if supersede and self.turn is not None and self.gates.held(()):
+        supersedes = supersede and self.turn is not None and bool(self.gates.held(()))
+        if supersedes:
             self._supersede()
-        if self.turn is not None or self.prompts_wait():
+        elif self.turn is not None or self.prompts_wait():
             self.journal.write((ev.PromptQueued(text=text, message_id=message_id, images=images),), "user")
             if self.turn is None:
                 self._next()
@@ -216,9 +217,9 @@ class Core:
         if turn.opened:
             failure = self.journal.state.error
             if failure is not None:
-                self.last = LastTurn(failure.kind, "".join(turn.texts), failure.message)
+                self.last = LastTurn(failure.kind, turn.text, failure.message)
             else:
-                self.last = LastTurn("aborted" if turn.ending else "completed", "".join(turn.texts))
+                self.last = LastTurn("aborted" if turn.ending else "completed", turn.text)
         self._next()
         if self.turn is None:
             self._settle()

@@ -15,11 +15,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import to_builtins
+import msgspec
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.engine.batch import Batch, KillTools
+from quarterdeck.engine.batch import Batch, KillTools, TurnAborted
 from quarterdeck.engine.compaction import compacted, cut_at
 from quarterdeck.engine.context import PluginContext
 from quarterdeck.engine.conversation import Conversation, messages_of
@@ -39,14 +39,6 @@ if TYPE_CHECKING:
 _EXCERPT = 200
 #: How long the next turn waits for what the last one left dying.
 _UNWIND_S = 10.0
-
-
-class TurnAborted(Exception):
-    """A plugin ended the turn."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Prompt:
@@ -120,6 +112,11 @@ class Turn:
         return messages_of(self.conversation)
 
     @property
+    def text(self) -> str:
+        """What it said so far."""
+        return "\n\n".join(self.texts)
+
+    @property
     def tools(self) -> Mapping[str, Tool]:
         """A sub-agent has its own; the main agent those that are attached now."""
         return self.core.tools if self._tools is None else self._tools
@@ -136,7 +133,7 @@ class Turn:
         if verdict.switch is not None:
             self.core.plugin_switches(verdict.switch, self)
         if verdict.abort is not None and name != "before_prompt":
-            raise TurnAborted(verdict.abort)
+            raise TurnAborted(verdict.abort, verdict.outcome)
         if verdict.prompts and name != "before_prompt":
             intervention = self.made(ev.Intervention, prompt=verdict.prompt)
             if said is None:
@@ -335,7 +332,9 @@ class Turn:
     def _told(self) -> tuple[Json, ...]:
         """The messages of this turn. Results are cut short: each stands whole in its own event."""
         conversation = self.conversation
-        return tuple(to_builtins(_shortened(one)) for one in messages_of(conversation)[conversation.turn_from :])
+        messages = [_shortened(one) for one in messages_of(conversation)[conversation.turn_from :]]
+        # as it will be read back from a log
+        return tuple(msgspec.json.decode(msgspec.json.encode(messages)))
 
     def _failed(self, kind: str, message: str, resets_at: int | None = None) -> list[Body]:
         return [
@@ -379,7 +378,7 @@ class Turn:
     async def after_turn(self, closing: Body) -> None:
         """The plugins' last word before idle."""
         outcome = closing.outcome if isinstance(closing, ev.AgentEnd) else "aborted"
-        payload = {"outcome": outcome, "turn_id": self.turn_id, "rounds": self.rounds, "text": "".join(self.texts)}
+        payload = {"outcome": outcome, "turn_id": self.turn_id, "rounds": self.rounds, "text": self.text}
         await self.core.hooks.ask("after_turn", PluginContext(self.core, self), payload)
 
 
