@@ -12,7 +12,7 @@ It says what it does as events, and the run's state is the kernel's fold of thos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -24,7 +24,7 @@ from quarterdeck.engine.compaction import compacted, cut_at
 from quarterdeck.engine.context import PluginContext
 from quarterdeck.engine.conversation import Conversation, messages_of
 from quarterdeck.engine.hooks import Verdict
-from quarterdeck.engine.message import Message, Result
+from quarterdeck.engine.message import Message, Part, Picture, Result, Text
 from quarterdeck.engine.model import Model, ModelError, ToolSpec
 from quarterdeck.engine.reply import Reply
 from quarterdeck.engine.request import replied
@@ -88,6 +88,10 @@ class Turn:
         #: Somebody outside ends it, and says so.
         self.ending = False
         self.rounds = 0
+        self.last_word: asyncio.Task[None] | None = None
+        #: How it ended: completed, aborted, or the kind of its failure; and what is to be said of that.
+        self.outcome = "aborted"
+        self.why = ""
         self._wants_compaction = False
         self._compacting = False
 
@@ -160,7 +164,7 @@ class Turn:
             (received, self.made(ev.AgentStart), *added), "user" if prompt.source == "user" else "engine"
         )
 
-    async def run(self, after: set[asyncio.Task[Any]]) -> None:
+    async def run(self, after: set[asyncio.Task[Any]], work: Callable[[], Awaitable[object]] | None = None) -> None:
         """From the prompt to the event that closes the turn. Only somebody who ends it from outside closes it for it."""
         closing: list[Body]
         try:
@@ -169,7 +173,8 @@ class Turn:
             if not self.opened and not await self._may_begin():
                 return
             await self.core.journal.settled()
-            await self.rounds_of_work()
+            await (work or self.rounds_of_work)()
+            self.outcome = "completed"
             closing = [self._end("completed")]
         except TurnAborted as error:
             closing = self._aborted(error.reason)
@@ -312,14 +317,6 @@ class Turn:
         finally:
             self._compacting = False
 
-    async def only_compact(self) -> bool:
-        """A turn that does nothing else."""
-        done = await self.compact("manual")
-        if not self.ending:
-            self.say(self._end("completed"))
-            self.core.turn_over(self)
-        return done
-
     def _is_full(self) -> bool:
         limit = self.core.options.context_limit
         return limit is not None and self.core.context_tokens(self.path) >= limit * self.core.options.compact_at
@@ -337,6 +334,7 @@ class Turn:
         return tuple(msgspec.json.decode(msgspec.json.encode(messages)))
 
     def _failed(self, kind: str, message: str, resets_at: int | None = None) -> list[Body]:
+        self.outcome, self.why = kind, message
         return [
             *self.interrupted("all", "the turn failed"),
             self.made(ev.TurnFailed, kind=kind, message=message, resets_at=resets_at),
@@ -344,6 +342,7 @@ class Turn:
         ]
 
     def _aborted(self, reason: str) -> list[Body]:
+        self.why = reason
         return [*self.interrupted("killable", reason), self.made(ev.AgentAbort, reason=reason)]
 
     def interrupted(self, kill: KillTools, reason: str) -> list[Body]:
@@ -391,12 +390,12 @@ def _message_of(conversation: Conversation, complete: ev.ResponseComplete) -> Me
 
 
 def _shortened(message: Message) -> Message:
-    if message.role != "tool":
-        return message
-    parts = tuple(
-        replace(part, text=part.text[:_EXCERPT] + "…", images=())
-        if isinstance(part, Result) and (len(part.text) > _EXCERPT or part.images)
-        else part
-        for part in message.parts
-    )
-    return replace(message, parts=parts)
+    return replace(message, parts=tuple(_excerpt(part) for part in message.parts))
+
+
+def _excerpt(part: Part) -> Part:
+    if isinstance(part, Picture):
+        return Text("(an image)")
+    if isinstance(part, Result) and (len(part.text) > _EXCERPT or part.images):
+        return replace(part, text=part.text[:_EXCERPT] + "…", images=())
+    return part
