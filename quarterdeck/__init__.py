@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from quarterdeck.version import __version__
 
 # To publish a name: one line here, and the same import below for type checkers. A test compares the two.
 _EXPORTS: dict[str, str] = {
@@ -20,42 +20,50 @@ _EXPORTS: dict[str, str] = {
     "AsyncClient": "quarterdeck.client.client",
     "Badge": "quarterdeck.kernel.roster",
     "CannotDo": "quarterdeck.harness.drive",
+    "ChangedFile": "quarterdeck.deck.changes.diff",
+    "Changes": "quarterdeck.kernel.profile",
     "Client": "quarterdeck.client.client",
     "Decided": "quarterdeck.kernel.answers",
     "Deck": "quarterdeck.deck.deck",
     "DeckClosed": "quarterdeck.deck.deck",
     "Details": "quarterdeck.kernel.summary",
+    "Diff": "quarterdeck.deck.changes.diff",
     "Done": "quarterdeck.kernel.answers",
     "Dropped": "quarterdeck.kernel.answers",
     "Entry": "quarterdeck.kernel.timeline",
     "Event": "quarterdeck.events",
     "Filter": "quarterdeck.kernel.roster",
+    "GitFailed": "quarterdeck.deck.changes.git",
+    "GitMissing": "quarterdeck.deck.changes.git",
     "HomeInUse": "quarterdeck.deck.deck",
     "IdempotencyMismatch": "quarterdeck.deck.receipts",
     "Image": "quarterdeck.events",
     "InvalidCommand": "quarterdeck.kernel.commands",
     "InvalidInput": "quarterdeck.deck.inputs",
     "InvalidOption": "quarterdeck.engine.errors",
-    "InvalidRule": "quarterdeck.deck.policy",
     "InvalidSetting": "quarterdeck.deck.settings",
     "LogUnavailable": "quarterdeck.log.base",
     "Message": "quarterdeck.engine.message",
     "ModelError": "quarterdeck.engine.model",
     "NewerLog": "quarterdeck.log.base",
+    "NoRepository": "quarterdeck.deck.changes.watch",
+    "NoSnapshot": "quarterdeck.deck.changes.watch",
+    "NoSuchFolder": "quarterdeck.deck.inputs",
     "NoSuchGate": "quarterdeck.errors",
     "NoSuchSession": "quarterdeck.log.base",
     "NoSuchText": "quarterdeck.deck.keeping",
     "NotAllowed": "quarterdeck.errors",
     "NotInstalled": "quarterdeck.harness.drive",
+    "OutsideWorkspace": "quarterdeck.deck.inputs",
     "NothingKept": "quarterdeck.engine.errors",
     "Page": "quarterdeck.kernel.roster",
     "Plugin": "quarterdeck.engine.plugins.base",
     "PromptRefused": "quarterdeck.engine.errors",
     "QuarterdeckError": "quarterdeck.errors",
     "QueueFull": "quarterdeck.errors",
+    "RulesUnreadable": "quarterdeck.deck.rules",
     "Receipt": "quarterdeck.kernel.answers",
     "RetryPolicy": "quarterdeck.engine.options",
-    "RulesUnreadable": "quarterdeck.deck.policy",
     "SessionHandle": "quarterdeck.deck.handle",
     "SessionRefused": "quarterdeck.engine.errors",
     "Settings": "quarterdeck.deck.settings",
@@ -84,17 +92,24 @@ if TYPE_CHECKING:
     # "as" the same name is how a typed package says that it passes a name on.
     from quarterdeck.client.client import AsyncClient as AsyncClient
     from quarterdeck.client.client import Client as Client
+    from quarterdeck.deck.changes.diff import ChangedFile as ChangedFile
+    from quarterdeck.deck.changes.diff import Diff as Diff
+    from quarterdeck.deck.changes.git import GitFailed as GitFailed
+    from quarterdeck.deck.changes.git import GitMissing as GitMissing
+    from quarterdeck.deck.changes.watch import NoRepository as NoRepository
+    from quarterdeck.deck.changes.watch import NoSnapshot as NoSnapshot
     from quarterdeck.deck.deck import Deck as Deck
     from quarterdeck.deck.deck import DeckClosed as DeckClosed
     from quarterdeck.deck.deck import HomeInUse as HomeInUse
     from quarterdeck.deck.handle import SessionHandle as SessionHandle
     from quarterdeck.deck.inputs import InvalidInput as InvalidInput
+    from quarterdeck.deck.inputs import NoSuchFolder as NoSuchFolder
+    from quarterdeck.deck.inputs import OutsideWorkspace as OutsideWorkspace
     from quarterdeck.deck.inputs import TooLarge as TooLarge
     from quarterdeck.deck.keeping import NoSuchText as NoSuchText
     from quarterdeck.deck.opening import open as open  # noqa: A004
-    from quarterdeck.deck.policy import InvalidRule as InvalidRule
-    from quarterdeck.deck.policy import RulesUnreadable as RulesUnreadable
     from quarterdeck.deck.receipts import IdempotencyMismatch as IdempotencyMismatch
+    from quarterdeck.deck.rules import RulesUnreadable as RulesUnreadable
     from quarterdeck.deck.settings import InvalidSetting as InvalidSetting
     from quarterdeck.deck.settings import Settings as Settings
     from quarterdeck.engine.agent import Agent as Agent
@@ -133,6 +148,7 @@ if TYPE_CHECKING:
     from quarterdeck.kernel.answers import Status as Status
     from quarterdeck.kernel.answers import Steered as Steered
     from quarterdeck.kernel.commands import InvalidCommand as InvalidCommand
+    from quarterdeck.kernel.profile import Changes as Changes
     from quarterdeck.kernel.roster import Badge as Badge
     from quarterdeck.kernel.roster import Filter as Filter
     from quarterdeck.kernel.roster import Page as Page
@@ -145,6 +161,7 @@ if TYPE_CHECKING:
     from quarterdeck.log.base import NewerLog as NewerLog
     from quarterdeck.log.base import NoSuchSession as NoSuchSession
     from quarterdeck.log.base import StaleFence as StaleFence
+    from quarterdeck.policy import InvalidRule as InvalidRule
 else:
     # Hidden from type checkers: to them a module with __getattr__ has every name, and a misspelt one passes.
     def __getattr__(name: str) -> object:

@@ -74,7 +74,9 @@ class Record:
         self._is_appending = False
         self._retry: asyncio.TimerHandle | None = None
         self._pause = RETRY_S[0]
+        #: The row as the log has it, and the state that it was last made from.
         self._row: Row | None = None
+        self._told: State | None = None
         self._stored_at = 0
         self._stored: State | None = None
         self.session_id = session_id
@@ -186,11 +188,19 @@ class Record:
             self._go_back(LogUnavailable(f"{type(error).__name__}: {error}", "This is a defect."), events, wishes)
 
     def _unit(self, events: tuple[Event, ...], view: View) -> Append:
-        row = row_of(view.state)
-        changed_row = None if row == self._row else row
+        changed_row = self._changed_row(view)
         snapshot = self._snapshot(view, changed_row is not None)
-        self._row = row
         return Append(session_id=self.session_id, events=events, fence=self._fence, row=changed_row, view=snapshot)
+
+    def _changed_row(self, view: View) -> Row | None:
+        """The row, when it says something else than the one that the log has."""
+        if view.state is self._told:
+            return None
+        self._told, row = view.state, row_of(view.state)
+        if row == self._row:
+            return None
+        self._row = row
+        return row
 
     def _snapshot(self, view: View, row_changed: bool) -> bytes | None:
         """The small view, when it says something that the stored one does not and it is worth a write."""
@@ -207,7 +217,7 @@ class Record:
         later = [*wishes, *self._wishes]
         facts = [*_without(events, wishes), *_without(self._pending, self._wishes)]
         self.view, self._pending, self._wishes = self.durable, [], []
-        self._row, self._stored, self._stored_at = None, None, 0
+        self._row, self._told, self._stored, self._stored_at = None, None, None, 0
         for event in facts:
             if not (isinstance(event.body, AgentAbort) and not self.view.state.turn.is_open):
                 # such an abort was put in behind what closed the turn, and so it is again

@@ -185,7 +185,7 @@ async def _started(core: Core) -> Agent:
 
 
 def _ready(core: Core) -> Body:
-    from quarterdeck import __version__
+    from quarterdeck.version import __version__
 
     return ev.AgentReady(
         native_session_id=core.session_id,

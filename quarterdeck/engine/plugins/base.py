@@ -10,7 +10,19 @@ from msgspec import Struct
 
 from quarterdeck.engine.message import Message
 from quarterdeck.engine.tools.base import Outcome
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, GateRequest, Json
+
+
+class InvalidOption(QuarterdeckError):
+    """An option of a plugin that cannot be. Said when the plugin is made, never in the middle of a turn."""
+
+    code = "invalid_plugin_option"
+
+    def __init__(self, plugin: str, option: str, what: str, hint: str = "See docs/plugins.md.") -> None:
+        super().__init__(f"option {option!r} of plugin {plugin!r}: {what}", hint)
+        self.plugin = plugin
+        self.option = option
 
 
 class Continue(Struct, frozen=True):
@@ -113,6 +125,8 @@ class Context(Protocol):
     user_data: Json
     messages: Sequence[Message]
     store: Path
+    #: How many events this session has told so far.
+    events: int
 
     def emit(self, event: Body) -> None:
         """The same as answering Emit, at any moment of the hook."""
@@ -126,8 +140,16 @@ class Context(Protocol):
         """Whether the tool itself says that a person must be asked."""
         ...
 
+    def tool_writes(self, name: str) -> bool:
+        """Whether the tool says that it changes anything; true for one that is not there."""
+        ...
+
     async def checkpoint(self) -> str:
         """Saves one; its id."""
+        ...
+
+    async def drop_checkpoint(self, checkpoint_id: str) -> None:
+        """Forgets one. One that is not there is no error."""
         ...
 
 

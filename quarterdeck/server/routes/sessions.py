@@ -17,12 +17,13 @@ Name = Annotated[str, Meta(max_length=100)]
 
 
 class Create(Keyed, frozen=True, kw_only=True):
-    """A new session. `env` is the agent's whole environment; it is never logged and never returned."""
+    """A new session. `cwd` is an absolute path, or one that begins with `~`; left out it is the home of the server's user.
+    `env` is the agent's whole environment; it is never logged and never returned."""
 
     agent: str
     prompt: str | None = None
     images: tuple[Image, ...] = ()
-    cwd: str = "."
+    cwd: Annotated[str, Meta(pattern="^[/~]")] = "~"
     model: str = ""
     name: Name = ""
     mode: str = ""
@@ -38,7 +39,7 @@ class Create(Keyed, frozen=True, kw_only=True):
     answer=SessionView,
     status=201,
     errors=(404, 409, 413),
-    example={"agent": "test", "prompt": "Say hello", "cwd": "."},
+    example={"agent": "test", "prompt": "Say hello", "cwd": "~"},
 )
 async def create(call: Call) -> Struct:
     body: Create = call.body
