@@ -47,12 +47,15 @@ class MemoryLog:
         self._count = 0
         self._closed = False
         self._keep_deltas = keep_deltas
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(self, append: Append, told: Told) -> None:
         loop = asyncio.get_running_loop()
         if type(self).append is not MemoryLog.append:
             # somebody made a log of their own of it, which may have to wait
-            asyncio.get_running_loop().create_task(self._submitted(append, told))
+            task = loop.create_task(self._submitted(append, told))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
             return
         # told later all the same: nobody is called back while they are still asking
         later = loop.call_soon
