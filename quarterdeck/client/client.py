@@ -44,6 +44,7 @@ class AsyncClient:
         mode: str = "",
         env: Mapping[str, str] | None = None,
         record: bool = False,
+        arguments: Sequence[str] = (),
         client_id: str = "",
     ) -> RemoteSession:
         """A new session; with a prompt it starts at once."""
@@ -57,6 +58,7 @@ class AsyncClient:
             "mode": mode,
             "env": env,
             "record": record,
+            "options": {"arguments": arguments},
             "client_id": client_id,
         }
         view = await self._wire.ask("POST", "/sessions", dict[str, Any], body)
