@@ -12,7 +12,7 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -69,6 +69,32 @@ def ratio(subject: Work, floor: Work, effort: Effort, clock: Clock = time.proces
             after = _spent_ns(floor, repeat_floor, clock)
             floors.append((before + after) / 2)
             before = after
+    return _summed_up(subjects, floors)
+
+
+async def ratio_of_waits(
+    subject: Callable[[], Awaitable[object]], floor: Callable[[], object], effort: Effort, each: int = 20
+) -> Ratio:
+    """The same by the clock on the wall, for what waits for a disk.
+
+    A disk has moods, and one operation can take a hundred times as long as the next. So the two alternate one by one, each
+    is timed by itself, and what is compared in a round are the medians of its operations.
+    """
+    subjects: list[float] = []
+    floors: list[float] = []
+    with _no_collector():
+        for _ in range(effort.rounds):
+            ours: list[int] = []
+            bare: list[int] = []
+            for _ in range(each):
+                start = time.perf_counter_ns()
+                floor()
+                between = time.perf_counter_ns()
+                await subject()
+                bare.append(between - start)
+                ours.append(time.perf_counter_ns() - between)
+            subjects.append(statistics.median(ours))
+            floors.append(statistics.median(bare))
     return _summed_up(subjects, floors)
 
 

@@ -23,10 +23,10 @@ from bench.hosting import Host
 from bench.measure import SMOKE, Effort, Work, ratio
 from quarterdeck import events as ev
 from quarterdeck.deck.deck import Deck
-from quarterdeck.deck.policy.rule import parse
 from quarterdeck.deck.record import Record
 from quarterdeck.home import Home
 from quarterdeck.log.sqlite import SqliteLog
+from quarterdeck.policy.rule import parse
 from quarterdeck.server.ingest import SECRET, secret_for
 
 #: How many requests are asked at once: enough that telling the client of them costs nothing.

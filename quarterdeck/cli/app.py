@@ -28,6 +28,7 @@ COMMANDS = {
     "restart": Entry("quarterdeck.cli.down:restart", "Stop the server, and start it again in the background."),
     "run": Entry("quarterdeck.cli.run:run", "Start a session and follow it in the terminal."),
     "status": Entry("quarterdeck.cli.status:status", "Say whether the server runs, where, and what is set."),
+    "testing": Entry("quarterdeck.cli.testing:testing", "Stand-ins for tests: a scripted model."),
     "up": Entry("quarterdeck.cli.up:up", "Start the server, and open its page."),
 }
 

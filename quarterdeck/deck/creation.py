@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from quarterdeck import events as ev
 from quarterdeck.deck import inputs
-from quarterdeck.deck.answers import Done
 from quarterdeck.deck.repo import repo_of
 from quarterdeck.events import Body, Image
 from quarterdeck.harness.drive import CannotDo, Start
 from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.answers import Done
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session

@@ -22,12 +22,12 @@ from msgspec.structs import replace
 from quarterdeck import events as ev
 from quarterdeck.deck import inputs, recovery
 from quarterdeck.deck.catalogue import Catalogue
+from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock, Jump
 from quarterdeck.deck.creation import Creation, created
 from quarterdeck.deck.handle import SessionHandle
 from quarterdeck.deck.keeper import end_left_over_of
-from quarterdeck.deck.policy import RuleStore
-from quarterdeck.deck.record import packed, row_of, unpacked
+from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.settings import Settings, settings_from
 from quarterdeck.deck.supervisor import Supervisor
@@ -44,6 +44,7 @@ from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Row, Stored
+from quarterdeck.log.rows import packed, row_of, unpacked
 from quarterdeck.log.tail import Feed
 
 _TIDY_AFTER_S = 1.0
@@ -95,6 +96,7 @@ class Deck:
         self._supervisor = Supervisor(settings.running_limit)
         self._catalogue = Catalogue(stored, self._live_view)
         self._last_gate = self._catalogue.last_gate
+        self.changes = Watch(home, settings.track_changes, clock.wall, self._catalogue.rows)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._has_jumped = False
@@ -117,6 +119,7 @@ class Deck:
             trace=self._trace,
             owners={},
             tally=self.tally,
+            changes=self.changes,
         )
         clock.on_jump = self._jumped
 
@@ -186,6 +189,7 @@ class Deck:
             timer.cancel()
         for job in self._jobs:
             job.cancel()
+        await self.changes.close()
         active = [row.id for row in self._catalogue.rows() if row.status == "active"]
         sessions = [await self._session(name) for name in active]
         sessions += [one for name, one in self._supervisor.sessions.items() if name not in active]
@@ -230,7 +234,7 @@ class Deck:
         wanted = Creation(
             agent=agent,
             prompt=prompt,
-            cwd=inputs.folder(cwd),
+            cwd=inputs.folder(cwd, self.settings.workspace),
             images=inputs.images(images, self.settings),
             model=model,
             name=name,
@@ -323,6 +327,7 @@ class Deck:
         self._recorded.discard(session_id)
         trace_file(self.home, session_id).unlink(missing_ok=True)
         self._publish(receipt.events)
+        await self.changes.forget(session_id, session.state.profile.cwd)
 
     # --- for handles
 
@@ -424,7 +429,7 @@ class Deck:
                 view = session.view
                 state = packed(view.state)
                 del self._supervisor.sessions[name]
-                self._catalogue.rests(Stored(row_of(view), view.index, state, view.index, session.record.fence))
+                self._catalogue.rests(Stored(row_of(view.state), view.index, state, view.index, session.record.fence))
 
     # --- what a session asks of the deck
 
@@ -471,6 +476,7 @@ class Deck:
                 await self.delete(name)
             except QuarterdeckError:
                 continue  # it is in use again, or gone; another day
+        await self.changes.tidy()
 
     def _jumped(self, jump: Jump) -> None:
         self._has_jumped = True

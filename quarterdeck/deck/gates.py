@@ -9,11 +9,12 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.deck.policy import Place, Rule, RuleStore, RulesUnreadable, Verdict, decide, request_of
+from quarterdeck.deck.rules import RuleStore, RulesUnreadable
 from quarterdeck.events import Body
 from quarterdeck.harness.drive import Decision
 from quarterdeck.kernel.gate import Gate, Gates, find
 from quarterdeck.kernel.state import State
+from quarterdeck.policy import Place, Rule, Verdict, decide, request_of
 
 _Resolved: TypeAlias = ev.ApprovalResolved | ev.UserResponded | ev.DialogResolved
 _KINDS = {ev.ApprovalResolved: "approval", ev.UserResponded: "question", ev.DialogResolved: "dialog"}

@@ -21,16 +21,16 @@ from msgspec.structs import replace
 from quarterdeck import events as ev
 from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import inputs
-from quarterdeck.deck.answers import Answer
+from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
 from quarterdeck.deck.ear import Ear
 from quarterdeck.deck.interruption import interrupt
 from quarterdeck.deck.launch import Launch
 from quarterdeck.deck.observation import Observation
-from quarterdeck.deck.policy import Rule, RuleStore, session_rules
 from quarterdeck.deck.receipts import Receipts
 from quarterdeck.deck.record import Record
+from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.settings import Settings
 from quarterdeck.deck.slots import Slots
 from quarterdeck.deck.startup import Startup
@@ -40,10 +40,12 @@ from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin
 from quarterdeck.harness.base import Translator
 from quarterdeck.harness.drive import Capabilities, Decision
 from quarterdeck.harness.registry import Harness
+from quarterdeck.kernel.answers import Answer
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import PAGE, Fence, Log, Row
+from quarterdeck.policy import Rule, session_rules
 
 A = TypeVar("A", bound=Answer)
 
@@ -71,6 +73,7 @@ class House(Struct):
     #: native session id → the session that has a process for it
     owners: dict[str, str]
     tally: Tally
+    changes: Watch
 
 
 class Session:
@@ -298,6 +301,9 @@ class Session:
             self.delivery.pump()
         if not self.state.turn.is_open:
             self.house.slots.nudge()
+            self.house.changes.published(self, events)
+        elif self.observation is not None:
+            self.house.changes.published(self, events)
 
     def _on_trouble(self, error: QuarterdeckError | None) -> None:
         """While the store refuses, the agent's words wait in its pipe, and texts in their queue."""

@@ -125,6 +125,7 @@ class Startup:
         launch.watcher = house.trace(session.id)
         self._own(native)
         await session.load()
+        await house.changes.before_start(session)
         try:
             await session.record.commit([ev.ProcessStarting(nonce=nonce)], "supervisor")
         except asyncio.CancelledError:

@@ -14,16 +14,16 @@ from uuid import uuid4
 from quarterdeck import events as ev
 from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import inputs
-from quarterdeck.deck.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 from quarterdeck.deck.delivery import ON_ITS_WAY
 from quarterdeck.deck.interruption import CANCELLED, interrupt
-from quarterdeck.deck.policy import Rule, always, rule_for
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Body
 from quarterdeck.harness.drive import CannotDo, Decision, Lines
 from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 from quarterdeck.kernel.gate import Gate, to_decide
 from quarterdeck.kernel.routing import Route, is_busy, is_promised, route
+from quarterdeck.policy import Rule, always, rule_for
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session

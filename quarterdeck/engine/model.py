@@ -50,7 +50,11 @@ class ThinkingPiece(Struct, frozen=True, gc=False):
 
 
 class ThinkingSigned(Struct, frozen=True, gc=False):
-    """The reasoning block ends with this signature."""
+    """The reasoning block ends with this signature.
+
+    Without reasoning before it, it is a block of its own that has no text: services may hide what was thought, and still
+    want its proof back at its place among the other parts. A signature names its provider; the others leave it out.
+    """
 
     signature: str
 

@@ -48,7 +48,19 @@ class MemoryLog:
         self._keep_deltas = keep_deltas
 
     def submit(self, append: Append, told: Told) -> None:
-        asyncio.get_running_loop().create_task(self._submitted(append, told))
+        loop = asyncio.get_running_loop()
+        if type(self).append is not MemoryLog.append:
+            # somebody made a log of their own of it, which may have to wait
+            asyncio.get_running_loop().create_task(self._submitted(append, told))
+            return
+        # told later all the same: nobody is called back while they are still asking
+        later = loop.call_soon
+        try:
+            receipt = self._write(append)
+        except QuarterdeckError as error:
+            later(told, None, error)
+        else:
+            later(told, receipt, None)
 
     async def _submitted(self, append: Append, told: Told) -> None:
         try:
@@ -59,6 +71,9 @@ class MemoryLog:
             told(receipt, None)
 
     async def append(self, append: Append) -> Receipt:
+        return self._write(append)
+
+    def _write(self, append: Append) -> Receipt:
         self._refuse_if_closed()
         session = self._fenced(append)
         written = tuple(self._numbered(event) for event in append.events)

@@ -33,6 +33,10 @@ from quarterdeck.harness.drive import Mode
 PREFIX = "QUARTERDECK_"
 #: Of the environment, and no settings: where the home is, and what processes tell each other.
 _NO_SETTINGS = frozenset({"QUARTERDECK_HOME", "QUARTERDECK_NONCE", "QUARTERDECK_LIFELINE"})
+#: Settings that are lists of texts.
+_LISTS = frozenset({"allow_host", "workspace"})
+#: Tables that are no settings: profiles are read here, the models' keys and prices by the engine, which alone needs them.
+_TABLES = ("profile", "provider", "price")
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 #: The agents of the contract; those of the registry come on top.
 _AGENTS = ("claude", "codex", "gemini", "opencode", "kilo", "pi", "cline", "builtin", "demo")
@@ -200,7 +204,7 @@ def _of_environment(environment: Mapping[str, str]) -> dict[str, Value]:
 
 def _from_text(variable: str, text: str, name: str, kind: Any) -> Any:
     """A list has commas between."""
-    told: Any = tuple(one.strip() for one in text.split(",") if one.strip()) if name == "allow_host" else text
+    told: Any = tuple(one.strip() for one in text.split(",") if one.strip()) if name in _LISTS else text
     try:
         return _converted(kind, told, is_text=True)
     except ValueError as error:
@@ -254,7 +258,7 @@ class File:
         return Value(str(self._path.parent / Path(value.value).expanduser()), value.source)
 
     def _settings(self) -> dict[str, Any]:
-        return {name: value for name, value in self._tables.items() if name != "profile"}
+        return {name: value for name, value in self._tables.items() if name not in _TABLES}
 
     def values(self) -> dict[str, Value]:
         """Every setting that is known, of its type."""
@@ -300,7 +304,7 @@ class File:
     def unknown(self) -> Iterable[str]:
         """Warnings for names that nobody knows."""
         for name in self._settings().keys() - _KINDS.keys():
-            yield f"{self._path}, line {self.line_of(name)}: {name} is not known{nearest(name, [*_KINDS, 'profile'])}"
+            yield f"{self._path}, line {self.line_of(name)}: {name} is not known{nearest(name, [*_KINDS, *_TABLES])}"
         for name, told in (_table(self._tables.get("profile")) or {}).items():
             for key in (_table(told) or {}).keys() - set(_PROFILE_KEYS):
                 line = self.line_of(key, f"profile.{name}")

@@ -24,7 +24,7 @@ _WHAT = {
     409: "Not allowed in this state; the message names the state and the hint what is allowed",
     413: "Too large",
     429: "Too many wrong tokens",
-    503: "The log cannot be used now, or the server is closing",
+    503: "The log or git cannot be used now, or the server is closing",
 }
 
 

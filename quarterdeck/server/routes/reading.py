@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from quarterdeck.deck.changes.diff import Diff, Scope
 from quarterdeck.kernel.summary import Summary, UsageShown, usage_shown
 from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.usage import Ledger
@@ -72,6 +73,24 @@ class AtQuery(Struct, frozen=True, kw_only=True):
 async def evidence(call: Call) -> Evidence:
     view = call.session.view if call.query.at is None else await call.session.view_at(call.query.at)
     return Evidence(view.index, why(view))
+
+
+class ChangesQuery(Struct, frozen=True, kw_only=True):
+    """Since the session began, or since its last turn did."""
+
+    scope: Scope = "session"
+
+
+@TABLE.add(
+    "GET",
+    "/sessions/{id}/changes",
+    "What changed in its repository",
+    query=ChangesQuery,
+    answer=Diff,
+    errors=(404, 409),
+)
+async def changes(call: Call) -> Diff:
+    return await call.session.changes(call.query.scope)
 
 
 class Stats(Struct, frozen=True):

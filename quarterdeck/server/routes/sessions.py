@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from quarterdeck.deck.answers import Done
 from quarterdeck.events import Image
+from quarterdeck.kernel.answers import Done
 from quarterdeck.kernel.roster import PAGE, Filter
 from quarterdeck.server.route import Call, Keyed, Table
 from quarterdeck.server.shapes import SessionPage, SessionView, session_view
@@ -23,12 +23,13 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Create(Keyed, frozen=True, kw_only=True):
-    """A new session. `env` is the agent's whole environment; it is never logged and never returned."""
+    """A new session. `cwd` is an absolute path, or one that begins with `~`; left out it is the home of the server's user.
+    `env` is the agent's whole environment; it is never logged and never returned."""
 
     agent: str
     prompt: str | None = None
     images: tuple[Image, ...] = ()
-    cwd: str = "."
+    cwd: Annotated[str, Meta(pattern="^[/~]")] = "~"
     model: str = ""
     name: Name = ""
     mode: str = ""
@@ -45,7 +46,7 @@ class Create(Keyed, frozen=True, kw_only=True):
     answer=SessionView,
     status=201,
     errors=(404, 409, 413),
-    example={"agent": "test", "prompt": "Say hello", "cwd": "."},
+    example={"agent": "test", "prompt": "Say hello", "cwd": "~"},
 )
 async def create(call: Call) -> Struct:
     body: Create = call.body

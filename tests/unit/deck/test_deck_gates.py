@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import Deck, SessionHandle
-from quarterdeck.deck.policy import InvalidRule, RulesUnreadable
+from quarterdeck.deck.rules import RulesUnreadable
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, NotAllowed
 from quarterdeck.events import Body
+from quarterdeck.policy import InvalidRule
 from tests import agents
 from tests.conformance.marks import case
 from tests.decks import all_events, at_home, gate_of, on_loop, texts_of, until

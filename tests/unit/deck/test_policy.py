@@ -15,13 +15,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quarterdeck import events as ev
-from quarterdeck.deck.policy import (
+from quarterdeck.deck.rules import NoSuchRule, RuleStore, RulesUnreadable
+from quarterdeck.events import Event, GateRequest, Origin
+from quarterdeck.kernel.gate import Gate, asked
+from quarterdeck.policy import (
     InvalidRule,
-    NoSuchRule,
     Place,
     Rule,
-    RuleStore,
-    RulesUnreadable,
     Scope,
     Verdict,
     always,
@@ -31,10 +31,8 @@ from quarterdeck.deck.policy import (
     rule_for,
     session_rules,
 )
-from quarterdeck.deck.policy import shell as shell_module
-from quarterdeck.deck.policy.rule import checked
-from quarterdeck.events import Event, GateRequest, Origin
-from quarterdeck.kernel.gate import Gate, asked
+from quarterdeck.policy import shell as shell_module
+from quarterdeck.policy.rule import checked
 
 HERE = Place(session_id="s1", cwd="/home/ann/site", repo="/home/ann/site", home="/home/ann")
 

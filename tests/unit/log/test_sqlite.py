@@ -9,15 +9,18 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import Event
 
 import apsw
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.log.base import LogUnavailable, NewerLog, Receipt, StaleFence
+from quarterdeck.events import Body
+from quarterdeck.log.base import Fence, LogUnavailable, NewerLog, Receipt, StaleFence
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.connection import Store
 from quarterdeck.log.sqlite.sql import RARE, migrations, newest_version, queries, typed
+from quarterdeck.log.sqlite.worker import Worker
 from quarterdeck.testing.logs import OPENED, Writing, last_word, row_of
 from tests.conformance.marks import case
 
@@ -275,3 +278,61 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
             assert indexes[-1] >= upto
 
         with_log(path, work)
+
+
+@pytest.mark.parametrize("every", [1, 3, 1000])
+def test_how_far_a_session_is_does_not_depend_on_when_its_row_was_told(
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row learns its last index from time to time only; events, and deltas that are dropped, say the rest."""
+    monkeypatch.setattr("quarterdeck.log.sqlite.writer.SETTLE_EVERY", every)
+    said: list[Body] = [
+        ev.Notice(text="a"),
+        ev.MessageStart(message_id="m"),
+        ev.MessageDelta(message_id="m", delta="half"),
+        ev.Notice(text="b"),
+        ev.MessageDelta(message_id="m", delta=" and half"),
+        ev.ResponseComplete(message_id="m", blocks=(ev.Block(text="half and half"),)),
+    ]
+
+    async def known(log: SqliteLog) -> set[tuple[str, int, Fence]]:
+        one = await log.session("s1")
+        stored = await log.sessions()
+        assert one in stored
+        return {(each.row.id, each.last_index, each.fence) for each in stored}
+
+    async def work(log: SqliteLog) -> None:
+        first, second = Writing(log), Writing(log, "s2")
+        await second.write(OPENED)
+        await first.write(OPENED)
+        for body in said:
+            await first.write(body)
+            assert await known(log) == {("s1", first.index, first.fence), ("s2", 1, second.fence)}
+
+    async def again(log: SqliteLog) -> None:
+        assert {(name, index) for name, index, _ in await known(log)} == {("s1", 7), ("s2", 1)}
+        writing = Writing(log)
+        stored = await log.session("s1")
+        writing.fence, writing.index = stored.fence, stored.last_index
+        await writing.write(ev.Notice(text="c"))
+        assert [event.index for event in await log.read("s1")] == [1, 2, 3, 5, 7, 8]
+
+    with_log(tmp_path / "x.db", work)
+    with_log(tmp_path / "x.db", again)
+
+
+def test_a_worker_does_everything_in_order_however_much_waits() -> None:
+    """More than the pipe that wakes it can hold."""
+    done: list[int] = []
+
+    async def work() -> None:
+        worker, may_begin = Worker(asyncio.get_running_loop(), "test"), Event()
+        worker.do(may_begin.wait, lambda *_: None)
+        for number in range(70_000):
+            worker.do(lambda number=number: number, lambda result, _: done.append(result))
+        may_begin.set()
+        assert await worker.call(lambda: "last") == "last"
+        worker.stop()
+
+    asyncio.run(work())
+    assert done == list(range(70_000))

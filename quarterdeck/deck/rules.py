@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from quarterdeck.deck.policy.rule import InvalidRule, Rule, checked, json_string, parse
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.policy.rule import InvalidRule, Rule, checked, json_string, parse
 
 _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*rule[ \t]*\]\]")
 _ANY_HEADER = re.compile(r"^[ \t]*\[")

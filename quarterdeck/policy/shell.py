@@ -43,6 +43,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 #: Some agents show a long command cut short. `go test ./...` is whole.
 _CUT = re.compile(r"(?:…|(?<!/)\.\.\.)\s*$")
 _BREAKS = re.compile(r"[;&|()<>{}`$\x00-\x08\x0a-\x1f]+")
+#: What a path may begin with in place of `~`; taken apart at its `$` it would be no path any more.
+_HOME = re.compile(r"\$(?:HOME\b|\{HOME\})")
 _QUOTES = str.maketrans("", "", "'\"\\")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 
@@ -160,7 +162,7 @@ def _split(text: str) -> list[str]:
 
 
 def _loose(text: str) -> tuple[Words, ...]:
-    plain = text.replace("\\\n", "").translate(_QUOTES)
+    plain = _HOME.sub("~", text.replace("\\\n", "").translate(_QUOTES))
     chunks = (tuple(chunk.split()) for chunk in _BREAKS.split(plain))
     return tuple(chunk for chunk in chunks if chunk)
 

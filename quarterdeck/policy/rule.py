@@ -19,8 +19,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from quarterdeck.deck.policy import shell
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.policy import shell
 
 Effect: TypeAlias = Literal["allow", "deny", "ask"]
 Scope: TypeAlias = Literal["session", "repo", "user"]

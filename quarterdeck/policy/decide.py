@@ -15,12 +15,12 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.deck.policy import paths, shell
-from quarterdeck.deck.policy.paths import Place
-from quarterdeck.deck.policy.request import Request, request_of
-from quarterdeck.deck.policy.rule import SHELL, Effect, InvalidRule, Rule, Scope, checked, parse
 from quarterdeck.events import Event, ToolApprovedAlways
 from quarterdeck.kernel.gate import Gate
+from quarterdeck.policy import paths, shell
+from quarterdeck.policy.paths import Place
+from quarterdeck.policy.request import Request, request_of
+from quarterdeck.policy.rule import SHELL, Effect, InvalidRule, Rule, Scope, checked, parse
 
 _MOST_FOLDERS = 8
 #: Only we write rules; an agent that tells of its own "always" does not speak for us.
@@ -173,13 +173,18 @@ def _allows_path(rule: Rule, request: Request, path: str) -> bool:
 
 def rule_for(gate: Gate, scope: Scope, place: Place, created_at: int = 0) -> Rule:
     """The rule that "always" means for this gate; a typed error when there is none that would allow it."""
-    request = request_of(gate, place)
+    return rule_about(request_of(gate, place), scope, gate.title, created_at)
+
+
+def rule_about(request: Request, scope: Scope, title: str, created_at: int = 0) -> Rule:
+    """The same, for a request that no gate asks yet."""
+    place = request.place
     key = {"session": place.session_id, "repo": place.root, "user": ""}[scope]
     if scope != "user" and not key:
         raise InvalidRule(f"this session has no {scope} to remember a rule for", hint="Choose another scope.")
     rule = checked(_narrowest(request, scope, key, created_at))
     if decide(request, (rule,)).effect != "allow":
-        raise InvalidRule(f"no rule can say this safely: {gate.title}", hint="Allow it once, or write a rule by hand.")
+        raise InvalidRule(f"no rule can say this safely: {title}", hint="Allow it once, or write a rule by hand.")
     return rule
 
 

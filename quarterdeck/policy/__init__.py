@@ -11,32 +11,33 @@ corner of the line, any path by any of its names.
 
 A rule is a door in a fence, not a sandbox: a program that is allowed to run can do what it likes. `shell.py` reads
 commands, `paths.py` paths, `request.py` what is asked, `rule.py` is the rule and its text, `decide.py` the verdict and
-"always", `store.py` the file; all but the last are pure.
+"always". All of it is pure. The deck keeps rules in a file (`deck/rules.py`), the built-in agent in its plugins' state.
 """
 
 from __future__ import annotations
 
-from quarterdeck.deck.policy.decide import Verdict, always, decide, rule_for, session_rules
-from quarterdeck.deck.policy.paths import Place
-from quarterdeck.deck.policy.request import Request, request_of
-from quarterdeck.deck.policy.rule import Effect, InvalidRule, Rule, Scope, parse
-from quarterdeck.deck.policy.store import NoSuchRule, RuleStore, RulesUnreadable
+from quarterdeck.policy import paths, shell
+from quarterdeck.policy.decide import Verdict, always, decide, rule_about, rule_for, session_rules
+from quarterdeck.policy.paths import Place
+from quarterdeck.policy.request import Request, request_for_call, request_of
+from quarterdeck.policy.rule import Effect, InvalidRule, Rule, Scope, parse
 
 __all__ = [
     "Effect",
     "InvalidRule",
-    "NoSuchRule",
     "Place",
     "Request",
     "Rule",
-    "RuleStore",
-    "RulesUnreadable",
     "Scope",
     "Verdict",
     "always",
     "decide",
     "parse",
+    "paths",
+    "request_for_call",
     "request_of",
+    "rule_about",
     "rule_for",
     "session_rules",
+    "shell",
 ]

@@ -15,10 +15,10 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from quarterdeck.deck.policy import shell
-from quarterdeck.deck.policy.paths import Place, is_inside
 from quarterdeck.events import Json
 from quarterdeck.kernel.gate import ASKS, Gate
+from quarterdeck.policy import shell
+from quarterdeck.policy.paths import Place, is_inside
 
 _SHELLS = frozenset(
     ("bash", "shell", "powershell", "exec_command", "run_shell_command", "execute_command", "local_shell", "terminal")
@@ -58,7 +58,16 @@ def request_of(gate: Gate, place: Place) -> Request:
     payload = _object(gate.payload)
     tool, args = _text(payload.get("tool")), payload.get("args")
     is_known = gate.kind == "approval" and bool(tool) and not gate.title.startswith(_OTHER_QUESTION)
-    if gate.kind == "approval" and (gate.ask == ASKS["command"] or tool.lower() in _SHELLS):
+    return _request(tool, args, place, is_known, gate.kind == "approval" and gate.ask == ASKS["command"])
+
+
+def request_for_call(tool: str, args: Json, place: Place) -> Request:
+    """What a tool call would do, before anybody is asked."""
+    return _request(tool, args, place, bool(tool), is_command=False)
+
+
+def _request(tool: str, args: Json, place: Place, is_known: bool, is_command: bool) -> Request:
+    if is_command or tool.lower() in _SHELLS:
         return _shell_request(tool, place, _object(args), is_known)
     paths = tuple(dict.fromkeys(_plain_path(path) for path in _paths(args, 0) if "://" not in _plain_path(path)))
     return Request(tool, place, None, paths, is_known=is_known)
