@@ -221,9 +221,11 @@ class Deck:
         env: Mapping[str, str] | None = None,
         record: bool = False,
         continues: str = "",
+        arguments: Sequence[str] = (),
         client_id: str = "",
     ) -> SessionHandle:
-        """A new session; with a prompt it starts at once. `env` is the agent's whole environment, and is never told."""
+        """A new session; with a prompt it starts at once. `env` is the agent's whole environment, and is never told.
+        `arguments` are flags of the agent's own; they are in the log."""
         self.check_open()
         inputs.client_id(client_id)
         chosen = inputs.environment(env)
@@ -238,6 +240,7 @@ class Deck:
             name=name,
             mode=mode,
             continues=continues,
+            arguments=tuple(arguments),
         )
         session_id = _id_for(client_id)
         session = self._supervisor.sessions.get(session_id)
