@@ -254,6 +254,26 @@ class TestApprovals:
 
         run(work)
 
+    @case("X-037")
+    def test_the_repeated_command_is_the_yes_to_the_call_that_is_held(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            shell = Shell()
+            script = Script(calls(shell_call("c1", "rm -r build")), text("removed"), text("next"))
+            plugins = [HumanApproval(confirm_prefix="!yes ")]
+            async with opened(script, tools=[shell.tool], plugins=plugins, cwd=tmp_path) as agent:
+                heard = Heard(agent)
+                await agent.prompt("clean up")
+                await heard.until("approval_required")
+                assert (await agent.prompt("!yes rm -r src")).disposition == "queued"
+                assert shell.ran == []
+                assert (await agent.prompt(" !yes rm -r build ")).disposition == "answered"
+                await agent.collect_reply()
+                resolved = heard.one("approval_resolved")
+                assert (resolved.status, resolved.by, resolved.reason) == ("approved", "user", "confirmed by a prompt")
+                assert shell.ran == ["rm -r build"]
+
+        run(work)
+
 
 class TestBlocks:
     @case("1-079")

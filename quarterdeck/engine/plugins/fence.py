@@ -18,8 +18,12 @@ def place_of(context: Context) -> Place:
         session_id=context.session_id,
         cwd=str(context.cwd),
         home=os.environ.get("HOME") or str(Path.home()),
-        resolve=cache(os.path.realpath),
+        resolve=cache(_resolved),
     )
+
+
+def _resolved(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def closed_on_failure(plugin: Plugin, tool: str, judge: Callable[[], Answers]) -> Answers:
