@@ -113,7 +113,13 @@ class Startup:
         profile = session.state.profile
         # a new task is a new conversation
         native = "" if session.state.beneath.value == "creating" else profile.native_session_id
-        start = Start(cwd=profile.cwd, model=profile.model, mode=profile.mode, native_session_id=native)
+        start = Start(
+            cwd=profile.cwd,
+            model=profile.model,
+            mode=profile.mode,
+            native_session_id=native,
+            arguments=profile.arguments,
+        )
         nonce = launch_nonce(house.home_id, secrets.token_hex(8))
         launch = Launch(house.harness_of(profile.agent), start, nonce, session.hear, house.clock.monotonic)
         launch.watcher = house.trace(session.id)

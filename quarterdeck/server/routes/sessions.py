@@ -16,6 +16,12 @@ TABLE = Table()
 Name = Annotated[str, Meta(max_length=100)]
 
 
+class Options(Struct, frozen=True, kw_only=True):
+    """`arguments` are flags of the agent's own, for its command line; they are kept in the log."""
+
+    arguments: tuple[str, ...] = ()
+
+
 class Create(Keyed, frozen=True, kw_only=True):
     """A new session. `cwd` is an absolute path, or one that begins with `~`; left out it is the home of the server's user.
     `env` is the agent's whole environment; it is never logged and never returned."""
@@ -29,6 +35,7 @@ class Create(Keyed, frozen=True, kw_only=True):
     mode: str = ""
     env: dict[str, str] | None = None
     record: bool = False
+    options: Options = Options()
 
 
 @TABLE.add(
@@ -53,6 +60,7 @@ async def create(call: Call) -> Struct:
         mode=body.mode,
         env=body.env,
         record=body.record,
+        arguments=body.options.arguments,
         client_id=call.client_id,
     )
     return session_view(handle.view)
