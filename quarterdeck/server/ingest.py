@@ -26,6 +26,7 @@ from quarterdeck.deck.adoption import Adoption
 from quarterdeck.deck.deck import Deck
 from quarterdeck.deck.observation import Observation
 from quarterdeck.deck.session import Session
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Json
 from quarterdeck.harness import hooks, registry
 from quarterdeck.harness.base import Object, Signal
@@ -43,6 +44,15 @@ _DEEPEST = 200
 _EMPTY = b"{}"
 _any = msgspec.json.Decoder(Any)
 _long_number = re.compile(rb"[0-9]{19}")
+
+
+class NoProcess(QuarterdeckError):
+    """A hook of a process that is gone."""
+
+    code = "no_process"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id} has no process", "It ended; nothing is to be told any more.")
 
 
 @lru_cache(1024)
@@ -100,7 +110,7 @@ class Ingest:
         """From a process that we started, which asks us in its own protocol: what its hooks tell is evidence only."""
         session = await self._deck.in_use(session_id)
         if session.launch is None:
-            raise BadRequest(f"session {session_id} has no process", "It ended; nothing is to be told any more.")
+            raise NoProcess(session_id)
         session.launch.hear(Signal("hook", payload))
         return _answer(_EMPTY)
 
