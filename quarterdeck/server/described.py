@@ -98,13 +98,12 @@ def _hooks() -> dict[str, Any]:
     for agent in hooks.AGENTS:
         theirs = _HOOK | {"properties": {"session_id": _NAMED}, "required": ["session_id"]}
         found[f"/ingest/{agent}"] = {"post": _hook(agent, f"post_ingest_{agent}", theirs)}
-        ours = _hook(agent, f"post_ingest_{agent}_id", _HOOK) | {"parameters": [_ID]}
-        ours["responses"] |= refusals(404, 409, *WITH_A_BODY)
+        ours = _hook(agent, f"post_ingest_{agent}_id", _HOOK, 404, 409) | {"parameters": [_ID]}
         found[f"/ingest/{agent}/{{id}}"] = {"post": ours}
     return found
 
 
-def _hook(agent: str, name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _hook(agent: str, name: str, schema: Mapping[str, Any], *errors: int) -> dict[str, Any]:
     heard = _answer("Heard: an empty object, or the decision on what the hook asks", _OBJECT)
     body = {"application/json": {"schema": schema, "example": _EXAMPLE}}
     return {
@@ -112,12 +111,12 @@ def _hook(agent: str, name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         "summary": f"A hook of {agent}, in a terminal or of a session",
         "security": _SECRET,
         "requestBody": {"required": True, "content": body},
-        "responses": {"200": heard} | refusals(*WITH_A_BODY),
+        "responses": {"200": heard} | refusals(*errors, *WITH_A_BODY),
     }
 
 
 def _logs() -> dict[str, Any]:
-    bodies = {
+    bodies: dict[str, Any] = {
         "application/json": {"schema": _OBJECT, "example": {"resourceLogs": []}},
         "application/x-protobuf": {"schema": {"type": "string", "format": "binary"}},
     }
