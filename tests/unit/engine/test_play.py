@@ -26,7 +26,9 @@ from tests.engine import opened, tool
 
 TOOLS = ("quick", "fails", "waits", "firm", "alone", "risky", "asks", "task", "gone")
 replies = st.one_of(
-    st.builds(lambda said: [*map(TextPiece, said), Finished("end", TokenUsage(input=5))], st.lists(st.text(max_size=3))),
+    st.builds(
+        lambda said: [*map(TextPiece, said), Finished("end", TokenUsage(input=5))], st.lists(st.text(max_size=3))
+    ),
     st.builds(
         lambda names, said: [
             ThinkingPiece("hm"),
@@ -150,7 +152,9 @@ async def act(agent: Any, action: str, waits: Waits, number: int) -> None:
         case "steer":
             await agent.steer(f"steer {number}")
         case "abort":
-            await agent.abort("told to", kill_tools=how if how in ("all", "none") else "killable", clear_queue=how == "clear")
+            await agent.abort(
+                "told to", kill_tools=how if how in ("all", "none") else "killable", clear_queue=how == "clear"
+            )
         case "approve":
             await agent.approve(auto_resume=how != "later")
         case "reject":
