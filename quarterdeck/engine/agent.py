@@ -15,7 +15,6 @@ from quarterdeck.engine.errors import InvalidOption, TurnNotFinished
 from quarterdeck.engine.message import Message
 from quarterdeck.engine.subscription import Subscription
 from quarterdeck.engine.tools.base import Tool
-from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import BY_NAME, Image, Json, Todo, TokenUsage
 from quarterdeck.kernel.answers import Decided, Dropped, Receipt, Steered
 from quarterdeck.kernel.commands import MODES
@@ -223,11 +222,3 @@ class Agent:
             await core.journal.settled()
         finally:
             core.journal.close()
-
-    def die(self, error: QuarterdeckError) -> None:
-        """It cannot go on: somebody else owns its log."""
-        core = self._core
-        core.is_alive = False
-        if core.turn is not None and core.turn.task is not None:
-            core.turn.task.cancel()
-        core.journal.close(error)

@@ -174,7 +174,7 @@ def _last_model(events: Sequence[Event], opened: ev.SessionOpened) -> str:
 
 async def _started(core: Core) -> Agent:
     agent = Agent(core)
-    core.journal.on_lost(agent.die)
+    core.journal.on_lost(core.die)
     if core.hooks.has("session_start"):
         verdict = await core.hooks.ask("session_start", core.context())
         if verdict.abort is not None:

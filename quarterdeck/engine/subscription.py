@@ -174,7 +174,11 @@ class Subscription:
         if self._behind:
             await self._catch_up()
         elif self._slices:
-            self._now, self._place = self._slices.popleft(), 0
+            now = self._slices.popleft()
+            if now[0].index <= self._at:
+                # what is durable can be read before it is published
+                now = [event for event in now if event.index > self._at]
+            self._now, self._place = now, 0
         elif self._all.closed:
             self._ended = True
             if self._all.error is not None:

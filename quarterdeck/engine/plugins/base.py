@@ -14,7 +14,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, GateRequest, Json
 
 
-class InvalidOption(QuarterdeckError):
+class InvalidPluginOption(QuarterdeckError):
     """An option of a plugin that cannot be. Said when the plugin is made, never in the middle of a turn."""
 
     code = "invalid_plugin_option"
@@ -146,10 +146,6 @@ class Context(Protocol):
 
     async def checkpoint(self) -> str:
         """Saves one; its id."""
-        ...
-
-    async def drop_checkpoint(self, checkpoint_id: str) -> None:
-        """Forgets one. One that is not there is no error."""
         ...
 
 

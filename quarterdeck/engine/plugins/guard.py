@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Literal
 
-from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, InvalidPluginOption, Plugin
 from quarterdeck.engine.plugins.fence import closed_on_failure, place_of
 from quarterdeck.events import Json, PluginEvent
 from quarterdeck.home import home
@@ -100,14 +100,14 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text.removeprefix(_REGEX), re.MULTILINE)
     except re.error as fault:
-        raise InvalidOption(SecurityGuard.name, "commands", f"{text!r} is no expression: {fault}") from None
+        raise InvalidPluginOption(SecurityGuard.name, "commands", f"{text!r} is no expression: {fault}") from None
 
 
 def _path_rule(pattern: str) -> Rule:
     try:
         return checked(Rule("deny", "*", path=pattern))
     except InvalidRule as fault:
-        raise InvalidOption(SecurityGuard.name, "paths", fault.what) from None
+        raise InvalidPluginOption(SecurityGuard.name, "paths", fault.what) from None
 
 
 def _command_rule(text: str) -> Rule:
@@ -116,5 +116,5 @@ def _command_rule(text: str) -> Rule:
     except ValueError:
         words = ()
     if not words:
-        raise InvalidOption(SecurityGuard.name, "commands", f"{text!r} is no command")
+        raise InvalidPluginOption(SecurityGuard.name, "commands", f"{text!r} is no command")
     return Rule("deny", SHELL, family=words)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from quarterdeck.engine.plugins.base import Answers, Context, Emit, InvalidOption, Plugin, ReplaceToolResult
+from quarterdeck.engine.plugins.base import Answers, Context, Emit, InvalidPluginOption, Plugin, ReplaceToolResult
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.events import LargeResultOffloaded, Notice
 
@@ -35,9 +35,9 @@ class LargeResultOffload(Plugin):
 
     def __init__(self, *, limit: int = 20_000, excluded: Sequence[str] = EXCLUDED, preview: int = 2_000) -> None:
         if limit < 1:
-            raise InvalidOption(self.name, "limit", f"{limit} tokens are no limit")
+            raise InvalidPluginOption(self.name, "limit", f"{limit} tokens are no limit")
         if preview < 0 or 2 * preview > limit * _BYTES_PER_TOKEN:
-            raise InvalidOption(self.name, "preview", "two ends of this length are longer than the limit")
+            raise InvalidPluginOption(self.name, "preview", "two ends of this length are longer than the limit")
         self.limit = limit * _BYTES_PER_TOKEN
         self.excluded = frozenset(excluded)
         self.preview = preview

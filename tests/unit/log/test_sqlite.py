@@ -16,7 +16,7 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body
-from quarterdeck.log.base import Fence, LogUnavailable, NewerLog, Receipt, StaleFence
+from quarterdeck.log.base import Append, Fence, LogUnavailable, NewerLog, Receipt, StaleFence
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.connection import Store
 from quarterdeck.log.sqlite.sql import RARE, migrations, newest_version, queries, typed
@@ -336,3 +336,31 @@ def test_a_worker_does_everything_in_order_however_much_waits() -> None:
 
     asyncio.run(work())
     assert done == list(range(70_000))
+
+
+def test_a_deletion_is_told_before_the_appends_that_come_after_it(tmp_path: Path) -> None:
+    """Also when a busy loop hears of both at once."""
+
+    async def work(log: SqliteLog) -> None:
+        one, other = Writing(log, "s1"), Writing(log, "s2")
+        await one.write(OPENED)
+        await other.write(OPENED)
+        heard: list[str] = []
+
+        def told(receipt: Receipt | None, _: BaseException | None = None) -> None:
+            assert receipt is not None
+            heard.append(receipt.events[-1].cursor)
+
+        deleted = asyncio.ensure_future(log.delete("s1", one.fence, last_word(one), told))
+        await asyncio.sleep(0)
+        later = other.events(ev.Notice(text="later"))
+        log.submit(Append(session_id="s2", events=later, fence=other.fence), told)
+        await asyncio.sleep(0)  # it is on its way to the writer
+        done = Event()
+        log._writing.do(done.set, lambda *_: None)  # pyright: ignore[reportPrivateUsage]
+        done.wait()  # the loop stands still until both are durable
+        await deleted
+        assert heard == sorted(heard)
+        assert len(heard) == 2
+
+    with_log(tmp_path / "x.db", work)
