@@ -1,6 +1,6 @@
 """The deck on the other end of the pipes: for an agent in a process of its own it is the log.
 
-Everything that the agent writes goes out as one JSON line an event, and counts as kept when the pipe has taken it; a deck
+Everything that the agent writes goes out as JSON lines, one for each batch of events, and counts as kept when the pipe has taken it; a deck
 that does not read makes the agent wait, as a slow disk would. What only a deck may say (that a session opens, that a text
 waits) it says itself, so that is left out.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Collection
-from typing import IO, Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import IO
 
 from quarterdeck import events as ev
 from quarterdeck.errors import MalformedEvent
@@ -73,8 +73,8 @@ class DeckLog(asyncio.BaseProtocol):
     ) -> list[Event]:
         return []
 
-    def _write(self, bodies: Any) -> None:
-        data = b"".join(_line(body) for body in bodies if not isinstance(body, _ITS_OWN))
+    def _write(self, bodies: Iterable[Body]) -> None:
+        data = b"".join(map(_line, batches(body for body in bodies if not isinstance(body, _ITS_OWN))))
         if data and self._transport is not None:
             self._transport.write(data)
 
@@ -103,11 +103,30 @@ class DeckLog(asyncio.BaseProtocol):
             await self._closed.wait()
 
 
-def _line(body: Body) -> bytes:
+def batches(bodies: Iterable[Body]) -> Iterator[list[Body]]:
+    """What belongs together: the owners agree at the end of a batch and not before. A new activity is always such an end;
+    what comes until then may as well be told in one piece."""
+    batch: list[Body] = []
+    for body in bodies:
+        batch.append(body)
+        if type(body) is ev.StateChange:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _line(batch: Sequence[Body]) -> bytes:
+    """One event as it is, several as a list."""
+    told = [_told(body) for body in batch]
+    return (told[0] if len(told) == 1 else b'{"events":[' + b",".join(told) + b"]}") + b"\n"
+
+
+def _told(body: Body) -> bytes:
     try:
-        return encode_body(body) + b"\n"
+        return encode_body(body)
     except MalformedEvent as error:  # a tool gave what JSON cannot say
-        return encode_body(ev.Notice(text=f"an event could not be told: {error.message}", level="error")) + b"\n"
+        return encode_body(ev.Notice(text=f"an event could not be told: {error.message}", level="error"))
 
 
 def own_pipes() -> tuple[IO[bytes], IO[bytes]]:

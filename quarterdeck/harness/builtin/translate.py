@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Json, Origin
 from quarterdeck.events.catalogue import UNION
-from quarterdeck.harness.base import BookTranslator, ignored
+from quarterdeck.harness.base import BookTranslator, ignored, list_of, object_of
 from quarterdeck.harness.book.core import GateKind, OpenCall, OpenGate
 from quarterdeck.harness.builtin.capabilities import CAPABILITIES
 from quarterdeck.kernel import activity
@@ -68,8 +68,15 @@ class BuiltinTranslator(BookTranslator):
     origins: ClassVar[dict[str, Origin]] = {"stdout": "engine"}
 
     def read_event(self, data: Json) -> bool:
+        """One event, or those of one batch. What of it cannot be read makes the line an unknown one; the rest counts."""
         if not isinstance(data, dict):
             return isinstance(data, str)  # a line of prose is known for what it is
+        found = object_of(data)
+        several = list_of(found, "events") if "type" not in found else [found]
+        known = [self._read(one) for one in several]
+        return bool(known) and all(known)
+
+    def _read(self, data: Json) -> bool:
         try:
             body = msgspec.convert(data, UNION)
         except (msgspec.ValidationError, RecursionError):
