@@ -1,4 +1,4 @@
-"""A scripted model beside a test: the real server over real HTTP, on a thread of its own, and the variables that lead to it."""
+"""A scripted model beside a test: the real server over real HTTP on a thread of its own, and variables that lead to it."""
 
 from __future__ import annotations
 

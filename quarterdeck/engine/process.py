@@ -7,8 +7,9 @@ The first line opens it: `{"op": "open", "session", "model", "mode"}` for a new 
     {"op": "interrupt", "kill_tools"}               {"op": "answer", "ref", "status", "answer", "reason", "auto_resume"}
     {"op": "model", "model"}   {"op": "mode", "mode"}   {"op": "compact"}   {"op": "bash", "id", "command"}   {"op": "bye"}
 
-What it answers are events, one a line, or several that belong together: `{"events": […]}`. Words for people go to standard error. It ends with everything that it started when
-its input ends. A key is in no line: providers are set up from the environment.
+What it answers are events, one a line, or several that belong together: `{"events": […]}`. Words for people go to
+standard error. It ends with everything that it started when its input ends. A key is in no line: providers are set up from
+the environment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The deck on the other end of the pipes: for an agent in a process of its own it is the log.
 
-Everything that the agent writes goes out as JSON lines, one for each batch of events, and counts as kept when the pipe has taken it; a deck
-that does not read makes the agent wait, as a slow disk would. What only a deck may say (that a session opens, that a text
-waits) it says itself, so that is left out.
+Everything that the agent writes goes out as JSON lines, one for each batch of events, and counts as kept when the pipe has
+taken it; a deck that does not read makes the agent wait, as a slow disk would. What only a deck may say (that a session
+opens, that a text waits) it says itself, so that is left out.
 """
 
 from __future__ import annotations
