@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from quarterdeck.events import Image
-from quarterdeck.kernel.answers import Done
 from quarterdeck.harness.drive import Mode
+from quarterdeck.kernel.answers import Done
 from quarterdeck.kernel.roster import PAGE, Filter
 from quarterdeck.server.route import Call, Index, Keyed, Table, Text, Variable, Words
 from quarterdeck.server.shapes import SessionPage, SessionView, session_view
