@@ -20,6 +20,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body
 from quarterdeck.harness.drive import Start
 from quarterdeck.kernel.routing import is_promised
+from quarterdeck.kernel.state import State
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -111,8 +112,7 @@ class Startup:
     async def _bring_up(self) -> None:
         session, house = self._session, self._session.house
         profile = session.state.profile
-        # a new task is a new conversation
-        native = "" if session.state.beneath.value == "creating" else profile.native_session_id
+        native = "" if _begins_anew(session.state) else profile.native_session_id
         start = Start(cwd=profile.cwd, model=profile.model, mode=profile.mode, native_session_id=native)
         nonce = launch_nonce(house.home_id, secrets.token_hex(8))
         launch = Launch(house.harness_of(profile.agent), start, nonce, session.hear, house.clock.monotonic)
@@ -202,6 +202,12 @@ class Startup:
         owners, name = self._session.house.owners, self._session.id
         if native_session_id and owners.setdefault(native_session_id, name) != name:
             raise OwnedElsewhere(native_session_id, owners[native_session_id])
+
+
+def _begins_anew(state: State) -> bool:
+    """A new task is a new conversation, whatever the session shows meanwhile."""
+    text = next_text(state)
+    return state.beneath.value == "creating" or (text is not None and text.new_task)
 
 
 def _early_end(launch: Launch, body: ev.ProcessExited) -> str:
