@@ -317,8 +317,9 @@ class Deck:
         session = await self._session(session_id)
         cmd.check(session.state, cmd.Delete())
         await session.startup.stop()
-        await session.record.settled()
-        cmd.check(session.state, cmd.Delete())  # nobody woke it meanwhile
+        while not session.record.is_settled:
+            await session.record.settled()
+        cmd.check(session.state, cmd.Delete())  # nobody woke it meanwhile; whoever comes from here on finds it gone
         last = Event(session_id, session.view.index + 1, self.clock.wall(), "user", ev.SessionDeleted())
         await self._log.delete(session_id, session.record.fence, last, self._deleted)
         trace_file(self.home, session_id).unlink(missing_ok=True)

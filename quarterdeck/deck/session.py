@@ -207,7 +207,7 @@ class Session:
                 await self.record.settled()
                 events = await self.house.log.read(self.id, view.index, PAGE)
                 view = fold_all(events, view) if events else replace(view, index=self.record.durable.index)
-                self._rules = (*self._rules, *session_rules(events))
+                self._rules = session_rules(events, self._rules)
             self.record.adopt(view.timeline)
             self._is_whole = True
         finally:
@@ -297,9 +297,18 @@ class Session:
             self.record.write(self.closings((gate,), decision, "rule", verdict.text), "supervisor")
             self.later(self._tell_decision(gate, decision, self.launch))
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Those of this session only, once it is loaded."""
+        return self._rules
+
     def add_rule(self, rule: Rule) -> None:
         """A rule of this session only."""
         self._rules = (*self._rules, rule)
+
+    def drop_rule(self, rule: Rule) -> None:
+        """It decides nothing any more."""
+        self._rules = tuple(one for one in self._rules if one.id != rule.id)
 
     async def _tell_decision(self, gate: Gate, decision: Decision, asked_by: Launch | None) -> None:
         """The agent hears of a decision when it is durable; a store that refuses it keeps it and tries again."""

@@ -21,6 +21,7 @@ from quarterdeck.events import Body, Event
 from quarterdeck.harness.drive import Start
 from quarterdeck.kernel.routing import is_promised
 from quarterdeck.log.base import PAGE
+from quarterdeck.kernel.state import State
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -112,9 +113,8 @@ class Startup:
     async def _bring_up(self) -> None:
         session, house = self._session, self._session.house
         profile = session.state.profile
-        # a new task is a new conversation
-        native = "" if session.state.beneath.value == "creating" else profile.native_session_id
         harness = house.harness_of(profile.agent)
+        native = "" if _begins_anew(session.state) else profile.native_session_id
         start = Start(
             cwd=profile.cwd,
             model=profile.model,
@@ -221,6 +221,12 @@ class Startup:
         owners, name = self._session.house.owners, self._session.id
         if native_session_id and owners.setdefault(native_session_id, name) != name:
             raise OwnedElsewhere(native_session_id, owners[native_session_id])
+
+
+def _begins_anew(state: State) -> bool:
+    """A new task is a new conversation, whatever the session shows meanwhile."""
+    text = next_text(state)
+    return state.beneath.value == "creating" or (text is not None and text.new_task)
 
 
 def _early_end(launch: Launch, body: ev.ProcessExited) -> str:
