@@ -100,6 +100,8 @@ class Server:
         add("/events", self._all_events, allow_head=False)
         add("/sessions/{id}/events", self._events, allow_head=False)
         add("/ws", self._socket, allow_head=False)
+        self.app.on_startup.append(self.presence.begin)
+        self.app.on_cleanup.append(self.presence.end)
         self.app.on_shutdown.extend((self.streams.close, self.shared.on_shutdown))
         self.ingest.register(self.app)
 
