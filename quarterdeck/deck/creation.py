@@ -30,6 +30,7 @@ class Creation(Struct, frozen=True, kw_only=True):
     name: str = ""
     mode: str = ""
     continues: str = ""
+    own_environment: bool = False
 
 
 async def created(session: Session, wanted: Creation, client_id: str) -> None:
@@ -73,6 +74,7 @@ def _bodies(wanted: Creation) -> list[Body]:
         mode=wanted.mode,
         repo=repo_of(wanted.cwd),
         continues=wanted.continues,
+        own_environment=wanted.own_environment,
     )
     if wanted.prompt is None:
         return [opened]
