@@ -11,7 +11,7 @@ This file is what lives. What commands mean is in `wishes.py`, where texts go in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
 from quarterdeck.deck.ear import Ear
+from quarterdeck.deck.environment import Given
 from quarterdeck.deck.interruption import interrupt
 from quarterdeck.deck.launch import Launch
 from quarterdeck.deck.observation import Observation
@@ -62,7 +63,7 @@ class House(Struct):
     home_id: str
     publish: Callable[[Sequence[Event]], None]
     harness_of: Callable[[str], Harness]
-    environment_of: Callable[[str], Awaitable[Mapping[str, str]]]
+    environment_of: Callable[[str], Awaitable[Given]]
     next_gate: Callable[[], str]
     #: A session's row is durable as it is now.
     listed: Callable[[Row], None]

@@ -129,6 +129,9 @@ class Startup:
         self._own(native)
         await session.load()
         await house.changes.before_start(session)
+        environment = await house.environment_of(session.id)
+        if environment.notice:
+            session.note(ev.Notice(text=environment.notice, level="warning", source="deck"))
         try:
             await session.record.commit([ev.ProcessStarting(nonce=nonce)], "supervisor")
         except asyncio.CancelledError:
@@ -137,7 +140,7 @@ class Startup:
         session.unobserve()
         session.launch = launch
         try:
-            await launch.begin(await house.environment_of(session.id), session.view)
+            await launch.begin(environment.variables, session.view)
         except OSError as error:  # the folder or the program is gone
             raise StartFailed(profile.agent, f"{error.strerror}: {error.filename}") from None
         try:

@@ -234,7 +234,7 @@ class Server:
     async def _health(self, _: web.Request) -> web.StreamResponse:
         """Whether the log can be read and written: a server that cannot is not healthy, whatever it answers."""
         await self.health.check()
-        return _json({"status": "ok"})
+        return _json({"status": "ok", "environment": self.deck.environments.usual.source})
 
     async def _metrics(self, _: web.Request) -> web.StreamResponse:
         return web.Response(body=(await self.metrics.text()).encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
