@@ -86,8 +86,8 @@ class TestWhatIsAskedAbout:
         assert isinstance(told.event, Notice)
 
     def test_other_tools_of_servers_are_asked_about_as_such(self, context: SmallContext) -> None:
-        plugin = HumanApproval(require_approval_for=["mcp__mail__send"])
-        hold = held(plugin, context, {"to": "ann"}, "mcp__mail__send")
+        plugin = HumanApproval(require_approval_for=["mail__send"])
+        hold = held(plugin, context, {"to": "ann"}, "mail__send")
         assert hold is not None
         assert hold.gate.ask == "mcp"
 
