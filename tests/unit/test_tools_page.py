@@ -7,7 +7,6 @@ import asyncio
 import inspect
 import re
 import sys
-import tomllib
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from quarterdeck.engine.message import Result
 from quarterdeck.engine.model import CallBegun, CallPiece, Chunk, Finished, Request, TextPiece
 from quarterdeck.engine.tools import builtin_tools
 from quarterdeck.engine.tools.base import Hands, Tool
+from quarterdeck.engine.tools.config import tool_settings
 from quarterdeck.engine.tools.function import tool
-from quarterdeck.engine.tools.mcp.settings import McpServer, servers_from
+from quarterdeck.engine.tools.mcp.settings import McpServer
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
@@ -89,10 +89,13 @@ def test_every_shipped_tool_option_and_hand_is_on_the_page() -> None:
     assert [name for name in hands if f"`{name}`" not in PAGE] == []
 
 
-def test_the_configuration_is_taken() -> None:
-    (block,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    servers = servers_from(tomllib.loads(block)["mcp"])
-    assert servers.keys() == {"files", "tickets"}
-    assert servers["tickets"].needs_approval
+def test_the_configuration_is_taken(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "config.toml").write_text("\n".join(blocks))
+    told = tool_settings({"QUARTERDECK_HOME": str(tmp_path)})
+    assert told.sandbox == "bwrap"
+    assert len(told.allowed_paths) == 2
+    assert told.servers.keys() == {"files", "tickets"}
+    assert told.servers["tickets"].needs_approval
     for key in McpServer.__struct_fields__:
         assert re.search(rf"\b{key}\b", PAGE)

@@ -15,15 +15,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.home import home
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -69,20 +67,6 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def servers_from(told: Mapping[str, Any]) -> dict[str, McpServer]:
     """The servers that a table describes, with their variables still named. InvalidMcpServer."""
     return {name: _server(name, one) for name, one in told.items()}
-
-
-def configured_servers(environment: Mapping[str, str]) -> dict[str, McpServer]:
-    """Those of config.toml in the home that this environment names. InvalidMcpServer, also when it cannot be read."""
-    path = home(environment).config
-    try:
-        found = tomllib.loads(path.read_text("utf-8")).get("mcp", {})
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError) as error:
-        raise InvalidMcpServer("*", f"{path} cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidMcpServer("*", f"{path} has no tables such as [mcp.files]")
-    return servers_from(cast("dict[str, Any]", found))
 
 
 def _server(name: str, told: Any) -> McpServer:

@@ -22,7 +22,7 @@ from quarterdeck.engine.tools.files import read_file
 from quarterdeck.engine.tools.mcp import connection
 from quarterdeck.engine.tools.mcp.connection import McpNotInstalled, tool_name
 from quarterdeck.engine.tools.mcp.servers import McpServers
-from quarterdeck.engine.tools.mcp.settings import InvalidMcpServer, McpServer, configured_servers, filled, servers_from
+from quarterdeck.engine.tools.mcp.settings import InvalidMcpServer, McpServer, filled, servers_from
 from tests.decks import on_loop
 from tests.hands import TestHands, called
 from tests.mcp_server import PNG
@@ -261,16 +261,6 @@ class TestSettings:
     def test_a_secret_may_have_characters_that_mean_something_elsewhere(self) -> None:
         server = McpServer(url="http://h", headers={"K": "Bearer ${A}${B}"})
         assert filled("one", server, {"A": "\\1${B}", "B": "$"}).headers == {"K": "Bearer \\1${B}$"}
-
-    def test_config_toml(self, tmp_path: Path) -> None:
-        environment = {"QUARTERDECK_HOME": str(tmp_path)}
-        assert configured_servers(environment) == {}
-        (tmp_path / "config.toml").write_text('port = 1\n[mcp.files]\ncommand = "x"\nargs = ["-y"]\n')
-        assert configured_servers(environment) == {"files": McpServer(command="x", args=("-y",))}
-        for text in ("mcp = 1", "[mcp.files]\ncommand = 5", "port ="):
-            (tmp_path / "config.toml").write_text(text)
-            with pytest.raises(InvalidMcpServer):
-                configured_servers(environment)
 
     def test_names_of_servers_and_tools(self) -> None:
         with pytest.raises(InvalidMcpServer):
