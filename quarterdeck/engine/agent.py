@@ -17,6 +17,7 @@ from quarterdeck.engine.subscription import Subscription
 from quarterdeck.engine.tools.base import Tool
 from quarterdeck.events import BY_NAME, Image, Json, Todo, TokenUsage
 from quarterdeck.kernel.answers import Decided, Dropped, Receipt, Steered
+from quarterdeck.kernel.commands import MODES
 
 RunState = Literal["idle", "running", "streaming", "executing_tools"]
 
@@ -63,6 +64,11 @@ class Agent:
     def messages(self) -> tuple[Message, ...]:
         """The conversation as the model reads it."""
         return messages_of(self._core.journal.conversation)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a turn is open, at work or held."""
+        return self._core.turn is not None
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -112,6 +118,15 @@ class Agent:
         changed = self._core.switch(model, provider_opts)
         await self._core.journal.settled()
         return changed
+
+    async def switch_mode(self, mode: str) -> None:
+        """How much it may do unasked, from the next call on."""
+        self._core.alive()
+        if mode not in MODES:
+            raise InvalidOption(f"there is no mode {mode!r}", f"Modes: {', '.join(MODES)}.")
+        self._core.mode = mode
+        self._core.journal.write((ev.SettingChanged(mode=mode),), "user")
+        await self._core.journal.settled()
 
     async def attach_tool(self, *tools: Tool, detach: Collection[str] = ()) -> None:
         """From the next request on. Several tools, or tools that go as others come, change in one step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from quarterdeck.log.base import (
     StaleFence,
     Stored,
     Told,
+    unheard,
 )
 from quarterdeck.log.deltas import RESTATING_TYPES, growing, is_delta, restated
 
@@ -161,7 +162,9 @@ class MemoryLog:
     async def session(self, session_id: str) -> Stored:
         return _stored(self._find(session_id))
 
-    async def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
+    async def delete(
+        self, session_id: str, fence: Fence, event: Event, told: Callable[[Receipt], None] = unheard
+    ) -> Receipt:
         self._refuse_if_closed()
         if str(self._find(session_id).last_index) != fence:
             raise StaleFence(session_id)
@@ -169,7 +172,9 @@ class MemoryLog:
         word = self._numbered(event)
         self._all = [one for one in self._all if one.session_id != session_id or _is_last_word(one)]
         self._all.append(word)
-        return Receipt(NEW, (word,))
+        receipt = Receipt(NEW, (word,))
+        told(receipt)
+        return receipt
 
     async def last_cursor(self) -> Cursor:
         self._refuse_if_closed()
