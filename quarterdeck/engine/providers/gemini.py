@@ -244,7 +244,10 @@ class GeminiReader:
                 self._stop = "SAFETY"
             for candidate in event.candidates or ():
                 for part in (candidate.content and candidate.content.parts) or ():
-                    self._part(part, out)
+                    if part.text and not (part.thought or part.thought_signature or part.function_call):
+                        out.append(TextPiece(part.text))
+                    else:
+                        self._part(part, out)
                 if candidate.finish_reason:
                     self._stopped(candidate)
 

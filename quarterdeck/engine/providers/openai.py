@@ -31,6 +31,7 @@ from quarterdeck.engine.providers.base import (
     failed,
     is_said,
     is_strict,
+    is_unknown,
     plain_id,
     signature,
 )
@@ -150,7 +151,7 @@ class _Item(Struct, gc=False):
     id: str = ""
     call_id: str | None = None
     name: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
     encrypted_content: str | None = None
 
 
@@ -186,6 +187,11 @@ class _Event(Struct, gc=False):
     error: dict[str, Any] | None = None
 
 
+_KNOWN = frozenset(
+    {"error", "response.completed", "response.incomplete", "response.failed", "response.refusal.delta"}
+    | {"response.output_text.delta", "response.function_call_arguments.delta", "response.output_item.added"}
+    | {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
+)
 _decode = msgspec.json.Decoder(_Event).decode
 
 
@@ -207,7 +213,12 @@ class ResponsesReader:
 
     def read(self, events: Sequence[bytes], out: list[Chunk]) -> None:
         for data in events:
-            event = _decode(data)
+            try:
+                event = _decode(data)
+            except msgspec.ValidationError:
+                if is_unknown(data, _KNOWN):
+                    continue
+                raise
             kind = event.type
             if kind == "response.output_text.delta":
                 out.append(TextPiece(event.delta))
@@ -244,7 +255,7 @@ class ResponsesReader:
         if item.type == "reasoning" and item.encrypted_content:
             out.append(ThinkingSigned(f"openai:{item.id}:{item.encrypted_content}"))
         called = self._calls.get(at)
-        if called and item.arguments and not called.has_arguments:
+        if called and isinstance(item.arguments, str) and item.arguments and not called.has_arguments:
             called.has_arguments = True
             out.append(CallPiece(called.index, item.arguments))
 
