@@ -24,6 +24,7 @@ GROUPS = (
     "delivery",
     "requests",
     "providers",
+    "engine",
 )
 
 

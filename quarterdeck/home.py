@@ -34,6 +34,11 @@ class Home(NamedTuple):
         return self.folder / "traces"
 
     @property
+    def changes(self) -> Path:
+        """Snapshots of the repositories that sessions work in."""
+        return self.folder / "changes"
+
+    @property
     def server(self) -> Path:
         return self.folder / "server.json"
 

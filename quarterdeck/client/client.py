@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -44,19 +45,21 @@ class AsyncClient:
         mode: str = "",
         env: Mapping[str, str] | None = None,
         record: bool = False,
+        arguments: Sequence[str] = (),
         client_id: str = "",
     ) -> RemoteSession:
-        """A new session; with a prompt it starts at once."""
+        """A new session; with a prompt it starts at once. A relative `cwd` is one of this program's."""
         body = {
             "agent": agent,
             "prompt": prompt,
-            "cwd": cwd,
+            "cwd": _absolute(cwd),
             "images": images,
             "model": model,
             "name": name,
             "mode": mode,
             "env": env,
             "record": record,
+            "options": {"arguments": arguments},
             "client_id": client_id,
         }
         view = await self._wire.ask("POST", "/sessions", dict[str, Any], body)
@@ -81,6 +84,11 @@ class AsyncClient:
     def subscribe(self, since: str = "", types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events of all sessions after a cursor, and whatever comes."""
         return self._wire.events("/events", since, ",".join(types or ()))
+
+
+def _absolute(folder: str) -> str:
+    """As the server needs it; `~` is the home of whoever runs the server."""
+    return folder if folder.startswith("~") else os.path.abspath(folder)
 
 
 class Client:

@@ -9,10 +9,11 @@ from urllib.parse import quote
 from msgspec import Raw, Struct
 
 from quarterdeck.client.wire import Wire
-from quarterdeck.deck.answers import Done, Dropped
+from quarterdeck.deck.changes.diff import Diff, Scope
 from quarterdeck.deck.verbs import A, Verbs
 from quarterdeck.events import Event, decode_event
 from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.answers import Done, Dropped
 from quarterdeck.kernel.queue import Waiting
 from quarterdeck.kernel.timeline import Entry
 from quarterdeck.kernel.view import Why
@@ -59,6 +60,10 @@ class RemoteSession(Verbs):
         """The evidence for every state."""
         query = {} if at is None else {"at": str(at)}
         return (await self._wire.ask("GET", f"{self._path}/why", _Evidence, query=query)).why
+
+    async def changes(self, scope: Scope = "session") -> Diff:
+        """What changed in its repository since it began, or since its last turn did."""
+        return await self._wire.ask("GET", f"{self._path}/changes", Diff, query={"scope": scope})
 
     def subscribe(self, since: int = 0, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events after an index, then whatever comes; a cut connection is opened again where it was cut."""

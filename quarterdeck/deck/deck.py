@@ -22,12 +22,12 @@ from msgspec.structs import replace
 from quarterdeck import events as ev
 from quarterdeck.deck import inputs, recovery
 from quarterdeck.deck.catalogue import Catalogue
+from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock, Jump
 from quarterdeck.deck.creation import Creation, created
 from quarterdeck.deck.handle import SessionHandle
 from quarterdeck.deck.keeper import end_left_over_of
-from quarterdeck.deck.policy import RuleStore
-from quarterdeck.deck.record import packed, row_of, unpacked
+from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.settings import Settings, settings_from
 from quarterdeck.deck.supervisor import Supervisor
@@ -43,7 +43,8 @@ from quarterdeck.kernel.roster import Badge, Filter, Page
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Row, Stored
+from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Receipt, Row, Stored
+from quarterdeck.log.rows import packed, row_of, unpacked
 from quarterdeck.log.tail import Feed
 
 _TIDY_AFTER_S = 1.0
@@ -95,6 +96,7 @@ class Deck:
         self._supervisor = Supervisor(settings.running_limit)
         self._catalogue = Catalogue(stored, self._live_view)
         self._last_gate = self._catalogue.last_gate
+        self.changes = Watch(home, settings.track_changes, clock.wall, self._catalogue.rows)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._has_jumped = False
@@ -117,6 +119,7 @@ class Deck:
             trace=self._trace,
             owners={},
             tally=self.tally,
+            changes=self.changes,
         )
         clock.on_jump = self._jumped
 
@@ -186,6 +189,7 @@ class Deck:
             timer.cancel()
         for job in self._jobs:
             job.cancel()
+        await self.changes.close()
         active = [row.id for row in self._catalogue.rows() if row.status == "active"]
         sessions = [await self._session(name) for name in active]
         sessions += [one for name, one in self._supervisor.sessions.items() if name not in active]
@@ -217,9 +221,11 @@ class Deck:
         env: Mapping[str, str] | None = None,
         record: bool = False,
         continues: str = "",
+        arguments: Sequence[str] = (),
         client_id: str = "",
     ) -> SessionHandle:
-        """A new session; with a prompt it starts at once. `env` is the agent's whole environment, and is never told."""
+        """A new session; with a prompt it starts at once. `env` is the agent's whole environment, and is never told.
+        `arguments` are flags of the agent's own; they are in the log."""
         self.check_open()
         inputs.client_id(client_id)
         chosen = inputs.environment(env)
@@ -228,12 +234,13 @@ class Deck:
         wanted = Creation(
             agent=agent,
             prompt=prompt,
-            cwd=inputs.folder(cwd),
+            cwd=inputs.folder(cwd, self.settings.workspace),
             images=inputs.images(images, self.settings),
             model=model,
             name=name,
             mode=mode,
             continues=continues,
+            arguments=tuple(arguments),
         )
         session_id = _id_for(client_id)
         session = self._supervisor.sessions.get(session_id)
@@ -313,12 +320,17 @@ class Deck:
         await session.record.settled()
         cmd.check(session.state, cmd.Delete())  # nobody woke it meanwhile
         last = Event(session_id, session.view.index + 1, self.clock.wall(), "user", ev.SessionDeleted())
-        receipt = await self._log.delete(session_id, session.record.fence, last)
+        await self._log.delete(session_id, session.record.fence, last, self._deleted)
+        trace_file(self.home, session_id).unlink(missing_ok=True)
+        await self.changes.forget(session_id, session.state.profile.cwd)
+
+    def _deleted(self, receipt: Receipt) -> None:
+        """At once: what becomes durable after it is not to be published before it."""
+        session_id = receipt.events[0].session_id
         self._supervisor.sessions.pop(session_id, None)
         self._environments.pop(session_id, None)
         self._catalogue.removed(session_id)
         self._recorded.discard(session_id)
-        trace_file(self.home, session_id).unlink(missing_ok=True)
         self._publish(receipt.events)
 
     # --- for handles
@@ -329,6 +341,10 @@ class Deck:
         session = await self._session(session_id)
         self.check_open()  # nobody closes a session that came after the closing began
         return session
+
+    def at_hand(self, session_id: str) -> Session | None:
+        """The live session of this id, if it is in memory."""
+        return None if self.is_closed else self._supervisor.sessions.get(session_id)
 
     def view(self, session_id: str) -> View:
         """Its state as it is now."""
@@ -421,7 +437,7 @@ class Deck:
                 view = session.view
                 state = packed(view.state)
                 del self._supervisor.sessions[name]
-                self._catalogue.rests(Stored(row_of(view), view.index, state, view.index, session.record.fence))
+                self._catalogue.rests(Stored(row_of(view.state), view.index, state, view.index, session.record.fence))
 
     # --- what a session asks of the deck
 
@@ -468,6 +484,7 @@ class Deck:
                 await self.delete(name)
             except QuarterdeckError:
                 continue  # it is in use again, or gone; another day
+        await self.changes.tidy()
 
     def _jumped(self, jump: Jump) -> None:
         self._has_jumped = True

@@ -80,6 +80,8 @@ class Delivery:
 
     async def _run(self) -> None:
         try:
+            if not self._session.state.turn.is_open:
+                await self._session.house.changes.before_turn(self._session)
             item = next_text(self._session.state)
             if item is not None:
                 await self._send(item)

@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from typing import TYPE_CHECKING, cast
 
 from quarterdeck.deck import inputs, keeping, wishes
-from quarterdeck.deck.answers import Done, Dropped
+from quarterdeck.deck.changes.diff import Diff, Scope
 from quarterdeck.deck.verbs import A, Verbs
 from quarterdeck.events import Event
 from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.answers import Done, Dropped
 from quarterdeck.kernel.queue import Queue
 from quarterdeck.kernel.routing import is_busy
 from quarterdeck.kernel.summary import Details, Summary, details, summary
@@ -77,6 +78,10 @@ class SessionHandle(Verbs):
         """Events that are in the log now."""
         inputs.limit(limit)
         return await self._deck.house.log.read(self.id, since, limit, types)
+
+    async def changes(self, scope: Scope = "session") -> Diff:
+        """What changed in its repository since it began, or since its last turn did. NoRepository, NoSnapshot."""
+        return await self._deck.changes.diff(self.id, self.view.state, scope)
 
     def subscribe(self, since: int = 0, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events after an index, then whatever comes. Nothing is missed, however slowly it is read."""

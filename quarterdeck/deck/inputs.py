@@ -13,7 +13,8 @@ from quarterdeck.deck.settings import Settings
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Image, Json
 
-_CLIENT_ID_LIMIT = 200
+#: How long the caller's own key of a command may be.
+KEY_LIMIT = 200
 
 
 class InvalidInput(QuarterdeckError):
@@ -30,6 +31,26 @@ class TooLarge(InvalidInput):
     """More than is taken."""
 
     code = "too_large"
+
+
+class NoSuchFolder(QuarterdeckError):
+    """The folder in which the agent should work is not there."""
+
+    code = "no_such_folder"
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(f"no folder {folder}", "Create it, or name another one.")
+
+
+class OutsideWorkspace(QuarterdeckError):
+    """A folder in which this deck lets nobody work."""
+
+    code = "outside_workspace"
+
+    def __init__(self, folder: str, workspace: Sequence[str]) -> None:
+        super().__init__(
+            f"{folder} is outside of {' and '.join(workspace)}", "Name a folder in there, or add to `workspace`."
+        )
 
 
 def text(field: str, value: object, limit: int) -> str:
@@ -58,21 +79,34 @@ def images(found: Sequence[Image], settings: Settings) -> tuple[Image, ...]:
     return tuple(found)
 
 
-def folder(value: str) -> str:
-    """An existing folder, as an absolute path."""
-    path = os.path.abspath(os.path.expanduser(text("cwd", value, 8192)))
+def folder(value: str, workspace: Sequence[str] = ()) -> str:
+    """An existing folder, as an absolute path. Where a workspace is set, what is outside of it is not even looked for."""
+    if not text("cwd", value, 8192):
+        raise InvalidInput("cwd", "it is empty", "Name the folder that the agent is to work in.")
+    path = os.path.abspath(os.path.expanduser(value))
+    if not is_inside(path, workspace):
+        raise OutsideWorkspace(path, workspace)
     if not os.path.exists(path):
-        raise InvalidInput("cwd", f"there is no folder {path}", "Create it, or name another one.")
+        raise NoSuchFolder(path)
     if not os.path.isdir(path):
         raise InvalidInput("cwd", f"{path} is not a folder", "Name the folder that the agent is to work in.")
     return path
 
 
-def client_id(value: str) -> str:
+def is_inside(path: str, workspace: Sequence[str]) -> bool:
+    """Whether a path really is in one of these folders, whatever links lead there; without any, everything is."""
+    if not workspace:
+        return True
+    real = os.path.realpath(path)
+    roots = [os.path.realpath(os.path.expanduser(root)) for root in workspace]
+    return any(os.path.commonpath((real, root)) == root for root in roots)
+
+
+def client_id(value: object) -> str:
     """The caller's own key of a command."""
-    if len(text("client_id", value, 4 * _CLIENT_ID_LIMIT)) > _CLIENT_ID_LIMIT:
-        raise InvalidInput("client_id", f"longer than {_CLIENT_ID_LIMIT} characters", "Use a UUID.")
-    return value
+    if isinstance(value, str) and len(value) > KEY_LIMIT:
+        raise InvalidInput("client_id", f"longer than {KEY_LIMIT} characters", "Use a UUID.")
+    return text("client_id", value, 4 * KEY_LIMIT)
 
 
 def environment(found: Mapping[str, str] | None) -> Mapping[str, str] | None:

@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from quarterdeck import events as ev
 from quarterdeck.deck import inputs
-from quarterdeck.deck.answers import Done, Dropped
 from quarterdeck.deck.delivery import ON_ITS_WAY
 from quarterdeck.errors import NotAllowed, QuarterdeckError
 from quarterdeck.events import Body
 from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.answers import Done, Dropped
 from quarterdeck.kernel.queue import Waiting
 from quarterdeck.kernel.routing import is_promised
 

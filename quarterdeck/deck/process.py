@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 
 from quarterdeck.deck import keeper
 from quarterdeck.deck.identity import NONCE, Identity, is_alive, members, start_time
+from quarterdeck.deck.inputs import NoSuchFolder
 from quarterdeck.deck.pipes import Hear, Input, Output, encoded
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Json
@@ -31,15 +32,6 @@ _LAST_WORDS_S = 0.5
 #: After SIGKILL only what the kernel holds stays; for that nobody waits for ever.
 _KILL_S = 5.0
 _SWEEPS, _SWEEP_PAUSE_S = 200, 0.01
-
-
-class NoSuchFolder(QuarterdeckError):
-    """The folder in which the agent should work is not there."""
-
-    code = "no_such_folder"
-
-    def __init__(self, folder: str) -> None:
-        super().__init__(f"no folder {folder}", "Create it, or name another one.")
 
 
 class CannotStart(QuarterdeckError):

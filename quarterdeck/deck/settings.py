@@ -17,6 +17,8 @@ IDLE_TIMEOUT = "AGENT_SESSION_IDLE_TIMEOUT"
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
+#: Absolute: the server is started from anywhere.
+Folder: TypeAlias = Annotated[str, Meta(pattern="^[/~]")]
 
 
 class InvalidSetting(QuarterdeckError):
@@ -39,6 +41,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     background_cap: Seconds = 6 * 60 * 60.0
     #: After the machine slept, deadlines and the reaper wait this long.
     pause_after_sleep: Seconds = 60.0
+    #: Sessions may be started in these folders and below; empty is anywhere.
+    workspace: tuple[Folder, ...] = ()
+    #: Whether snapshots of the sessions' repositories are taken, to tell what changed.
+    track_changes: bool = True
     steering_limit: Count = STEERING_LIMIT
     tail: Count = TAIL
     text_limit: Count = 4 * 1024 * 1024

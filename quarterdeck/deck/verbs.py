@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
-from quarterdeck.deck.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 from quarterdeck.events import Image, Json
 from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 
 A = TypeVar("A", bound=Answer)
 

@@ -14,16 +14,16 @@ from uuid import uuid4
 from quarterdeck import events as ev
 from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import inputs
-from quarterdeck.deck.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 from quarterdeck.deck.delivery import ON_ITS_WAY
 from quarterdeck.deck.interruption import CANCELLED, interrupt
-from quarterdeck.deck.policy import Rule, always, rule_for
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Body
 from quarterdeck.harness.drive import CannotDo, Decision, Lines
 from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 from quarterdeck.kernel.gate import Gate, to_decide
 from quarterdeck.kernel.routing import Route, is_busy, is_promised, route
+from quarterdeck.policy import Rule, always, rule_for
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -128,7 +128,7 @@ async def _answer_with(wish: Wish, way: Route, text: str) -> Receipt:
     gate = to_decide(wish.session.state.gates, way.gate_id)
     decision = Decision(status="answered", answer=text)
     name = uuid4().hex
-    bodies = [gate_desk.closing(gate, decision, "user")]
+    bodies = wish.session.closings((gate,), decision, "user")
     receipt = await wish.commit(bodies, Receipt(name, "answered", reason=way.reason))
     wish.session.say_decision(gate, decision)
     return receipt
@@ -138,7 +138,7 @@ async def _supersede(wish: Wish, command: cmd.Prompt) -> Receipt:
     """The text takes the place of what was asked: the gates are closed, the turn is ended, and the text is next."""
     session, name = wish.session, uuid4().hex
     gates = session.state.gates.open
-    closed = [gate_desk.closing(gate, CANCELLED, "user", status="superseded") for gate in gates]
+    closed = session.closings(gates, CANCELLED, "user", status="superseded")
     queued = ev.PromptQueued(text=command.text, message_id=name, images=command.images)
     receipt = await wish.commit([*closed, queued], Receipt(name, "queued", reason="Read when the turn has ended"))
     interrupt(session, gates)
@@ -174,8 +174,8 @@ async def _abort(wish: Wish, command: cmd.Abort) -> Dropped:
     dropped = [item for item in state.queue if _is_dropped(session, item.id, command)]
     bodies: list[Body] = [ev.PromptDropped(text=item.text, message_id=item.id) for item in dropped]
     gates = state.gates.open
-    bodies += [gate_desk.closing(gate, CANCELLED, "user") for gate in gates]
     runs = state.turn.is_open and session.launch is not None
+    bodies += session.closings(gates, CANCELLED, "user", ends=not runs)
     if not runs:
         # nothing that could tell us of its end: what was to come does not come
         bodies.append(ev.AgentAbort(reason=command.reason or "stopped"))
@@ -226,8 +226,8 @@ async def _approve(wish: Wish, command: cmd.Approve) -> Decided:
 
 async def _say_yes(wish: Wish, gate: Gate, rule: Rule | None) -> Decided:
     decision = Decision(status="approved", always=rule is not None)
-    closing = gate_desk.closing(gate, decision, "user")
-    bodies = [closing] if rule is None else [always(rule), closing]
+    closed = wish.session.closings((gate,), decision, "user")
+    bodies = closed if rule is None else [always(rule), *closed]
     answer = await wish.commit(bodies, Decided(gate.id, rule.text if rule is not None else ""))
     wish.session.say_decision(gate, decision)
     return answer
@@ -238,7 +238,7 @@ async def _reject(wish: Wish, command: cmd.Reject) -> Decided:
     wish.check()
     gate = to_decide(session.state.gates, command.gate_id)
     decision = Decision(status="rejected", reason=command.reason, stops=not command.auto_resume)
-    answer = await wish.commit([gate_desk.closing(gate, decision, "user")], Decided(gate.id))
+    answer = await wish.commit(session.closings((gate,), decision, "user"), Decided(gate.id))
     session.say_decision(gate, decision)
     if not command.auto_resume and session.state.turn.is_open:
         interrupt(session)
@@ -249,7 +249,7 @@ async def _respond(wish: Wish, command: cmd.Respond) -> Decided:
     wish.check()
     gate = to_decide(wish.session.state.gates, command.gate_id)
     decision = Decision(status="answered", answer=command.answer)
-    answer = await wish.commit([gate_desk.closing(gate, decision, "user")], Decided(gate.id))
+    answer = await wish.commit(wish.session.closings((gate,), decision, "user"), Decided(gate.id))
     wish.session.say_decision(gate, decision)
     return answer
 
@@ -339,7 +339,7 @@ async def _withdraw(session: Session) -> None:
     gates, launch = session.state.gates.open, session.launch
     if not gates:
         return
-    await session.record.commit([gate_desk.closing(gate, CANCELLED, "user") for gate in gates], "user")
+    await session.record.commit(session.closings(gates, CANCELLED, "user"), "user")
     if launch is not None and launch is session.launch:
         for gate in gates:
             launch.say(launch.driver.answer(gate, CANCELLED))

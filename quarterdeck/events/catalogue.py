@@ -110,6 +110,7 @@ GROUPS: dict[str, tuple[type[Body], ...]] = {
         tool.LargeResultOffloaded,
         context.ContentPolicyViolated,
         context.PluginEvent,
+        context.PluginState,
         context.Intervention,
         context.Notice,
         context.ContextUsage,

@@ -62,6 +62,7 @@ class Profile(Struct, frozen=True, gc=False):
     changes: Changes = Changes()
     context: Context | None = None
     continues: str = ""
+    arguments: tuple[str, ...] = ()
 
     @property
     def approves_itself(self) -> bool:

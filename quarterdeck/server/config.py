@@ -33,6 +33,8 @@ from quarterdeck.harness.drive import Mode
 PREFIX = "QUARTERDECK_"
 #: Of the environment, and no settings: where the home is, and what processes tell each other.
 _NO_SETTINGS = frozenset({"QUARTERDECK_HOME", "QUARTERDECK_NONCE", "QUARTERDECK_LIFELINE"})
+#: Settings that are lists of texts.
+_LISTS = frozenset({"allow_host", "workspace"})
 #: Tables that are no settings: profiles are read here, the models' keys and prices by the engine, which alone needs them.
 _TABLES = ("profile", "provider", "price")
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
@@ -202,7 +204,7 @@ def _of_environment(environment: Mapping[str, str]) -> dict[str, Value]:
 
 def _from_text(variable: str, text: str, name: str, kind: Any) -> Any:
     """A list has commas between."""
-    told: Any = tuple(one.strip() for one in text.split(",") if one.strip()) if name == "allow_host" else text
+    told: Any = tuple(one.strip() for one in text.split(",") if one.strip()) if name in _LISTS else text
     try:
         return _converted(kind, told, is_text=True)
     except ValueError as error:

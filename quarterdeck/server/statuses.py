@@ -14,7 +14,9 @@ BY_CODE = {
     "foreign_host": 403,
     "foreign_origin": 403,
     "view_only": 403,
+    "outside_workspace": 403,
     "unknown_agent": 404,
+    "no_such_folder": 404,
     "no_such_session": 404,
     "no_such_gate": 404,
     "no_such_text": 404,
@@ -28,6 +30,7 @@ BY_CODE = {
     "too_many_failures": 429,
     "log_unavailable": 503,
     "deck_closed": 503,
+    "git_failed": 503,
     "tokens_unreadable": 503,
     "internal": 500,
 }

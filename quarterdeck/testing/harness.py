@@ -137,7 +137,8 @@ class TestTranslator(BookTranslator):
         self.book.write(ev.ModelSwitched(to=text_of(line, "model")))
 
     def told_deaf(self, line: Object) -> None:
-        """That it hears nothing any more is for a test to know."""
+        """For whoever must know when it hears nothing any more."""
+        self.book.write(ev.StatusUpdate(text="deaf"))
 
     def told_complaint(self, line: Object) -> None:
         self.book.notice(text_of(line, "text"), "warning")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -10,7 +10,19 @@ from msgspec import Struct
 
 from quarterdeck.engine.message import Message
 from quarterdeck.engine.tools.base import Outcome
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, GateRequest, Json
+
+
+class InvalidPluginOption(QuarterdeckError):
+    """An option of a plugin that cannot be. Said when the plugin is made, never in the middle of a turn."""
+
+    code = "invalid_plugin_option"
+
+    def __init__(self, plugin: str, option: str, what: str, hint: str = "See docs/plugins.md.") -> None:
+        super().__init__(f"option {option!r} of plugin {plugin!r}: {what}", hint)
+        self.plugin = plugin
+        self.option = option
 
 
 class Continue(Struct, frozen=True):
@@ -65,10 +77,17 @@ class SwitchModel(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """The call is held until a person decides (design section 5). After `timeout` seconds it counts as refused."""
+    """The call is held until a person decides (design section 5). After `timeout` seconds it counts as refused.
+
+    `decided` is told how it ended: the status of approval_resolved, and the id of the option that was chosen, if one was
+    (`approve_always`). What it answers is an Emit, several, or nothing; they stand before the call runs. A prompt that is
+    the `confirmation`, word for word, is a yes.
+    """
 
     gate: GateRequest
     timeout: float | None = None
+    decided: Callable[[str, str], Emit | Sequence[Emit] | None] | None = None
+    confirmation: str = ""
 
 
 Answer: TypeAlias = (
@@ -108,6 +127,8 @@ class Context(Protocol):
     user_data: Json
     messages: Sequence[Message]
     store: Path
+    #: How many events this session has told so far.
+    events: int
 
     def emit(self, event: Body) -> None:
         """The same as answering Emit, at any moment of the hook."""
@@ -119,6 +140,10 @@ class Context(Protocol):
 
     def tool_needs_approval(self, name: str) -> bool:
         """Whether the tool itself says that a person must be asked."""
+        ...
+
+    def tool_writes(self, name: str) -> bool:
+        """Whether the tool says that it changes anything; true for one that is not there."""
         ...
 
     async def checkpoint(self) -> str:

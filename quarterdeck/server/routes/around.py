@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from itertools import islice
 from typing import Annotated, Literal
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from quarterdeck.deck.inputs import is_inside
 from quarterdeck.deck.trace import trace_file
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import encode_event
@@ -24,11 +26,19 @@ _MOST_FOLDERS = 50
 
 
 class AgentShown(Struct, frozen=True):
-    """An agent that this deck knows; `driven` when it can be started from here, in one of these modes."""
+    """An agent that this deck knows; `driven` when it can be started from here, in one of these modes.
+
+    `login` is ok, missing or unknown, and `hint` says what to do about it. `prompt` is what a session begins with if nobody
+    says what it shall do.
+    """
 
     name: str
     driven: bool
     modes: tuple[str, ...] = ()
+    installed: bool | None = None
+    login: Literal["ok", "missing", "unknown"] = "unknown"
+    hint: str = ""
+    prompt: str = ""
 
 
 class Agents(Struct, frozen=True):
@@ -45,7 +55,13 @@ async def agents(_: Call) -> Agents:
 def _agent(name: str) -> AgentShown:
     if name not in registry.HARNESSES:
         return AgentShown(name, False)
-    return AgentShown(name, True, registry.harness(name).make_driver().capabilities.modes)
+    harness = registry.harness(name)
+    try:
+        standing = harness.standing(os.environ)
+    except QuarterdeckError as error:  # a configuration that cannot be read is this agent's trouble, not the list's
+        standing = registry.Standing(login="unknown", hint=f"{error.message}. {error.hint}")
+    modes = harness.make_driver().capabilities.modes
+    return AgentShown(name, True, modes, standing.installed, standing.login, standing.hint, harness.prompt)
 
 
 # --- folders
@@ -67,14 +83,15 @@ class Folders(Struct, frozen=True):
 async def folders(call: Call) -> Folders:
     q: str = call.query.q
     if q.startswith(("/", "~")) and "\0" not in q:
-        return Folders(tuple(await asyncio.to_thread(_below, q)))
+        return Folders(tuple(await asyncio.to_thread(_below, q, call.deck.settings.workspace)))
     latest = sorted(call.deck.rows(), key=lambda row: -row.last_active_at)
     known = dict.fromkeys(row.cwd for row in latest if row.cwd and q.lower() in row.cwd.lower())
     return Folders(tuple(known)[:_MOST_FOLDERS])
 
 
-def _below(start: str) -> list[str]:
-    """The folders whose path begins like this. Hidden ones only for whoever typed the dot."""
+def _below(start: str, workspace: tuple[str, ...]) -> list[str]:
+    """The folders whose path begins like this. Hidden ones only for whoever typed the dot, and none in which nobody may
+    work."""
     parent, beginning = os.path.split(os.path.expanduser(start))
     try:
         with os.scandir(parent) as entries:
@@ -82,8 +99,8 @@ def _below(start: str) -> list[str]:
     except (OSError, ValueError):
         return []
     shown = sorted(name for name in names if beginning.startswith(".") or not name.startswith("."))
-    paths = [os.path.join(parent, name) for name in shown if _is_text(name)]
-    return paths[:_MOST_FOLDERS]
+    paths = (os.path.join(parent, name) for name in shown if _is_text(name))
+    return list(islice((path for path in paths if is_inside(path, workspace)), _MOST_FOLDERS))
 
 
 def _is_text(name: str) -> bool:

@@ -6,16 +6,16 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from quarterdeck.deck.changes.diff import Diff, Scope
 from quarterdeck.kernel.summary import Summary, UsageShown, usage_shown
 from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.usage import Ledger
 from quarterdeck.kernel.view import View, why
-from quarterdeck.server.route import Call, Table
+from quarterdeck.server.route import Call, Index, Table
 from quarterdeck.server.shapes import Evidence, TimelinePage
 
 TABLE = Table()
 _MOST = 1000
-Index = Annotated[int, Meta(ge=0, le=(1 << 53))]
 
 
 class TimelineQuery(Struct, frozen=True, kw_only=True):
@@ -72,6 +72,24 @@ class AtQuery(Struct, frozen=True, kw_only=True):
 async def evidence(call: Call) -> Evidence:
     view = call.session.view if call.query.at is None else await call.session.view_at(call.query.at)
     return Evidence(view.index, why(view))
+
+
+class ChangesQuery(Struct, frozen=True, kw_only=True):
+    """Since the session began, or since its last turn did."""
+
+    scope: Scope = "session"
+
+
+@TABLE.add(
+    "GET",
+    "/sessions/{id}/changes",
+    "What changed in its repository",
+    query=ChangesQuery,
+    answer=Diff,
+    errors=(404, 409),
+)
+async def changes(call: Call) -> Diff:
+    return await call.session.changes(call.query.scope)
 
 
 class Stats(Struct, frozen=True):

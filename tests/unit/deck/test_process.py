@@ -16,8 +16,9 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.deck.identity import Identity, descendants_of_launch, is_alive, start_time
+from quarterdeck.deck.inputs import NoSuchFolder
 from quarterdeck.deck.pipes import WRITE_LIMIT
-from quarterdeck.deck.process import AgentProcess, CannotStart, NoSuchFolder
+from quarterdeck.deck.process import AgentProcess, CannotStart
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.drive import NotInstalled, Spawn, Start

@@ -16,7 +16,7 @@ from aiohttp import web
 import quarterdeck
 from quarterdeck import AsyncClient, Client
 from quarterdeck.client.wire import Gap, Refused, Splitter, TimedOut, Unreachable, error_of
-from quarterdeck.deck.inputs import InvalidInput
+from quarterdeck.deck.inputs import InvalidInput, NoSuchFolder
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Event, encode_event
 from quarterdeck.log.base import NoSuchSession
@@ -66,8 +66,10 @@ async def test_errors_come_back_as_what_they_were(tmp_path: Path):
         with pytest.raises(NotAllowed) as refused:
             await session.delete()
         assert refused.value.hint
-        with pytest.raises(InvalidInput):
+        with pytest.raises(NoSuchFolder):
             await deck.create("test", cwd="/no/such/folder")
+        with pytest.raises(InvalidInput):
+            await deck.create("test", cwd=__file__)
         wrong = AsyncClient(port.url, "wrong")
         with pytest.raises(quarterdeck.errors.QuarterdeckError) as closed:
             await wrong.list()
@@ -127,13 +129,15 @@ async def test_a_stream_ends_with_its_session_and_with_its_client(tmp_path: Path
     async with served(tmp_path) as port:
         deck = AsyncClient(port.url, port.token)
         session = await deck.create("test", cwd=str(tmp_path))
-        reading = asyncio.create_task(_all(session.subscribe()))
-        everything = asyncio.create_task(_all(deck.subscribe()))
+        own, everybodys = session.subscribe(), deck.subscribe()
+        for stream in (own, everybodys):  # both are there before anything ends
+            assert (await anext(stream)).type == "session_opened"
+        reading, everything = asyncio.create_task(_all(own)), asyncio.create_task(_all(everybodys))
         await session.archive()
         await session.delete()
         assert [event.type for event in await reading][-1] == "session_deleted"
         await deck.close()
-        assert (await everything)[0].type == "session_opened"
+        await everything
 
 
 async def _all(events: Any) -> list[Event]:

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from quarterdeck.deck.policy.rule import parse
+from quarterdeck.policy.rule import parse
 from tests.conformance.marks import case
-from tests.decks import on_loop, until
+from tests.decks import SETTINGS, eventually, on_loop, until
 from tests.wires import Port, served
 
 
@@ -32,8 +32,8 @@ class Http:
 class Asking:
     """A served home and somebody who asks."""
 
-    def __init__(self, folder: Path) -> None:
-        self._served = served(folder)
+    def __init__(self, folder: Path, **changes: object) -> None:
+        self._served = served(folder, **changes)
         self._client: aiohttp.ClientSession
 
     async def __aenter__(self) -> tuple[Port, Http]:
@@ -64,14 +64,89 @@ async def test_wrong_types_are_refused_and_unknown_fields_are_dropped(tmp_path: 
         assert "unheard_of" not in view
 
 
+@case("U-069")
 @on_loop
-async def test_creating_without_an_agent_or_in_no_folder_is_bad_input(tmp_path: Path):
-    async with Asking(tmp_path) as (_, ask):
-        assert (await ask("POST", "/sessions", {"agent": "nobody"}))[0] == 404
-        for body in ({}, {"agent": "test", "cwd": str(tmp_path / "none")}, [], "x", None):
+async def test_where_a_session_may_be_started(tmp_path: Path):
+    inside, outside = tmp_path / "work", tmp_path / "work-of-others"
+    (inside / "repo").mkdir(parents=True)
+    outside.mkdir()
+    (inside / "link").symlink_to(outside)
+    (inside / "file").touch()
+    async with Asking(tmp_path, workspace=(str(inside),)) as (port, ask):
+
+        async def refused(body: Any) -> tuple[int, str]:
             status, said = await ask("POST", "/sessions", body)
-            assert status == 400
             assert said["error"].keys() == {"code", "message", "hint"}
+            return status, said["error"]["code"]
+
+        for body in ({}, {"cwd": str(inside)}, [], "x", None):
+            assert await refused(body) == (400, "bad_request")
+        for folder in ("", ".", "repo", 5):
+            assert await refused({"agent": "test", "cwd": folder}) == (400, "bad_request")
+        assert await refused({"agent": "test", "cwd": str(inside / "file")}) == (400, "invalid_input")
+        assert await refused({"agent": "nobody", "cwd": str(inside)}) == (404, "unknown_agent")
+        assert await refused({"agent": "test", "cwd": str(inside / "none")}) == (404, "no_such_folder")
+        for folder in (outside, inside / "link", inside / ".." / "work-of-others", outside / "none", tmp_path, "/"):
+            assert await refused({"agent": "test", "cwd": str(folder)}) == (403, "outside_workspace")
+        assert await refused({"agent": "test"}) == (403, "outside_workspace")  # the home of whoever runs the server
+        assert port.deck.session_ids() == []
+        for folder in (inside, inside / "repo", f"{inside}/"):
+            assert (await ask("POST", "/sessions", {"agent": "test", "cwd": str(folder)}))[0] == 201
+        _, found = await ask("GET", f"/folders?q={tmp_path}/")
+        assert found == {"folders": [str(inside)]}
+        assert (await ask("GET", f"/folders?q={outside}/.."))[1] == {"folders": []}
+        assert (await ask("GET", f"/folders?q={inside}/"))[1] == {"folders": [str(inside / "repo")]}
+
+
+@case("U-069")
+@on_loop
+async def test_a_start_over_the_limit_waits_and_says_so(tmp_path: Path):
+    assert SETTINGS.running_limit == 8
+    async with Asking(tmp_path, running_limit=1) as (port, ask):
+        body = {"agent": "test", "prompt": "sleep 30", "cwd": str(tmp_path)}
+        first = (await ask("POST", "/sessions", body))[1]["id"]
+        await until(port.deck.session(first), lambda view: view.state.turn.is_open)
+        status, late = await ask("POST", "/sessions", body)
+        assert status == 201
+        late = port.deck.session(late["id"])
+        await eventually(lambda: port.deck.waiting() == (late.id,))
+        await until(late, lambda view: "Waits for a free place" in str(view.timeline))
+        await ask("POST", f"/sessions/{first}/cancel")
+        await until(late, lambda view: view.state.turn.is_open)
+
+
+@on_loop
+async def test_a_folder_that_is_left_out_is_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    async with Asking(tmp_path) as (_, ask):
+        assert (await ask("POST", "/sessions", {"agent": "test"}))[1]["cwd"] == str(tmp_path)
+
+
+@on_loop
+async def test_a_whole_number_may_be_written_with_a_point(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        session = await port.deck.create("test", cwd=str(tmp_path))
+        assert (await ask("PATCH", f"/sessions/{session.id}", {"snoozed_until": 7.0}))[1]["snoozed_until"] == 7
+        for wrong in (7.5, "7", 1e300, True, 1 << 53):
+            status, said = await ask("PATCH", f"/sessions/{session.id}", {"snoozed_until": wrong})
+            assert status == 400
+            assert said["error"]["message"].startswith("snoozed_until: ")
+
+
+@on_loop
+async def test_a_key_in_the_body_of_a_delete_is_a_key(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        session = await port.deck.create("test", "hang", cwd=str(tmp_path))
+        await until(session, lambda view: view.state.turn.is_open)
+        path = f"/sessions/{session.id}/queue"
+        for _ in range(4):
+            await session.prompt("later")
+        waiting = session.queue[-1].id
+        first = await ask("DELETE", f"{path}/{waiting}", {"client_id": "one"})
+        assert first == (200, {"dropped": ["later"]})
+        assert await ask("DELETE", f"{path}/{waiting}", {"client_id": "one"}) == first
+        assert (await ask("DELETE", f"{path}/{waiting}", {"client_id": "two"}))[0] in (404, 409)
+        assert (await ask("DELETE", path, {"client_id": 7}))[0] == 400
 
 
 @case("U-070")
