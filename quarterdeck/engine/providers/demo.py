@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -84,13 +85,12 @@ class DemoModel:
                 yield (kind(word),)
                 if self.pause:
                     await asyncio.sleep(self.pause)
-        # ids must not come twice in a conversation, and they must not be random either: the place makes them
-        place = len(request.messages)
+        name = secrets.token_hex(6)
         for at, (tool, args) in enumerate(said.calls):
             arguments = msgspec.json.encode(args).decode()
             half = len(arguments) // 2
             yield (
-                CallBegun(at, f"demo_{place}_{at}", tool),
+                CallBegun(at, f"demo_{name}_{at}", tool),
                 CallPiece(at, arguments[:half]),
                 CallPiece(at, arguments[half:]),
             )
