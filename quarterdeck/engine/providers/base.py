@@ -121,8 +121,6 @@ class HttpModel:
             response = await connection.post(sent.url, {**self._headers, **sent.headers}, body)
         except aiohttp.ClientConnectorCertificateError as error:
             raise failure.unreachable(service, str(error.certificate_error), is_passing=False) from None
-        except (aiohttp.InvalidURL, aiohttp.ClientConnectorDNSError) as error:
-            raise failure.unreachable(service, str(error)) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise failure.unreachable(service, str(error) or type(error).__name__) from None
         if response.status == 200:
