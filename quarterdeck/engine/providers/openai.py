@@ -40,7 +40,8 @@ from quarterdeck.events import Image, TokenUsage
 
 #: Models that reason; the others refuse to be told how much.
 _REASONS = re.compile(r"^(o\d|gpt-(?!4|3)(?!.*-chat)|codex)")
-_EFFORTS = {"off": "none", "low": "low", "medium": "medium", "high": "high"}
+#: The least that a model can think, where that is not nothing.
+_LEAST = ((re.compile(r"^o\d|codex"), "low"), (re.compile(r"^gpt-5(?!\.)"), "minimal"))
 
 
 class OpenAIModel(HttpModel):
@@ -65,13 +66,20 @@ class OpenAIModel(HttpModel):
             body["text"] = {"format": {"type": "json_schema", **named_schema(request.response_format)}}
         if request.thinking or _REASONS.match(request.model):
             body["include"] = ["reasoning.encrypted_content"]
-            body["reasoning"] = {"summary": "auto"}
-            if request.thinking:
-                body["reasoning"]["effort"] = _EFFORTS.get(request.thinking, request.thinking)
+        if request.thinking:
+            body["reasoning"] = _reasoning(request)
         return Sent(self._url, self.merged(body, request))
 
     def reader(self, service: Service) -> ResponsesReader:
         return ResponsesReader(service)
+
+
+def _reasoning(request: Request) -> Body:
+    """A summary is asked for only by whoever wants thinking: the service refuses it to those it does not know well."""
+    if request.thinking == "off":
+        least = (least for pattern, least in _LEAST if pattern.search(request.model))
+        return {"effort": next(least, "none")}
+    return {"effort": request.thinking, "summary": "auto"}
 
 
 def named_schema(schema: Body) -> Body:
