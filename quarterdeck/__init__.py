@@ -42,6 +42,7 @@ _EXPORTS: dict[str, str] = {
     "InvalidCommand": "quarterdeck.kernel.commands",
     "InvalidInput": "quarterdeck.deck.inputs",
     "InvalidOption": "quarterdeck.engine.errors",
+    "InvalidRule": "quarterdeck.policy",
     "InvalidSetting": "quarterdeck.deck.settings",
     "InvalidTool": "quarterdeck.engine.tools.function",
     "LogUnavailable": "quarterdeck.log.base",

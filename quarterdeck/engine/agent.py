@@ -191,8 +191,7 @@ class Agent:
     async def collect_reply(self, timeout: float | None = None) -> str:  # noqa: ASYNC109 # a caller's patience, not a task's
         """What the last turn said, once no turn is open and no text waits. TurnNotFinished, TimeoutError."""
         self._core.alive()
-        async with asyncio.timeout(timeout):
-            await self._core.at_rest()
+        await asyncio.wait_for(self._core.at_rest(), timeout)
         last = self._core.last
         if last is None:
             return ""

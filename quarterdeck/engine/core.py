@@ -159,6 +159,11 @@ class Core:
         """A turn begins with it at once, or it waits until the open one is over."""
         self.alive()
         message_id = message_id or self.next_id("p")
+        confirmed = self._confirmed(text)
+        if confirmed is not None:
+            self.decide(confirmed, "approved", "user", "confirmed by a prompt", True, "")
+            await self.journal.settled()
+            return Receipt(message_id, "answered")
         supersedes = supersede and self.turn is not None and bool(self.gates.held(()))
         if supersedes:
             self._supersede()
@@ -170,6 +175,11 @@ class Core:
             return Receipt(message_id, "queued", reason="when the texts before it are done")
         await self._begin(Prompt(text, message_id, images))
         return Receipt(message_id, "started")
+
+    def _confirmed(self, text: str) -> Held | None:
+        """The held call to which this very text is the yes."""
+        said = text.strip()
+        return next((one for one in self.gates.held() if said and one.hold.confirmation.strip() == said), None)
 
     async def _begin(self, prompt: Prompt) -> None:
         """Returns when the text is durable, and the plugins let it in."""

@@ -52,6 +52,15 @@ _any = msgspec.json.Decoder(Any)
 _long_number = re.compile(rb"[0-9]{19}")
 
 
+class NoProcess(QuarterdeckError):
+    """A hook of a process that is gone."""
+
+    code = "no_process"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id} has no process", "It ended; nothing is to be told any more.")
+
+
 @lru_cache(1024)
 def secret_for(key: str, session_id: str = "") -> str:
     """Derived from the owner's token, so that nothing more has to be kept: it changes when that does."""
@@ -193,7 +202,7 @@ class Ingest:
         """Of a process that we started, which asks us in its own protocol: what its hooks tell is evidence only."""
         session = await self._deck.in_use(session_id)
         if session.launch is None:
-            raise BadRequest(f"session {session_id} has no process", "It ended; nothing is to be told any more.")
+            raise NoProcess(session_id)
         return session
 
     async def _observed(self, agent: str, payload: Object) -> Session:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from quarterdeck.engine.model import ModelError
 from quarterdeck.engine.opening import resume
@@ -25,13 +27,21 @@ from quarterdeck.engine.plugins import (
     SecurityGuard,
     default_plugins,
 )
+from quarterdeck.engine.tools import builtin_tools
 from quarterdeck.engine.tools.base import Hands, Tool
 from quarterdeck.events import PluginEvent
 from quarterdeck.log.memory import MemoryLog
 from tests.conformance.marks import case
-from tests.engine import Heard, Script, calls, opened, run, text, tool
+from tests.engine import Heard, Script, calls, judged, opened, run, text, tool
 
 LIST = "- [ ] look\n- [ ] change"
+
+
+@pytest.fixture(autouse=True)
+def lawful() -> Iterator[None]:
+    with judged() as broken:
+        yield
+    assert broken == []
 
 
 class Shell:
@@ -240,6 +250,26 @@ class TestApprovals:
                 assert shell.ran == ["rm -r build"]
                 await agent.prompt("clean up again")
                 await heard.until("approval_required", 2)
+                assert shell.ran == ["rm -r build"]
+
+        run(work)
+
+    @case("X-037")
+    def test_the_repeated_command_is_the_yes_to_the_call_that_is_held(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            shell = Shell()
+            script = Script(calls(shell_call("c1", "rm -r build")), text("removed"), text("next"))
+            plugins = [HumanApproval(confirm_prefix="!yes ")]
+            async with opened(script, tools=[shell.tool], plugins=plugins, cwd=tmp_path) as agent:
+                heard = Heard(agent)
+                await agent.prompt("clean up")
+                await heard.until("approval_required")
+                assert (await agent.prompt("!yes rm -r src")).disposition == "queued"
+                assert shell.ran == []
+                assert (await agent.prompt(" !yes rm -r build ")).disposition == "answered"
+                await agent.collect_reply()
+                resolved = heard.one("approval_resolved")
+                assert (resolved.status, resolved.by, resolved.reason) == ("approved", "user", "confirmed by a prompt")
                 assert shell.ran == ["rm -r build"]
 
         run(work)
@@ -578,17 +608,59 @@ def test_checkpoints_are_saved_after_turns(tmp_path: Path) -> None:
     run(work)
 
 
-def test_the_whole_default_set_lets_an_ordinary_turn_through(tmp_path: Path) -> None:
-    async def work() -> None:
-        shell = Shell()
-        script = Script(calls(shell_call("c1", "git status")), text("clean"))
-        settings: dict[str, Any] = {"plugins": default_plugins("ask"), "mode": "ask", "cwd": tmp_path}
-        async with opened(script, tools=[shell.tool], **settings) as agent:
-            heard = Heard(agent)
-            await agent.prompt("is it clean?")
-            assert await agent.collect_reply() == "clean"
-            assert shell.ran == ["git status"]
-            assert heard.of("approval_required", "notice", "tool_blocked", "loop_detected") == []
-            await asyncio.sleep(0)
+class TestTheDefaultSetWithTheRealTools:
+    def settings(self, folder: Path, mode: str) -> dict[str, Any]:
+        (folder / "project").mkdir()
+        return {
+            "tools": builtin_tools(),
+            "plugins": default_plugins(mode),
+            "mode": mode,
+            "cwd": folder / "project",
+            "store": folder / "store",
+        }
 
-    run(work)
+    def test_an_ordinary_turn_asks_nothing(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            script = Script(calls(shell_call("c1", "pwd && ls"), ("c2", "ls", "{}")), text("empty"))
+            async with opened(script, **self.settings(tmp_path, "ask")) as agent:
+                heard = Heard(agent)
+                await agent.prompt("what is there?")
+                assert await agent.collect_reply() == "empty"
+                ended = {body.call_id: body for body in heard.bodies("tool_execution_end")}
+                assert ended["c1"].ok
+                assert str(tmp_path / "project") in ended["c1"].result
+                assert heard.of("approval_required", "notice", "tool_blocked", "loop_detected") == []
+
+        run(work)
+
+    def test_writing_is_asked_about_and_then_done(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            script = Script(calls(("c1", "write_file", '{"path": "a.txt", "content": "hi"}')), text("written"))
+            async with opened(script, **self.settings(tmp_path, "ask")) as agent:
+                heard = Heard(agent)
+                await agent.prompt("write it")
+                await heard.until("approval_required")
+                assert not (tmp_path / "project" / "a.txt").exists()
+                await agent.approve()
+                assert await agent.collect_reply() == "written"
+                assert (tmp_path / "project" / "a.txt").read_text() == "hi"
+
+        run(work)
+
+    @case("1-109", "U-058")
+    def test_a_big_result_can_be_read_where_the_event_says(self, tmp_path: Path) -> None:
+        async def work() -> None:
+            script = Script(calls(shell_call("c1", "seq 1 30000")), text("done"))
+            async with opened(script, **self.settings(tmp_path, "auto")) as agent:
+                heard = Heard(agent)
+                await agent.prompt("count")
+                await agent.collect_reply()
+                told = heard.one("large_result_offloaded")
+                assert (told.tool, told.call_id, told.bytes) == ("shell", "c1", 168_894)
+                page = json.dumps({"path": told.path, "offset": 12_345, "limit": 2})
+                script.replies += [calls(("c2", "read_file", page)), text("done")]
+                await agent.prompt("what stands in the middle?")
+                await agent.collect_reply()
+                assert "12346" in heard.bodies("tool_execution_end")[1].result
+
+        run(work)

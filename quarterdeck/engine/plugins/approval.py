@@ -106,7 +106,16 @@ class HumanApproval(Plugin):
         if not self._is_asked(name, request, context) or self._is_confirmed(request) or self._is_allowed(request):
             return None
         gate = self._gate(name, args, call_id, request, self._why(name, context))
-        return Hold(gate, self.timeout or None, lambda status, option: self._decided(status, option, request, gate))
+        return Hold(
+            gate,
+            self.timeout or None,
+            lambda status, option: self._decided(status, option, request, gate),
+            self._confirmation(request),
+        )
+
+    def _confirmation(self, request: Request) -> str:
+        command = request.command.text.strip() if request.command is not None else ""
+        return self.confirm_prefix + command if self.confirm_prefix and command else ""
 
     def _planned(self, name: str, request: Request, context: Context) -> BlockTool | None:
         if not (context.tool_writes(name) or request.command is not None or self._is_named(name, context)):
@@ -151,7 +160,8 @@ class HumanApproval(Plugin):
     def _gate(self, name: str, args: dict[str, Json], call_id: str, request: Request, why: str) -> GateRequest:
         command = request.command.text if request.command is not None else ""
         title = " ".join((command or f"{name} {' '.join(request.paths)}").split())
-        repeat = f" Or send it as a prompt: {self.confirm_prefix}{command}" if self.confirm_prefix and command else ""
+        confirmation = self._confirmation(request)
+        repeat = f" Or send it as a prompt: {confirmation}" if confirmation else ""
         return GateRequest(
             tool=name,
             args=args,

@@ -7,6 +7,7 @@ do what it likes.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ DENIED_COMMANDS = (
     rf"re:(?:^|[;&|(`]|\bsudo)\s*(?:\S*/)?(?:shutdown|reboot|halt|poweroff)(?:\s+(?:-|now\b|\+?\d)|{_END}(?!['\"]))",
 )
 _REGEX = "re:"
+_LONG = 4_000
 
 
 class SecurityGuard(Plugin):
@@ -68,8 +70,13 @@ class SecurityGuard(Plugin):
             *(_command_rule(one) for one in lines if not one.startswith(_REGEX)),
         )
 
-    def before_tool(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
-        return closed_on_failure(self, name, lambda: self._judged(name, args, call_id, context))
+    async def before_tool(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
+        def judged() -> Answers:
+            return closed_on_failure(self, name, lambda: self._judged(name, args, call_id, context))
+
+        # every word of a long command is looked up on disk, and other agents must not wait for that
+        is_long = len(str(args.get("command", ""))) > _LONG
+        return await asyncio.to_thread(judged) if is_long else judged()
 
     def _judged(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
         found = self._denied(request_for_call(name, args, place_of(context)))

@@ -26,6 +26,8 @@ _READ = 64 * 1024
 #: How long what was left behind may hold the output open before it is ended.
 _LAST_WORDS_S = 0.2
 _SWEEPS, _SWEEP_PAUSE_S = 300, 0.01
+#: After SIGKILL only what the kernel holds stays; for that nobody waits for ever.
+_KILL_S = 1.0
 
 
 class Child:
@@ -45,6 +47,7 @@ class Child:
         #: How many processes it had left behind.
         self.left_behind = 0
         self._hurried = False
+        self._unwatch: Callable[[], None] = _nothing
         self._listen(process.stdout, "stdout", hear)
         self._listen(process.stderr, "stderr", hear)
 
@@ -71,16 +74,19 @@ class Child:
         )
         child = cls(process, mark, hear)
         try:
-            _when_ended(process, child._on_end)
-        except OSError:
+            child._unwatch = _watched(process, child._on_end)
+        except OSError:  # there is no descriptor left to watch it by: it ends as if it had never begun
             child._discard()
             raise
         return child
 
     def _discard(self) -> None:
-        """There is no descriptor left to watch it by: it ends as if it had never begun."""
-        self._kill_group(signal.SIGKILL)
-        self._process.wait()
+        """At once, and waiting for it: what is killed does not take long."""
+        if self._ending is None:
+            self._unwatch()
+            self._signal_all(signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_KILL_S)
         self._close_all()
 
     # --- listening
@@ -128,9 +134,10 @@ class Child:
                 left = kin_of(self._process.pid, self._mark)
                 self.left_behind = len(left)
                 await self._swept(left)
-            code = self._process.wait()
+            self._process.wait()
             await self._silent_within(_LAST_WORDS_S)
         finally:
+            code = self._process.wait()
             self._close_all()
         if not self.exited.done():
             self.exited.set_result(code)
@@ -157,10 +164,12 @@ class Child:
                 # who is found now is remembered: when its parents are gone nothing else may tell whose it was
                 self._signal_all(signal.SIGTERM)
                 await asyncio.wait([self.exited], timeout=grace)
-        finally:  # also when the loop itself is being closed and waits for nobody
             if self._ending is None:
                 self._signal_all(signal.SIGKILL)
-        return await asyncio.shield(self.exited)
+            return await asyncio.shield(self.exited)
+        except asyncio.CancelledError:  # the loop itself is being closed and waits for nobody
+            self._discard()
+            raise
 
     def _signal_all(self, number: signal.Signals) -> None:
         self._seen |= kin_of(self._process.pid, self._mark)
@@ -183,20 +192,29 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-def _when_ended(process: subprocess.Popen[bytes], ended: Callable[[], None]) -> None:
-    """Calls back when it has ended and before it is fetched; without descriptors of processes (macOS) a thread waits."""
+def _watched(process: subprocess.Popen[bytes], ended: Callable[[], None]) -> Callable[[], None]:
+    """Calls back when it has ended and before it is fetched; what stops the watching is given back. Without descriptors of
+    processes (macOS) a thread waits."""
     loop = asyncio.get_running_loop()
     if not hasattr(os, "pidfd_open"):
         threading.Thread(target=_wait, args=(process, loop, ended), daemon=True).start()
-        return
+        return _nothing
     descriptor = os.pidfd_open(process.pid)
 
-    def readable() -> None:
+    def unwatch() -> None:
         loop.remove_reader(descriptor)
         os.close(descriptor)
+
+    def readable() -> None:
+        unwatch()
         ended()
 
     loop.add_reader(descriptor, readable)
+    return unwatch
+
+
+def _nothing() -> None:
+    pass
 
 
 def _wait(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:

@@ -224,9 +224,7 @@ class _Own:
 
 def _scan() -> list[str]:
     """Isolated, so that nothing in the working directory is taken for a module; ours is found where it is now."""
-    import quarterdeck
-
-    home = os.path.dirname(os.path.dirname(os.path.abspath(quarterdeck.__file__)))
+    home = os.path.dirname(os.path.abspath(__file__)).removesuffix(os.path.join("quarterdeck", "engine", "tools"))
     code = f"import sys; sys.path.insert(0, {home!r}); from quarterdeck.engine.tools.scan import main; main()"
     return [sys.executable, "-I", "-c", code]
 

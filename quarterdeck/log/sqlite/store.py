@@ -38,6 +38,7 @@ class SqliteLog:
         self._reader: Reader
         self._gathering: _Gathering | None = None
         self._busy = False
+        self._deleting = asyncio.Lock()
         self._closed = False
 
     @classmethod
@@ -120,7 +121,9 @@ class SqliteLog:
     async def delete(
         self, session_id: str, fence: Fence, event: Event, told: Callable[[Receipt], None] = unheard
     ) -> Receipt:
-        return await self._on_writer(lambda: self._writer.delete(session_id, fence, event), told)
+        # one at a time: appends come between two of them, and do not wait for a queue
+        async with self._deleting:
+            return await self._on_writer(lambda: self._writer.delete(session_id, fence, event), told)
 
     async def last_cursor(self) -> Cursor:
         newest = await self._on_writer(lambda: self._writer.last_cursor)

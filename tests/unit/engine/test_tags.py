@@ -20,7 +20,7 @@ def sifted(chunks: Iterable[str]) -> tuple[str, list[Tag]]:
     for chunk in chunks:
         found.extend(tags.feed(chunk))
     found.extend(tags.close())
-    assert tags.is_clear
+    assert not tags.held
     return "".join(one for one in found if isinstance(one, str)), [one for one in found if isinstance(one, Tag)]
 
 
@@ -69,4 +69,4 @@ def test_a_tag_behind_one_that_is_never_closed() -> None:
 def test_nothing_is_held_that_cannot_become_a_tag() -> None:
     tags = Tags()
     assert "".join(str(one) for one in tags.feed("1 < 2 and <b>")) == "1 < 2 and <b>"
-    assert tags.is_clear
+    assert not tags.held

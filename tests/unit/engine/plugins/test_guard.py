@@ -149,6 +149,13 @@ class TestPaths:
         assert not refuses(guard, context, "rm -rf /")
         assert blocked(guard, context, "read_file", {"path": ".env"})
 
+    @pytest.mark.parametrize("path", ["~/.ssh/id_ed25519", "$HOME/.aws/credentials", "/etc/shadow"])
+    def test_nor_in_a_long_command(self, context: SmallContext, path: str) -> None:
+        lines = "\n".join(f"word {number} a/b{number}" for number in range(500))
+        harmless = f"cat > notes <<EOF\n{lines}\nEOF"
+        assert not blocked(SecurityGuard(), context, "shell", {"command": harmless})
+        assert blocked(SecurityGuard(), context, "shell", {"command": f"{harmless}\ncp {path} out"})
+
 
 class TestAudit:
     def test_a_blocked_call_is_told_with_its_rule(self, context: SmallContext) -> None:

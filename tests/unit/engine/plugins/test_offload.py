@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.plugins.base import InvalidPluginOption, ReplaceToolResult
+from quarterdeck.engine.plugins.base import Emit, InvalidPluginOption, ReplaceToolResult
 from quarterdeck.engine.plugins.offload import EXCLUDED, LargeResultOffload
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.events import LargeResultOffloaded, Notice
@@ -103,6 +103,21 @@ def test_a_store_that_cannot_be_written_is_a_warning_and_changes_nothing(context
     [told] = events_of(answers)
     assert isinstance(told, Notice)
     assert told.level == "warning"
+
+
+def test_a_result_that_its_tool_stored_is_told_of_and_left_as_it_is(context: SmallContext) -> None:
+    stored = context.store / "large_tool_results/x"
+    stored.parent.mkdir(parents=True)
+    stored.write_text("the whole of it")
+    outcome = Outcome("the … it", path="large_tool_results/x")
+    assert ask(LargeResultOffload(), "after_tool", "shell", "c1", outcome, context) == [
+        Emit(LargeResultOffloaded(tool="shell", call_id="c1", path="large_tool_results/x", bytes=15))
+    ]
+
+
+@pytest.mark.parametrize("path", ["large_tool_results/none", "/etc/hostname", "large_tool_results/a\0b"])
+def test_a_path_that_is_nothing_stored_is_not_told_of(context: SmallContext, path: str) -> None:
+    assert ask(LargeResultOffload(), "after_tool", "shell", "c1", Outcome("x", path=path), context) == []
 
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"preview": -1}, {"limit": 10, "preview": 100}])
