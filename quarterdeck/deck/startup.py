@@ -20,8 +20,8 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Event
 from quarterdeck.harness.drive import Start
 from quarterdeck.kernel.routing import is_promised
-from quarterdeck.log.base import PAGE
 from quarterdeck.kernel.state import State
+from quarterdeck.log.base import PAGE
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
