@@ -19,7 +19,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +34,8 @@ from quarterdeck.events import Event, Image
 if TYPE_CHECKING:
     from quarterdeck.engine.agent import Agent
     from quarterdeck.engine.bash import Bash
+    from quarterdeck.engine.tools.mcp.servers import McpServers
+    from quarterdeck.engine.tools.mcp.settings import McpServer
     from quarterdeck.log.base import Log
 
 Line = dict[str, Any]
@@ -57,6 +59,7 @@ async def _served(reader: Any, writer: Any) -> None:
     if first is None:
         return
     process = Process(log, await _opened(first, log))
+    process.mount()
     loop = asyncio.get_running_loop()
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(one, lines.feed_eof)
@@ -118,6 +121,30 @@ class Process:
         self._agent = agent
         self._tasks: set[asyncio.Task[None]] = set()
         self._bash: set[Bash] = set()
+        self._servers: McpServers | None = None
+        self._mounting: asyncio.Task[None] | None = None
+
+    def mount(self) -> None:
+        """Starts the MCP servers that are configured, beside everything else; prompts wait for their tools."""
+        from quarterdeck.engine.tools.config import tool_settings
+
+        servers = tool_settings(os.environ).servers
+        if servers:
+            self._mounting = asyncio.ensure_future(self._mounted(servers))
+
+    async def _mounted(self, servers: Mapping[str, McpServer]) -> None:
+        from quarterdeck.engine.tools.mcp.servers import McpServers
+
+        self._servers = McpServers(servers)
+        try:
+            tools = await self._servers.start()
+        except QuarterdeckError as error:
+            self._complain(f"{error.message}. {error.hint}")
+            return
+        for problem in self._servers.problems.values():
+            self._complain(f"{problem.message}. {problem.hint}")
+        if tools:
+            await self._agent.attach_tool(*tools)
 
     def obey(self, line: Line) -> None:
         order = _ORDERS.get(_text(line, "op"))
@@ -147,10 +174,17 @@ class Process:
         for bash in self._bash:
             bash.kill()
         await self._agent.stop()
+        if self._mounting is not None:
+            self._mounting.cancel()
+            await asyncio.wait([self._mounting])
+        if self._servers is not None:
+            await self._servers.close()
 
     # --- each of them
 
     async def prompt(self, line: Line) -> None:
+        if self._mounting is not None:
+            await asyncio.wait([self._mounting])
         images = msgspec.convert(line.get("images") or (), tuple[Image, ...])
         await self._agent.prompt(_text(line, "text"), images=images, message_id=_text(line, "id"))
 
