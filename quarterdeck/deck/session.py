@@ -312,14 +312,28 @@ class Session:
         self._rules = tuple(one for one in self._rules if one.id != rule.id)
 
     async def _tell_decision(self, gate: Gate, decision: Decision, asked_by: Launch | None) -> None:
-        """The agent hears of a decision when it is durable; a store that refuses it keeps it and tries again."""
-        while not self.record.is_settled:
-            try:
-                await self.record.settled()
-            except QuarterdeckError:
-                await asyncio.sleep(1)
+        """The agent hears of a decision when it is durable."""
+        await self._kept()
         if asked_by is self.launch:
             self.say_decision(gate, decision)
+
+    async def _kept(self) -> None:
+        """What was written so far is durable; a store that refuses it keeps it and tries again."""
+        while True:
+            try:
+                await self.record.settled()
+                return
+            except QuarterdeckError:
+                await asyncio.sleep(1)
+
+    def when_kept(self, follows: Callable[[], object]) -> None:
+        """This follows when all that was written so far is durable."""
+
+        async def waited() -> None:
+            await self._kept()
+            follows()
+
+        self.later(waited())
 
     def say_decision(self, gate: Gate, decision: Decision) -> None:
         """To the agent, if it is there."""

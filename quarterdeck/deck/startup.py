@@ -20,8 +20,8 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Event
 from quarterdeck.harness.drive import Start
 from quarterdeck.kernel.routing import is_promised
-from quarterdeck.log.base import PAGE
 from quarterdeck.kernel.state import State
+from quarterdeck.log.base import PAGE
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -126,6 +126,7 @@ class Startup:
         nonce = launch_nonce(house.home_id, secrets.token_hex(8))
         launch = Launch(harness, start, nonce, session.hear, house.clock.monotonic)
         launch.watcher = house.trace(session.id)
+        launch.when_kept = session.when_kept
         self._own(native)
         await session.load()
         await house.changes.before_start(session)
