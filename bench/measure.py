@@ -37,10 +37,12 @@ SMOKE = Effort(rounds=1, turn_s=0.0, process_rounds=1)
 
 
 class Work(Struct, frozen=True):
-    """Something to measure: `run` does it `operations` times."""
+    """Something to measure: `run` does it `operations` times. `rest` comes after each run and is nobody's time: what one
+    leaves behind must not fall upon the other."""
 
     run: Callable[[], object]
     operations: int
+    rest: Callable[[], object] | None = None
 
 
 class Ratio(Struct, frozen=True):
@@ -138,11 +140,15 @@ def _repeats(work: Work, turn_s: float, clock: Clock) -> int:
 
 
 def _spent_ns(work: Work, repeats: int, clock: Clock) -> float:
-    run = work.run
+    run, rest, resting = work.run, work.rest, 0
     start = clock()
     for _ in range(repeats):
         run()
-    return max(clock() - start, 1) / (repeats * work.operations)
+        if rest is not None:
+            ended = clock()
+            rest()
+            resting += clock() - ended
+    return max(clock() - start - resting, 1) / (repeats * work.operations)
 
 
 def _child_cpu_ns(command: Sequence[str]) -> float:

@@ -35,13 +35,16 @@ _EXPORTS: dict[str, str] = {
     "Filter": "quarterdeck.kernel.roster",
     "GitFailed": "quarterdeck.deck.changes.git",
     "GitMissing": "quarterdeck.deck.changes.git",
+    "Hands": "quarterdeck.engine.tools.base",
     "HomeInUse": "quarterdeck.deck.deck",
     "IdempotencyMismatch": "quarterdeck.deck.receipts",
     "Image": "quarterdeck.events",
     "InvalidCommand": "quarterdeck.kernel.commands",
     "InvalidInput": "quarterdeck.deck.inputs",
     "InvalidOption": "quarterdeck.engine.errors",
+    "InvalidRule": "quarterdeck.policy",
     "InvalidSetting": "quarterdeck.deck.settings",
+    "InvalidTool": "quarterdeck.engine.tools.function",
     "LogUnavailable": "quarterdeck.log.base",
     "Message": "quarterdeck.engine.message",
     "ModelError": "quarterdeck.engine.model",
@@ -54,16 +57,17 @@ _EXPORTS: dict[str, str] = {
     "NoSuchText": "quarterdeck.deck.keeping",
     "NotAllowed": "quarterdeck.errors",
     "NotInstalled": "quarterdeck.harness.drive",
-    "OutsideWorkspace": "quarterdeck.deck.inputs",
     "NothingKept": "quarterdeck.engine.errors",
+    "Outcome": "quarterdeck.engine.tools.base",
+    "OutsideWorkspace": "quarterdeck.deck.inputs",
     "Page": "quarterdeck.kernel.roster",
     "Plugin": "quarterdeck.engine.plugins.base",
     "PromptRefused": "quarterdeck.engine.errors",
     "QuarterdeckError": "quarterdeck.errors",
     "QueueFull": "quarterdeck.errors",
-    "RulesUnreadable": "quarterdeck.deck.rules",
     "Receipt": "quarterdeck.kernel.answers",
     "RetryPolicy": "quarterdeck.engine.options",
+    "RulesUnreadable": "quarterdeck.deck.rules",
     "SessionHandle": "quarterdeck.deck.handle",
     "SessionRefused": "quarterdeck.engine.errors",
     "Settings": "quarterdeck.deck.settings",
@@ -83,6 +87,7 @@ _EXPORTS: dict[str, str] = {
     "create_agent": "quarterdeck.engine.opening",
     "open": "quarterdeck.deck.opening",
     "resume": "quarterdeck.engine.opening",
+    "tool": "quarterdeck.engine.tools.function",
 }
 
 # Checkers want this list written out; it would be a third place to keep, and the "as" below tells them the same.
@@ -130,7 +135,11 @@ if TYPE_CHECKING:
     from quarterdeck.engine.options import SubAgent as SubAgent
     from quarterdeck.engine.plugins.base import Plugin as Plugin
     from quarterdeck.engine.subscription import Subscription as Subscription
+    from quarterdeck.engine.tools.base import Hands as Hands
+    from quarterdeck.engine.tools.base import Outcome as Outcome
     from quarterdeck.engine.tools.base import Tool as Tool
+    from quarterdeck.engine.tools.function import InvalidTool as InvalidTool
+    from quarterdeck.engine.tools.function import tool as tool
     from quarterdeck.errors import AlreadyDecided as AlreadyDecided
     from quarterdeck.errors import NoSuchGate as NoSuchGate
     from quarterdeck.errors import NotAllowed as NotAllowed

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from quarterdeck.engine.agent import Agent
+from quarterdeck.engine.journal import Journal
 from quarterdeck.engine.model import (
     CallBegun,
     CallPiece,
@@ -21,6 +23,8 @@ from quarterdeck.engine.model import (
 from quarterdeck.engine.opening import create_agent
 from quarterdeck.engine.tools.base import Hands, Outcome, Tool
 from quarterdeck.events import Event, TokenUsage, encode_body
+from quarterdeck.kernel.view import View, fold, fold_all
+from tests.fuzz.legal import violations
 
 PATIENCE_S = 20
 USAGE = TokenUsage(input=10, output=5, cost_usd=0.001)
@@ -173,3 +177,32 @@ def passing(message: str = "overloaded", retry_after: float | None = 0) -> Model
 
 def plain(event: Event) -> bytes:
     return encode_body(event.body)
+
+
+@contextmanager
+def judged() -> Iterator[list[str]]:
+    """Every batch that any agent writes meanwhile is held to the product's own rules; what it breaks is listed."""
+    found: list[str] = []
+    views: dict[int, View] = {}
+    kept: list[Journal] = []
+    write, restore = Journal._hand_on, Journal.restore
+
+    def judging(journal: Journal, events: list[Event]) -> None:
+        kept.append(journal)  # so that no other one has its id
+        view = views[id(journal)] = fold_all(events, views.get(id(journal), View()))
+        if view.state != journal.state:
+            found.append(f"{events[-1].type}: the state alone is not the state of the view")
+        if view.state.lifecycle.value == "active" and view.state.process.value == "up":
+            found.extend(f"after {[event.type for event in events]}: {one}" for one in violations(view))
+        write(journal, events)
+
+    def restoring(journal: Journal, event: Event) -> None:
+        kept.append(journal)
+        views[id(journal)] = fold(views.get(id(journal), View()), event)
+        restore(journal, event)
+
+    Journal._hand_on, Journal.restore = judging, restoring  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        Journal._hand_on, Journal.restore = write, restore  # type: ignore[method-assign]

@@ -14,6 +14,7 @@ from quarterdeck.engine.model import (
     Chunk,
     Finished,
     Model,
+    ModelError,
     Request,
     TextPiece,
     ThinkingPiece,
@@ -40,11 +41,22 @@ def provider(wire: str, scripted: ScriptedModel, **options: Any) -> Model:
 
 def asked(wire: str, *messages: Message, **fields: Any) -> Request:
     told = messages or (Message("user", (Text("go"),)),)
-    return Request(model=NAMES[wire], messages=told, **{"tools": (TOOL,), **fields})
+    return Request(model=NAMES.get(wire, "m"), messages=told, **{"tools": (TOOL,), **fields})
 
 
 async def chunks(model: Model, request: Request) -> list[Chunk]:
     return [chunk async for some in model.stream(request) for chunk in some]
+
+
+async def until_it_fails(model: Model, request: Request) -> tuple[list[Chunk], ModelError | None]:
+    """What came, and the error with which it ended, if it did."""
+    said: list[Chunk] = []
+    try:
+        async for some in model.stream(request):
+            said += some
+    except ModelError as error:
+        return said, error
+    return said, None
 
 
 async def reads(model: Model, request: Request) -> list[Sequence[Chunk]]:

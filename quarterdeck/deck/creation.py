@@ -30,6 +30,7 @@ class Creation(Struct, frozen=True, kw_only=True):
     name: str = ""
     mode: str = ""
     continues: str = ""
+    arguments: tuple[str, ...] = ()
 
 
 async def created(session: Session, wanted: Creation, client_id: str) -> None:
@@ -51,6 +52,8 @@ def _check(session: Session, wanted: Creation) -> None:
         value = getattr(wanted, field)
         if value is not None:
             inputs.text(field, value, limit)
+    for argument in wanted.arguments:
+        inputs.text("arguments", argument, limit)
     if wanted.prompt is not None and not wanted.prompt.strip() and not wanted.images:
         raise inputs.InvalidInput("prompt", "it is empty", "Send a text, or none at all.")
     if len(wanted.name) > cmd.NAME_LIMIT:
@@ -60,7 +63,7 @@ def _check(session: Session, wanted: Creation) -> None:
         raise CannotDo(wanted.agent, f"work in mode {wanted.mode}")
     if wanted.images and not driver.capabilities.images:
         raise CannotDo(wanted.agent, "read images")
-    driver.spawn(Start(cwd=wanted.cwd, model=wanted.model, mode=wanted.mode))
+    driver.spawn(Start(cwd=wanted.cwd, model=wanted.model, mode=wanted.mode, arguments=wanted.arguments))
 
 
 def _bodies(wanted: Creation) -> list[Body]:
@@ -73,6 +76,7 @@ def _bodies(wanted: Creation) -> list[Body]:
         mode=wanted.mode,
         repo=repo_of(wanted.cwd),
         continues=wanted.continues,
+        arguments=wanted.arguments,
     )
     if wanted.prompt is None:
         return [opened]

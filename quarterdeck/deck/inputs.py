@@ -13,7 +13,8 @@ from quarterdeck.deck.settings import Settings
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Image, Json
 
-_CLIENT_ID_LIMIT = 200
+#: How long the caller's own key of a command may be.
+KEY_LIMIT = 200
 
 
 class InvalidInput(QuarterdeckError):
@@ -101,11 +102,11 @@ def is_inside(path: str, workspace: Sequence[str]) -> bool:
     return any(os.path.commonpath((real, root)) == root for root in roots)
 
 
-def client_id(value: str) -> str:
+def client_id(value: object) -> str:
     """The caller's own key of a command."""
-    if len(text("client_id", value, 4 * _CLIENT_ID_LIMIT)) > _CLIENT_ID_LIMIT:
-        raise InvalidInput("client_id", f"longer than {_CLIENT_ID_LIMIT} characters", "Use a UUID.")
-    return value
+    if isinstance(value, str) and len(value) > KEY_LIMIT:
+        raise InvalidInput("client_id", f"longer than {KEY_LIMIT} characters", "Use a UUID.")
+    return text("client_id", value, 4 * KEY_LIMIT)
 
 
 def environment(found: Mapping[str, str] | None) -> Mapping[str, str] | None:

@@ -17,10 +17,11 @@ from quarterdeck.deck.delivery import cut_off, failed, next_text
 from quarterdeck.deck.identity import launch_nonce, start_time
 from quarterdeck.deck.launch import Launch
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Body
+from quarterdeck.events import Body, Event
 from quarterdeck.harness.drive import Start
 from quarterdeck.kernel.routing import is_promised
 from quarterdeck.kernel.state import State
+from quarterdeck.log.base import PAGE
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -113,9 +114,17 @@ class Startup:
         session, house = self._session, self._session.house
         profile = session.state.profile
         native = "" if _begins_anew(session.state) else profile.native_session_id
-        start = Start(cwd=profile.cwd, model=profile.model, mode=profile.mode, native_session_id=native)
+        harness = house.harness_of(profile.agent)
+        start = Start(
+            cwd=profile.cwd,
+            model=profile.model,
+            mode=profile.mode,
+            native_session_id=native,
+            arguments=profile.arguments,
+            history=await self._history(harness.history) if native else (),
+        )
         nonce = launch_nonce(house.home_id, secrets.token_hex(8))
-        launch = Launch(house.harness_of(profile.agent), start, nonce, session.hear, house.clock.monotonic)
+        launch = Launch(harness, start, nonce, session.hear, house.clock.monotonic)
         launch.watcher = house.trace(session.id)
         self._own(native)
         await session.load()
@@ -138,6 +147,16 @@ class Startup:
             raise StartFailed(profile.agent, f"it did not answer within {seconds:g} seconds") from None
         if launch.is_ready and not launch.is_ended and not launch.is_doomed:
             self._is_up()
+
+    async def _history(self, types: frozenset[str]) -> tuple[Event, ...]:
+        """What an agent that keeps no memory of its own has to be told."""
+        session, found = self._session, list[Event]()
+        if not types:
+            return ()
+        await session.record.settled()
+        while page := await session.house.log.read(session.id, found[-1].index if found else 0, PAGE, types):
+            found += page
+        return tuple(found)
 
     def _is_up(self) -> None:
         """Without a text to send, what was loaded is what there is; a spinner must not turn for it."""

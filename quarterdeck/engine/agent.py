@@ -15,9 +15,9 @@ from quarterdeck.engine.errors import InvalidOption, TurnNotFinished
 from quarterdeck.engine.message import Message
 from quarterdeck.engine.subscription import Subscription
 from quarterdeck.engine.tools.base import Tool
-from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import BY_NAME, Image, Json, Todo, TokenUsage
 from quarterdeck.kernel.answers import Decided, Dropped, Receipt, Steered
+from quarterdeck.kernel.commands import MODES
 
 RunState = Literal["idle", "running", "streaming", "executing_tools"]
 
@@ -64,6 +64,11 @@ class Agent:
     def messages(self) -> tuple[Message, ...]:
         """The conversation as the model reads it."""
         return messages_of(self._core.journal.conversation)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a turn is open, at work or held."""
+        return self._core.turn is not None
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -113,6 +118,15 @@ class Agent:
         changed = self._core.switch(model, provider_opts)
         await self._core.journal.settled()
         return changed
+
+    async def switch_mode(self, mode: str) -> None:
+        """How much it may do unasked, from the next call on."""
+        self._core.alive()
+        if mode not in MODES:
+            raise InvalidOption(f"there is no mode {mode!r}", f"Modes: {', '.join(MODES)}.")
+        self._core.mode = mode
+        self._core.journal.write((ev.SettingChanged(mode=mode),), "user")
+        await self._core.journal.settled()
 
     async def attach_tool(self, *tools: Tool, detach: Collection[str] = ()) -> None:
         """From the next request on. Several tools, or tools that go as others come, change in one step."""
@@ -177,8 +191,7 @@ class Agent:
     async def collect_reply(self, timeout: float | None = None) -> str:  # noqa: ASYNC109 # a caller's patience, not a task's
         """What the last turn said, once no turn is open and no text waits. TurnNotFinished, TimeoutError."""
         self._core.alive()
-        async with asyncio.timeout(timeout):
-            await self._core.at_rest()
+        await asyncio.wait_for(self._core.at_rest(), timeout)
         last = self._core.last
         if last is None:
             return ""
@@ -208,11 +221,3 @@ class Agent:
             await core.journal.settled()
         finally:
             core.journal.close()
-
-    def die(self, error: QuarterdeckError) -> None:
-        """It cannot go on: somebody else owns its log."""
-        core = self._core
-        core.is_alive = False
-        if core.turn is not None and core.turn.task is not None:
-            core.turn.task.cancel()
-        core.journal.close(error)

@@ -31,6 +31,16 @@ KillTools = Literal["killable", "all", "none"]
 _STEERED = "a new message of the user came first"
 
 
+class TurnAborted(Exception):
+    """A plugin ended the turn."""
+
+    def __init__(self, reason: str, outcome: Outcome | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        #: What the conversation is to hold of the call after which it was ended.
+        self.outcome = outcome
+
+
 class CallRun:
     """One call on its way: waits → (held) → runs → over; `detached` when it outlives its turn."""
 
@@ -185,13 +195,16 @@ class Batch:
             outcome = Outcome(f"{type(error).__name__}: {error}", ok=False)
         if one.is_over:
             return
-        try:
-            said: list[Body] = []
-            if not one.detached:
+        said: list[Body] = []
+        ends: TurnAborted | None = None
+        if not one.detached:
+            try:
                 outcome = await self._judged(one, outcome, said)
-        except Exception as error:
-            self._fail(error)
-            return
+            except TurnAborted as error:
+                ends, outcome = error, error.outcome or outcome
+        if ends is not None and not self._done.done():
+            # a plugin ends the turn from inside of a call
+            self._done.set_exception(ends)
         if not one.is_over:
             self._ended(one, outcome, said)
 
@@ -253,11 +266,6 @@ class Batch:
     def _look(self) -> None:
         if not self._done.done() and all(one.status == "over" for one in self.runs):
             self._done.set_result(None)
-
-    def _fail(self, error: Exception) -> None:
-        """A plugin ended the turn from inside of a call."""
-        if not self._done.done():
-            self._done.set_exception(error)
 
     # --- it gives way
 

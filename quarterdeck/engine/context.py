@@ -12,6 +12,7 @@ from quarterdeck import events as ev
 from quarterdeck.engine.conversation import messages_of
 from quarterdeck.engine.message import Message, Text
 from quarterdeck.engine.model import Finished, Request, TextPiece
+from quarterdeck.engine.tools.base import Tool
 from quarterdeck.events import Body, Json
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ class PluginContext:
     def store(self) -> Path:
         return self._core.store
 
+    @property
+    def events(self) -> int:
+        return self._core.journal.index
+
     def emit(self, event: Body) -> None:
         payload: Any = event.payload if isinstance(event, ev.PluginEvent) else None
         if isinstance(payload, dict) and self.user_data is not None:
@@ -92,8 +97,16 @@ class PluginContext:
         return "".join(pieces)
 
     def tool_needs_approval(self, name: str) -> bool:
-        tool = self._core.tools.get(name)
+        tool = self._tool(name)
         return tool is not None and tool.needs_approval
+
+    def tool_writes(self, name: str) -> bool:
+        tool = self._tool(name)
+        return tool is None or tool.writes
+
+    def _tool(self, name: str) -> Tool | None:
+        """Of the agent that works now: a sub-agent may have tools of its own."""
+        return (self._core.tools if self._turn is None else self._turn.tools).get(name)
 
     async def checkpoint(self) -> str:
         return await self._core.checkpoint()

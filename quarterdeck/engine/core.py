@@ -159,9 +159,15 @@ class Core:
         """A turn begins with it at once, or it waits until the open one is over."""
         self.alive()
         message_id = message_id or self.next_id("p")
-        if supersede and self.turn is not None and self.gates.held(()):
+        confirmed = self._confirmed(text)
+        if confirmed is not None:
+            self.decide(confirmed, "approved", "user", "confirmed by a prompt", True, "")
+            await self.journal.settled()
+            return Receipt(message_id, "answered")
+        supersedes = supersede and self.turn is not None and bool(self.gates.held(()))
+        if supersedes:
             self._supersede()
-        if self.turn is not None or self.prompts_wait():
+        elif self.turn is not None or self.prompts_wait():
             self.journal.write((ev.PromptQueued(text=text, message_id=message_id, images=images),), "user")
             if self.turn is None:
                 self._next()
@@ -169,6 +175,11 @@ class Core:
             return Receipt(message_id, "queued", reason="when the texts before it are done")
         await self._begin(Prompt(text, message_id, images))
         return Receipt(message_id, "started")
+
+    def _confirmed(self, text: str) -> Held | None:
+        """The held call to which this very text is the yes."""
+        said = text.strip()
+        return next((one for one in self.gates.held() if said and one.hold.confirmation.strip() == said), None)
 
     async def _begin(self, prompt: Prompt) -> None:
         """Returns when the text is durable, and the plugins let it in."""
@@ -214,11 +225,7 @@ class Core:
         if left:
             self._leaving = (self._leaving or set()) | left
         if turn.opened:
-            failure = self.journal.state.error
-            if failure is not None:
-                self.last = LastTurn(failure.kind, "".join(turn.texts), failure.message)
-            else:
-                self.last = LastTurn("aborted" if turn.ending else "completed", "".join(turn.texts))
+            self.last = LastTurn("aborted" if turn.ending else turn.outcome, turn.text, turn.why)
         self._next()
         if self.turn is None:
             self._settle()
@@ -290,22 +297,13 @@ class Core:
         if turn.ending:
             return
         said = self._cut(turn, closing.reason or "aborted", kill)
+        turn.why = closing.reason or ""
         if self.hooks.has("after_turn") and turn.opened:
             self.journal.write((*first, *said), "user")
-            last_word = asyncio.ensure_future(turn.after_turn(closing))
-            await asyncio.wait((last_word,), timeout=_LAST_WORD_S)
+            turn.last_word = asyncio.ensure_future(turn.after_turn(closing))
+            await asyncio.wait((turn.last_word,), timeout=_LAST_WORD_S)
             first, said = (), []
         self.journal.write((*first, *said, closing), "user")
-        self.turn_over(turn)
-
-    def end_now(self, turn: Turn, first: Sequence[Body], closing: Body, reason: str) -> None:
-        """The same in one batch, where a decision closes the turn."""
-        if turn.ending:
-            return
-        self.journal.write((*first, *self._cut(turn, reason, "killable"), closing), "user")
-        if self.hooks.has("after_turn"):
-            # kept by the turn until it is done
-            turn.task = asyncio.ensure_future(turn.after_turn(closing))
         self.turn_over(turn)
 
     def _cut(self, turn: Turn, reason: str, kill: KillTools) -> list[Body]:
@@ -333,10 +331,29 @@ class Core:
             self.turn.want_compaction()
             return False
         turn = self.turn = Turn(self, Prompt("", self.next_id("p")))
-        turn.task = asyncio.ensure_future(turn.only_compact())
         turn.opened = True
         self.journal.write((turn.made(ev.AgentStart),), "user")
-        return await asyncio.shield(turn.task)
+        done: list[bool] = []
+
+        async def work() -> None:
+            done.append(await turn.compact("manual"))
+
+        turn.task = asyncio.get_running_loop().create_task(turn.run(set(), work))
+        await asyncio.wait((turn.task,))
+        return done == [True]
+
+    def die(self, error: QuarterdeckError) -> None:
+        """It cannot go on: somebody else owns its log. Whoever waits for it is told."""
+        self.is_alive = False
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            self.last = LastTurn("aborted", turn.text, error.message)
+            self.begun(turn, error.message)
+            turn.interrupted("all", error.message)
+            if turn.task is not None:
+                turn.task.cancel()
+        self._settle()
+        self.journal.close(error)
 
     # ---------------------------------------------------------------------------------------------- what people decide
 
@@ -353,7 +370,9 @@ class Core:
         self.alive()
         held = self._held(gate_id)
         if held is not None:
-            self.decide(held, status, by, reason, auto_resume, option)
+            closing = self.decide(held, status, by, reason, auto_resume, option)
+            if closing is not None:
+                await self.end(held.turn, closing)
             await self.journal.settled()
         return Decided(held.gate_id if held is not None else "")
 
@@ -366,18 +385,20 @@ class Core:
         to_decide(self.journal.state.gates, gate_id)  # says what is wrong with the name
         return None
 
-    def decide(self, held: Held, status: GateStatus, by: str, reason: str, auto_resume: bool, option: str) -> None:
-        """One batch: the decision, that the turn goes on, and the start or the refusal of the call. Or its end."""
+    def decide(
+        self, held: Held, status: GateStatus, by: str, reason: str, auto_resume: bool, option: str
+    ) -> ev.AgentAbort | None:
+        """One batch: the decision, that the turn goes on, and the start or the refusal of the call. Or how it is to end."""
         self.gates.drop(held)
         turn, run = held.turn, held.run
         batch = turn.batch
-        first: list[Body] = [held.resolved(status, by, reason), *held.told(status, option)]
+        first: list[Body] = [held.resolved(status, by, reason), *held.told(status, option), *self.hooks.changed()]
         if not auto_resume or batch is None:
             run.status = "over"
             why = f"{held.gate.tool} was {status}, and the turn was not to go on"
-            self._close(turn, first, why)
-            return
-        if self.journal.state.run.value == "idle" or turn.path:
+            return self._not_resumed(turn, first, why)
+        goes_on = status == "approved" or not self.gates.held(turn.path)  # another one may still hold the turn
+        if goes_on and (self.journal.state.run.value == "idle" or turn.path):
             first.append(turn.made(ev.AgentResumed, trigger=_TRIGGERS[status]))
         if status == "approved":
             first += batch.allowed(run)
@@ -386,15 +407,16 @@ class Core:
             first += batch.refused(run, f"{nobody}: {reason}" if reason else nobody)
         self.journal.write(first, "user" if by else "engine")
         batch.look()
+        return None
 
-    def _close(self, turn: Turn, first: Sequence[Body], reason: str) -> None:
+    def _not_resumed(self, turn: Turn, first: Sequence[Body], reason: str) -> ev.AgentAbort | None:
         """The turn is not to go on. A sub-agent's end is the result of its call; the main agent's is an abort."""
-        if turn.path:
-            self.journal.write(first, "user")
-            if turn.task is not None:
-                turn.task.cancel(reason)
-        else:
-            self.end_now(turn, first, turn.made(ev.AgentAbort, reason=reason), reason)
+        self.journal.write(first, "user")
+        if not turn.path:
+            return ev.AgentAbort(reason=reason, turn_id=turn.turn_id)
+        if turn.task is not None:
+            turn.task.cancel(reason)
+        return None
 
     def _supersede(self) -> None:
         """Another text takes the place of the turn that waits."""
@@ -434,6 +456,10 @@ class Core:
                 answer = await asked.answer
         except TimeoutError:
             turn.tell(ev.UserResponded, gate_id=asked.gate_id, ref=asked.ref, status="timeout")
+            raise
+        except asyncio.CancelledError:
+            if self.gates.find(asked.gate_id) is asked:
+                turn.say(asked.withdrawn())  # the call gave way; nobody else has said it
             raise
         finally:
             self.gates.drop(asked)

@@ -122,13 +122,23 @@ class Hooks:
                 said = f"{type(one).__name__} is no answer to {hook}, so it counts as Continue; allowed are {allowed}"
                 context.say(_notice(name, said, "warning"))
 
+    def changed(self) -> list[Body]:
+        """What plugins remember now, where that is not in the log yet. For what changes them outside of their hooks."""
+        return [told for name, plugin in _named(self.plugins) if (told := self._unsaved(name, plugin)) is not None]
+
     def _save(self, name: str, plugin: Plugin, context: PluginContext) -> None:
+        told = self._unsaved(name, plugin)
+        if told is not None:
+            context.say(told)
+
+    def _unsaved(self, name: str, plugin: Plugin) -> Body | None:
         now = _encoded(plugin.state)
         if now is None:
-            context.say(_notice(name, "its state cannot be saved: it is nothing that JSON can hold", "error"))
-        elif now != self._saved[name]:
-            self._saved[name] = now
-            context.say(ev.PluginState(name=name, state=msgspec.json.decode(now)))
+            return _notice(name, "its state cannot be saved: it is nothing that JSON can hold", "error")
+        if now == self._saved[name]:
+            return None
+        self._saved[name] = now
+        return ev.PluginState(name=name, state=msgspec.json.decode(now))
 
 
 def _named(plugins: Sequence[Plugin]) -> Iterator[tuple[str, Plugin]]:

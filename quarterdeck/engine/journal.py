@@ -236,7 +236,7 @@ class Journal:
         log, session_id = self._log, self.session_id
         if log is None:
             kept = [one for one in self.ring or () if since is not None and one.index > since]
-            return self.subscriptions.opened(self.published, types, kept)
+            return self.subscriptions.opened(kept[0].index - 1 if kept else self.published, types, kept)
         behind = since is not None and since < self.published
 
         async def read(position: int) -> Sequence[Event]:

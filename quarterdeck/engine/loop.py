@@ -12,19 +12,19 @@ It says what it does as events, and the run's state is the kernel's fold of thos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import to_builtins
+import msgspec
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.engine.batch import Batch, KillTools
+from quarterdeck.engine.batch import Batch, KillTools, TurnAborted
 from quarterdeck.engine.compaction import compacted, cut_at
 from quarterdeck.engine.context import PluginContext
 from quarterdeck.engine.conversation import Conversation, messages_of
 from quarterdeck.engine.hooks import Verdict
-from quarterdeck.engine.message import Message, Result
+from quarterdeck.engine.message import Message, Part, Picture, Result, Text
 from quarterdeck.engine.model import Model, ModelError, ToolSpec
 from quarterdeck.engine.reply import Reply
 from quarterdeck.engine.request import replied
@@ -39,14 +39,6 @@ if TYPE_CHECKING:
 _EXCERPT = 200
 #: How long the next turn waits for what the last one left dying.
 _UNWIND_S = 10.0
-
-
-class TurnAborted(Exception):
-    """A plugin ended the turn."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Prompt:
@@ -96,6 +88,10 @@ class Turn:
         #: Somebody outside ends it, and says so.
         self.ending = False
         self.rounds = 0
+        self.last_word: asyncio.Task[None] | None = None
+        #: How it ended: completed, aborted, or the kind of its failure; and what is to be said of that.
+        self.outcome = "aborted"
+        self.why = ""
         self._wants_compaction = False
         self._compacting = False
 
@@ -120,6 +116,11 @@ class Turn:
         return messages_of(self.conversation)
 
     @property
+    def text(self) -> str:
+        """What it said so far."""
+        return "\n\n".join(self.texts)
+
+    @property
     def tools(self) -> Mapping[str, Tool]:
         """A sub-agent has its own; the main agent those that are attached now."""
         return self.core.tools if self._tools is None else self._tools
@@ -136,7 +137,7 @@ class Turn:
         if verdict.switch is not None:
             self.core.plugin_switches(verdict.switch, self)
         if verdict.abort is not None and name != "before_prompt":
-            raise TurnAborted(verdict.abort)
+            raise TurnAborted(verdict.abort, verdict.outcome)
         if verdict.prompts and name != "before_prompt":
             intervention = self.made(ev.Intervention, prompt=verdict.prompt)
             if said is None:
@@ -163,7 +164,7 @@ class Turn:
             (received, self.made(ev.AgentStart), *added), "user" if prompt.source == "user" else "engine"
         )
 
-    async def run(self, after: set[asyncio.Task[Any]]) -> None:
+    async def run(self, after: set[asyncio.Task[Any]], work: Callable[[], Awaitable[object]] | None = None) -> None:
         """From the prompt to the event that closes the turn. Only somebody who ends it from outside closes it for it."""
         closing: list[Body]
         try:
@@ -172,7 +173,8 @@ class Turn:
             if not self.opened and not await self._may_begin():
                 return
             await self.core.journal.settled()
-            await self.rounds_of_work()
+            await (work or self.rounds_of_work)()
+            self.outcome = "completed"
             closing = [self._end("completed")]
         except TurnAborted as error:
             closing = self._aborted(error.reason)
@@ -315,14 +317,6 @@ class Turn:
         finally:
             self._compacting = False
 
-    async def only_compact(self) -> bool:
-        """A turn that does nothing else."""
-        done = await self.compact("manual")
-        if not self.ending:
-            self.say(self._end("completed"))
-            self.core.turn_over(self)
-        return done
-
     def _is_full(self) -> bool:
         limit = self.core.options.context_limit
         return limit is not None and self.core.context_tokens(self.path) >= limit * self.core.options.compact_at
@@ -335,9 +329,12 @@ class Turn:
     def _told(self) -> tuple[Json, ...]:
         """The messages of this turn. Results are cut short: each stands whole in its own event."""
         conversation = self.conversation
-        return tuple(to_builtins(_shortened(one)) for one in messages_of(conversation)[conversation.turn_from :])
+        messages = [_shortened(one) for one in messages_of(conversation)[conversation.turn_from :]]
+        # as it will be read back from a log
+        return tuple(msgspec.json.decode(msgspec.json.encode(messages)))
 
     def _failed(self, kind: str, message: str, resets_at: int | None = None) -> list[Body]:
+        self.outcome, self.why = kind, message
         return [
             *self.interrupted("all", "the turn failed"),
             self.made(ev.TurnFailed, kind=kind, message=message, resets_at=resets_at),
@@ -345,6 +342,7 @@ class Turn:
         ]
 
     def _aborted(self, reason: str) -> list[Body]:
+        self.why = reason
         return [*self.interrupted("killable", reason), self.made(ev.AgentAbort, reason=reason)]
 
     def interrupted(self, kill: KillTools, reason: str) -> list[Body]:
@@ -379,7 +377,7 @@ class Turn:
     async def after_turn(self, closing: Body) -> None:
         """The plugins' last word before idle."""
         outcome = closing.outcome if isinstance(closing, ev.AgentEnd) else "aborted"
-        payload = {"outcome": outcome, "turn_id": self.turn_id, "rounds": self.rounds, "text": "".join(self.texts)}
+        payload = {"outcome": outcome, "turn_id": self.turn_id, "rounds": self.rounds, "text": self.text}
         await self.core.hooks.ask("after_turn", PluginContext(self.core, self), payload)
 
 
@@ -392,12 +390,12 @@ def _message_of(conversation: Conversation, complete: ev.ResponseComplete) -> Me
 
 
 def _shortened(message: Message) -> Message:
-    if message.role != "tool":
-        return message
-    parts = tuple(
-        replace(part, text=part.text[:_EXCERPT] + "…", images=())
-        if isinstance(part, Result) and (len(part.text) > _EXCERPT or part.images)
-        else part
-        for part in message.parts
-    )
-    return replace(message, parts=parts)
+    return replace(message, parts=tuple(_excerpt(part) for part in message.parts))
+
+
+def _excerpt(part: Part) -> Part:
+    if isinstance(part, Picture):
+        return Text("(an image)")
+    if isinstance(part, Result) and (len(part.text) > _EXCERPT or part.images):
+        return replace(part, text=part.text[:_EXCERPT] + "…", images=())
+    return part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from os import PathLike
@@ -174,7 +175,7 @@ def _last_model(events: Sequence[Event], opened: ev.SessionOpened) -> str:
 
 async def _started(core: Core) -> Agent:
     agent = Agent(core)
-    core.journal.on_lost(agent.die)
+    core.journal.on_lost(core.die)
     if core.hooks.has("session_start"):
         verdict = await core.hooks.ask("session_start", core.context())
         if verdict.abort is not None:
@@ -242,12 +243,12 @@ def _builtin_tools() -> Sequence[Tool]:
 
 
 def _options(given: Settings) -> Options:
-    cwd = Path(given.get("cwd") or given.get("working_dir") or ".").resolve()
-    if not cwd.is_dir():
+    cwd = os.path.realpath(given.get("cwd") or given.get("working_dir") or ".")
+    if not os.path.isdir(cwd):
         raise InvalidOption(f"{cwd} is no folder", "Give the folder that the agent is to work in as cwd.")
     store = given.get("store")
     return Options(
-        cwd=cwd,
+        cwd=Path(cwd),
         system_prompt=given.get("system_prompt", ""),
         max_turns=_at_least(given.get("max_turns", 100), 1, "max_turns"),
         max_tokens=given.get("max_tokens"),

@@ -116,7 +116,7 @@ class Reply:
                 return
             now = self._begin(_Growing("text", len(self._blocks)), out)
             out.append(self._told(ev.MessageStart, block=now.place))
-        if self._tags.is_clear and "<" not in text:
+        if not self._tags.held and "<" not in text:
             now.pieces.append(text)
             out.append(
                 ev.MessageDelta(
@@ -195,7 +195,7 @@ class Reply:
 
     def _end(self, out: list[Body]) -> None:
         """The block that grew is whole: what was held back is decided."""
-        if self._now is not None and self._now.kind == "text" and not self._tags.is_clear:
+        if self._now is not None and self._now.kind == "text" and self._tags.held:
             self._sift(self._now, self._tags.close(), out)
         self._now = None
 

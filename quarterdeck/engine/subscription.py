@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import to_builtins
@@ -98,7 +98,6 @@ class Subscription:
         "_behind",
         "_ended",
         "_now",
-        "_place",
         "_read",
         "_slices",
         "_types",
@@ -114,8 +113,7 @@ class Subscription:
         self._read = read
         self._behind = behind
         self._slices: deque[Sequence[Event]] = deque()
-        self._now: Sequence[Event] = ()
-        self._place = 0
+        self._now: Iterator[Event] = iter(())
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
 
@@ -137,22 +135,18 @@ class Subscription:
 
     async def __anext__(self) -> Event:
         while True:
-            if self._place < len(self._now):
-                event = self._now[self._place]
-                self._place += 1
-                self._at = event.index
+            for event in self._now:
                 if self._types is None:
                     return event
                 if (shown := self._shown(event, self._types)) is not None:
                     return shown
-                continue
             await self._more()
 
     async def aclose(self) -> None:
         """It listens no more."""
         self._ended = True
         self._slices.clear()
-        self._now, self._place = (), 0
+        self._now = iter(())
         self._all.leave(self)
         self.wake()
 
@@ -174,7 +168,7 @@ class Subscription:
         if self._behind:
             await self._catch_up()
         elif self._slices:
-            self._now, self._place = self._slices.popleft(), 0
+            self._take(self._slices.popleft())
         elif self._all.closed:
             self._ended = True
             if self._all.error is not None:
@@ -183,12 +177,18 @@ class Subscription:
         else:
             await self._wait()
 
+    def _take(self, events: Sequence[Event]) -> None:
+        """These are next. What is durable can be read before it is published, and then comes twice."""
+        first = self._at
+        self._now = iter(events if events[0].index > first else [one for one in events if one.index > first])
+        self._at = max(events[-1].index, first)
+
     async def _catch_up(self) -> None:
         assert self._read is not None
         published = self._all.published
         events = await self._read(self._at)
         if events:
-            self._now, self._place = events, 0
+            self._take(events)
             return
         # nothing is left there: what was published meanwhile is in the log too, so look again unless nothing was
         self._at = max(self._at, published)

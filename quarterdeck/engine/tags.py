@@ -28,19 +28,15 @@ class Tag(NamedTuple):
 class Tags:
     """The filter of one reply."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("held",)
 
     def __init__(self) -> None:
-        self._held = ""
-
-    @property
-    def is_clear(self) -> bool:
-        """Nothing is held back: a text without `<` may pass by."""
-        return not self._held
+        #: What is held back; while it is empty a text without `<` may pass by.
+        self.held = ""
 
     def feed(self, text: str) -> Iterator[str | Tag]:
         """What is decided by this piece, in order: texts and tags."""
-        self._held += text
+        self.held += text
         yield from self._decided(False)
 
     def close(self) -> Iterator[str | Tag]:
@@ -48,10 +44,10 @@ class Tags:
         yield from self._decided(True)
 
     def _decided(self, ended: bool) -> Iterator[str | Tag]:
-        while self._held:
-            start = self._held.find("<")
+        while self.held:
+            start = self.held.find("<")
             if start != 0:
-                end = len(self._held) if start < 0 else start
+                end = len(self.held) if start < 0 else start
                 yield self._take(end)
                 continue
             found = self._at_bracket(ended)
@@ -60,12 +56,12 @@ class Tags:
             yield found
 
     def _take(self, end: int) -> str:
-        taken, self._held = self._held[:end], self._held[end:]
+        taken, self.held = self.held[:end], self.held[end:]
         return taken
 
     def _at_bracket(self, ended: bool) -> str | Tag | None:
         """What stands at the start, which is a `<`; None while that is open."""
-        held = self._held
+        held = self.held
         opening = next((one for one in _OPENINGS if held.startswith(one)), None)
         if opening is None:
             may_come = not ended and any(one.startswith(held) for one in _OPENINGS)

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Image, Json
+from quarterdeck.events import Event, Image, Json
 from quarterdeck.harness.base import Signal
 from quarterdeck.kernel.gate import Gate
 
@@ -58,6 +58,8 @@ class Start(Struct, frozen=True, kw_only=True):
     mode: str = ""
     native_session_id: str = ""
     arguments: tuple[str, ...] = ()
+    #: What the session did so far, for agents whose only memory is our log (Harness.history).
+    history: tuple[Event, ...] = ()
 
 
 class Spawn(Struct, frozen=True, kw_only=True):

@@ -6,10 +6,10 @@ its object a function that takes the agent's name and gives a `Harness`. It is l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
@@ -33,19 +33,42 @@ TRANSLATORS = {
     "cline": "quarterdeck.harness.sayask.translate:cline",
     "sayask": "quarterdeck.harness.sayask.translate:sayask",
     "pi": "quarterdeck.harness.pi.translate:pi",
+    "builtin": "quarterdeck.harness.builtin.translate:builtin",
+    "demo": "quarterdeck.harness.builtin.translate:builtin",
 }
 #: agent name → "module:function"; the function takes the agent's name and gives its Harness.
 HARNESSES = {
+    "builtin": "quarterdeck.harness.builtin.drive:harness",
+    "demo": "quarterdeck.harness.builtin.drive:demo",
     "test": "quarterdeck.testing.harness:harness",
 }
 
 
+class Standing(Struct, frozen=True):
+    """Whether an agent could be used now. `login` is ok, missing or unknown; `hint` what to do about it."""
+
+    installed: bool = True
+    login: Literal["ok", "missing", "unknown"] = "unknown"
+    hint: str = ""
+
+
+def _unknown(_: Mapping[str, str]) -> Standing:
+    return Standing()
+
+
 class Harness(Struct, frozen=True):
-    """How to speak to an agent and how to read it. Both are made anew for every process."""
+    """How to speak to an agent and how to read it. Both are made anew for every process.
+
+    `history` names the events that an agent wants back when its session goes on, because it keeps no memory of its own.
+    `standing` looks at an environment. `prompt` is what a session begins with if nobody says what it shall do.
+    """
 
     name: str
     make_driver: Callable[[], Driver]
     make_translator: Callable[[], Translator]
+    history: frozenset[str] = frozenset()
+    standing: Callable[[Mapping[str, str]], Standing] = _unknown
+    prompt: str = ""
 
 
 class UnknownAgent(QuarterdeckError):

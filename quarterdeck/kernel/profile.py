@@ -64,6 +64,7 @@ class Profile(Struct, frozen=True, gc=False):
     changes: Changes = Changes()
     context: Context | None = None
     continues: str = ""
+    arguments: tuple[str, ...] = ()
 
     @property
     def can_resume(self) -> bool:

@@ -42,10 +42,11 @@ class Verdict(Struct, frozen=True, gc=False):
 def decide(request: Request, rules: Iterable[Rule]) -> Verdict:
     """Deny wins, then ask, then allow, else ask. The order of the rules means nothing."""
     here = sorted((rule for rule in rules if _applies(rule, request)), key=lambda rule: rule.text)
-    for effect in ("deny", "ask"):
-        for rule in here:
-            if rule.effect == effect and _restricts(rule, request):
-                return Verdict(rule.effect, (rule,))
+    restricting = [rule for effect in ("deny", "ask") for rule in here if rule.effect == effect]
+    spelled = paths.spelled(request.place, _all_paths(request)) if any(one.path for one in restricting) else ()
+    for rule in restricting:
+        if _restricts(rule, request, spelled):
+            return Verdict(rule.effect, (rule,))
     allowing = _allowing([rule for rule in here if rule.effect == "allow"], request)
     return Verdict("allow", allowing) if allowing else Verdict("ask")
 
@@ -71,13 +72,11 @@ def _is_tool(rule: Rule, request: Request) -> bool:
 # --- widely: deny and ask
 
 
-def _restricts(rule: Rule, request: Request) -> bool:
+def _restricts(rule: Rule, request: Request, spelled: Iterable[Sequence[str]]) -> bool:
     command = request.command
     if (rule.family or rule.exact) and (command is None or not _names_command(rule, command)):
         return False
-    if not rule.path:
-        return True
-    return any(paths.touches(rule.path, request.place, path) for path in _all_paths(request))
+    return not rule.path or paths.touches(rule.path, request.place, spelled)
 
 
 def _names_command(rule: Rule, command: shell.Command) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
@@ -91,28 +91,42 @@ def covers(pattern: str, place: Place, path: str) -> bool:
     return full is not None and _match(_names(full), _names(resolved(place, path)), _allowed_name)
 
 
-def touches(pattern: str, place: Place, path: str) -> bool:
-    """Whether a pattern that denies means this path, by any of its names, or a folder that it is in."""
-    if not is_name(path):
-        return False
-    forms = {normal(written(place, path)), resolved(place, path)}
-    roots = {place.root, normal(place.resolve(place.root))} if place.root else set[str]()
-    return any(_touches(full, form) for form in forms for full in _anchored(pattern, place, roots))
+def spelled(place: Place, paths: Iterable[str]) -> set[tuple[str, ...]]:
+    """Every name that these paths go by, as written and as resolved, taken apart and without capitals.
+
+    A long command line has thousands of words that may be paths, and a list of rules asks about each of them: so the file
+    system is asked once, here, and `touches` only compares.
+    """
+    named = {path for path in paths if is_name(path)}
+    forms = {normal(written(place, path)) for path in named} | {resolved(place, path) for path in named}
+    return {tuple(_names(form.casefold())) for form in forms}
 
 
-def _anchored(pattern: str, place: Place, roots: set[str]) -> list[str]:
+def touches(pattern: str, place: Place, spelled: Iterable[Sequence[str]]) -> bool:
+    """Whether a pattern that denies means one of these paths, or a folder that it is in."""
+    wanted = [_below_too(_names(full.casefold())) for full in _anchored(pattern, place)]
+    return any(_begins(one, names) for one in wanted for names in spelled)
+
+
+def _anchored(pattern: str, place: Place) -> list[str]:
     if _is_absolute(pattern):
         full = _expanded(pattern, place)
         return [] if full is None else [full]
+    roots = {place.root, normal(place.resolve(place.root))} if place.root else set[str]()
     found = [posixpath.join(_escaped(root), pattern) for root in roots]
     return [*found, f"/{pattern}"] if pattern.startswith("**/") else found
 
 
-def _touches(pattern: str, path: str) -> bool:
-    wanted, names = _names(pattern.casefold()), _names(path.casefold())
-    if wanted and wanted[-1] == "**":  # what is below is meant, and so the folder itself
-        wanted = wanted[:-1]
-    return any(_match(wanted, names[:end], fnmatchcase) for end in range(len(names) + 1))
+def _below_too(wanted: list[str]) -> list[str]:
+    """What is below is meant, and so the folder itself."""
+    return wanted[:-1] if wanted and wanted[-1] == "**" else wanted
+
+
+def _begins(wanted: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether the first of the names are what the pattern says."""
+    if "**" not in wanted:
+        return len(names) >= len(wanted) and all(map(fnmatchcase, names, wanted))
+    return any(_match(list(wanted), list(names[:end]), fnmatchcase) for end in range(len(names) + 1))
 
 
 def _is_absolute(pattern: str) -> bool:

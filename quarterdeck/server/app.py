@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 from aiohttp import web
 
+from quarterdeck.deck import inputs
 from quarterdeck.deck.deck import Deck
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.server import access, metrics, notices, socket, sse
@@ -27,8 +28,9 @@ from quarterdeck.server.health import Health
 from quarterdeck.server.ingest import Ingest
 from quarterdeck.server.openapi import openapi
 from quarterdeck.server.presence import Presence
-from quarterdeck.server.route import KEY_LIMIT, Call, Route, read_body, read_query
+from quarterdeck.server.route import Call, Route, read_body, read_query
 from quarterdeck.server.routes import all_routes
+from quarterdeck.server.shortcut import Shortcut
 from quarterdeck.server.statuses import (
     BadRequest,
     ForeignHost,
@@ -44,11 +46,10 @@ from quarterdeck.server.statuses import (
     ViewOnly,
     status_of,
 )
-from quarterdeck.server.tokens import Tokens, Visitor
+from quarterdeck.server.tokens import COOKIE, Tokens, Visitor
 
 log = logging.getLogger("quarterdeck.server")
 
-COOKIE = "quarterdeck"
 BODY_LIMIT = 32 * 1024 * 1024
 _SAFE = frozenset({"GET", "HEAD"})
 #: Reached without a token: they tell nothing of any session.
@@ -78,6 +79,7 @@ class Server:
         self.presence = Presence(tokens)
         self.access = access.Access(_VISITOR)
         self.metrics = metrics.Metrics(deck, self.access, self.streams, self.shared)
+        self.shortcut = Shortcut(self.ingest, self.access, self._check_page)
         self.health = Health(deck.check, time.monotonic)
         deck.watchers.append(notices.tell)
         self.app = web.Application(middlewares=[self.access.middleware, self._doors], client_max_size=BODY_LIMIT)
@@ -131,7 +133,7 @@ class Server:
         if door in _OPEN:
             return
         if door.startswith("/ingest/"):
-            if not self.ingest.knows(request):
+            if not self.ingest.knows(request, request.match_info.get("id", "")):
                 raise self._refused(request, is_wrong=True)
             return
         visitor = self._visitor(request)
@@ -139,7 +141,7 @@ class Server:
             raise ViewOnly
         request[_VISITOR] = visitor
 
-    def _check_page(self, request: web.Request) -> None:
+    def _check_page(self, request: web.BaseRequest) -> None:
         """Whether the page that asks, if it is a page, is one of ours."""
         headers = request.headers
         host = headers.get("Host")
@@ -183,10 +185,8 @@ class Server:
 
     def _call(self, route: Route, request: web.Request, body: Any) -> Call:
         query = read_query(route.query, request.query) if route.query is not None else None
-        header = request.headers.get("Idempotency-Key", "")
-        if len(header) > KEY_LIMIT:
-            raise BadRequest(f"Idempotency-Key: longer than {KEY_LIMIT} characters", "Use a UUID.")
-        key = getattr(body, "client_id", "") or header
+        header = inputs.client_id(request.headers.get("Idempotency-Key", ""))
+        key = inputs.client_id(getattr(body, "client_id", "")) or header
         return Call(self.deck, request[_VISITOR], request.match_info, query, body, key)
 
     async def obey(self, session_id: str, name: str, args: dict[str, Any], client_id: str) -> Any:

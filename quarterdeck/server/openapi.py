@@ -9,37 +9,18 @@ import msgspec
 from msgspec import Struct
 
 import quarterdeck
-from quarterdeck.server.route import Route
+from quarterdeck.deck.inputs import KEY_LIMIT
+from quarterdeck.server.described import described
+from quarterdeck.server.ingest import SECRET
+from quarterdeck.server.refusals import WITH_A_BODY, ErrorBody, refusals
+from quarterdeck.server.route import NO_NUL, Route
 from quarterdeck.server.shapes import EventPage
 from quarterdeck.server.socket import Command, Subscribe, Unsubscribe
 from quarterdeck.server.sse import AllEventsQuery, EventsQuery
+from quarterdeck.server.tokens import COOKIE
 
 _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"{(\w+)}")
-_WHAT = {
-    400: "Something in the request is wrong; the message names the field",
-    401: "No token, or a wrong one",
-    403: "A foreign Host or Origin, or a token that may only look",
-    404: "There is no such thing",
-    409: "Not allowed in this state; the message names the state and the hint what is allowed",
-    413: "Too large",
-    429: "Too many wrong tokens",
-    503: "The log or git cannot be used now, or the server is closing",
-}
-
-
-class Problem(Struct, frozen=True):
-    """What went wrong and what to do next."""
-
-    code: str
-    message: str
-    hint: str
-
-
-class ErrorBody(Struct, frozen=True):
-    """Every error looks like this."""
-
-    error: Problem
 
 
 def openapi(routes: list[Route]) -> dict[str, Any]:
@@ -49,10 +30,12 @@ def openapi(routes: list[Route]) -> dict[str, Any]:
     by_kind = dict(zip(map(_key, kinds), schemas, strict=True))
     components["Event"] = _EVENT
     components["EventPage"]["properties"]["events"] = {"type": "array", "items": {"$ref": _REF.format(name="Event")}}
+    for image in components["Image"]["properties"].values():
+        image["pattern"] = NO_NUL
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_kind, components)
-    paths |= _streams(by_kind, components)
+    paths |= _streams(by_kind, components) | described()
     return {
         "openapi": "3.1.0",
         "info": {
@@ -60,11 +43,15 @@ def openapi(routes: list[Route]) -> dict[str, Any]:
             "version": quarterdeck.__version__,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "security": [{"token": []}],
+        "security": [{"token": []}, {"cookie": []}],
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+                "secret": {"type": "apiKey", "in": "header", "name": SECRET},
+            },
         },
     }
 
@@ -91,7 +78,7 @@ def _operation(route: Route, by_kind: dict[str, Any], components: dict[str, Any]
     }
     parameters = [*_path_parameters(route.path), *_query_parameters(route.query, components)]
     if route.method != "GET":
-        key = {"type": "string", "maxLength": 200}
+        key = {"type": "string", "maxLength": KEY_LIMIT}
         parameters.append({"name": "Idempotency-Key", "in": "header", "required": False, "schema": key})
     if parameters:
         operation["parameters"] = parameters
@@ -132,17 +119,11 @@ def _responses(route: Route, by_kind: dict[str, Any]) -> dict[str, Any]:
         done["content"] = {kind: {"schema": {} if "json" in kind else {"type": "string"}} for kind in route.media}
     elif route.answer is not None and route.status != 204:
         done["content"] = {"application/json": {"schema": by_kind[_key(route.answer)]}}
-    large = () if route.method == "GET" else (413,)
-    return {str(route.status): done} | _refusals(by_kind, (*route.errors, *large))
+    sent = () if route.body is None else WITH_A_BODY
+    return {str(route.status): done} | refusals(*route.errors, *sent)
 
 
-def _refusals(by_kind: dict[str, Any], more: tuple[int, ...] = ()) -> dict[str, Any]:
-    refused = {"application/json": {"schema": by_kind[_key(ErrorBody)]}}
-    statuses = sorted({400, 401, 403, 429, 503, *more})
-    return {str(status): {"description": _WHAT[status], "content": refused} for status in statuses}
-
-
-# --- what is no plain request: streams, and what needs no token
+# --- streams
 
 _EVENT = {
     "description": "Contract section 3: the envelope, and the fields of the type",
@@ -173,18 +154,10 @@ _EXAMPLE = 'id: 7\nevent: agent_end\ndata: {"session_id":"s1","index":7,"type":"
 
 
 def _streams(by_kind: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    said = {"description": "The log can be read and written"}
-    schema = {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]}
-    healthy = said | {"content": {"application/json": {"schema": schema}}}
-    health: dict[str, Any] = {"operationId": "get_healthz", "summary": "Whether the server works", "security": []}
-    document = {"description": "This document", "content": {"application/json": {"schema": {"type": "object"}}}}
-    own = {"operationId": "get_openapi.json", "summary": "What can be asked"}
     return {
         "/events": {"get": _stream("/events", AllEventsQuery, by_kind, components, ())},
         "/sessions/{id}/events": {"get": _stream("/sessions/{id}/events", EventsQuery, by_kind, components, (404,))},
         "/ws": {"get": _socket(by_kind)},
-        "/healthz": {"get": health | {"responses": {"200": healthy} | _refusals(by_kind)}},
-        "/openapi.json": {"get": own | {"responses": {"200": document} | _refusals(by_kind)}},
     }
 
 
@@ -199,7 +172,7 @@ def _stream(
         "operationId": name,
         "summary": "Every event after a place, then whatever comes",
         "parameters": [*_path_parameters(path), *_query_parameters(query, components), _LAST],
-        "responses": {"200": answer} | _refusals(by_kind, errors),
+        "responses": {"200": answer} | refusals(*errors),
     }
 
 
@@ -213,5 +186,5 @@ def _socket(by_kind: dict[str, Any]) -> dict[str, Any]:
             "snapshot, gap, receipt or error. A reader that comes back says the last index that it has as `since`."
         ),
         "x-messages": {"client": [by_kind[_key(kind)] for kind in (Subscribe, Unsubscribe, Command)]},
-        "responses": {"101": {"description": "The WebSocket is open"}} | _refusals(by_kind),
+        "responses": {"101": {"description": "The WebSocket is open"}} | refusals(),
     }

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import Meta, Struct
 
 from quarterdeck.deck.deck import Deck
 from quarterdeck.deck.handle import SessionHandle
+from quarterdeck.deck.inputs import KEY_LIMIT
 from quarterdeck.server.statuses import BadRequest
 from quarterdeck.server.tokens import Visitor
 
 Method: TypeAlias = Literal["GET", "POST", "PATCH", "DELETE"]
 
 
-#: How long the caller's own key of a command may be.
-KEY_LIMIT = 200
+#: A place in a log, or a time: what fits a JSON number.
+Index: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
+#: Texts are checked by the deck, which says what is wrong with one; these only tell clients beforehand.
+NO_NUL = r"^[^\u0000]*$"
+Text: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": NO_NUL})]
+Variable: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": r"^[^=\u0000]+$"})]
+Words: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$"})]
 
 
 class Keyed(Struct, frozen=True, kw_only=True):
     """What every body may have: the caller's own key of the command."""
 
-    client_id: Annotated[str, Meta(max_length=KEY_LIMIT)] = ""
+    client_id: Annotated[Text, Meta(max_length=KEY_LIMIT)] = ""
 
 
 class Call(Struct, frozen=True):
@@ -95,11 +101,29 @@ class Table:
 def read_body(kind: type[Struct], data: bytes) -> Any:
     """The body of a request; BadRequest names the field that is wrong. No body is an empty object."""
     try:
-        return msgspec.json.decode(data or b"{}", type=kind)
+        return _decoded(kind, data or b"{}")
     except msgspec.ValidationError as error:
         raise BadRequest(_said(str(error)), "See /openapi.json for the fields.") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadRequest(f"the body is no JSON: {error}", "Send one JSON object in UTF-8.") from None
+
+
+def _decoded(kind: type[Struct], data: bytes) -> Any:
+    """JSON knows one kind of number, so 7.0 is as whole as 7; our decoder thinks otherwise, and is told only then."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+    return msgspec.convert(_whole(msgspec.json.decode(data)), kind)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _whole(one) for name, one in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_whole(one) for one in cast("list[Any]", value)]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_query(kind: type[Struct], found: Mapping[str, str]) -> Any:

@@ -159,7 +159,7 @@ class Process:
         tokens = Tokens(deck.home)
         tokens.owner()
         server = Server(deck, tokens, Guard(_names(self._settings)), is_secure=self._settings.is_secure)
-        runner = Runner(server.app, shutdown_timeout=_GOODBYE_S)
+        runner = Runner(server.app, server.shortcut, shutdown_timeout=_GOODBYE_S)
         await runner.setup()
         try:
             await self._serve(server, runner, secure, starter)

@@ -23,7 +23,7 @@ from quarterdeck.kernel.view import View
 from quarterdeck.server import access, frames
 from quarterdeck.server.lines import TransportLine
 from quarterdeck.server.reader import PAGE, Pages, Reader
-from quarterdeck.server.route import read_query
+from quarterdeck.server.route import Index, read_query
 from quarterdeck.server.shapes import EventPage, Gap, session_view
 from quarterdeck.server.statuses import BadRequest
 
@@ -34,7 +34,6 @@ _json = msgspec.json.Encoder().encode
 _FIRST = b"retry: 1000\n\n"
 _ROWS = 100
 
-Index: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 Limit: TypeAlias = Annotated[int, Meta(ge=1, le=1000)]
 Cursor: TypeAlias = Annotated[str, Meta(pattern="^[0-9]{0,39}$")]
 Why: TypeAlias = Literal["deleted", "shutdown"]

@@ -29,6 +29,8 @@ log = logging.getLogger("quarterdeck.server")
 Role: TypeAlias = Literal["view", "operate"]
 
 OWNER = "owner"
+#: The name of the cookie in which a browser has its token.
+COOKIE = "quarterdeck"
 _LENGTH = 32
 #: For how long agents' secrets may outlive a rotation.
 KEY_S = 0.25

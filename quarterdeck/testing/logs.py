@@ -307,7 +307,9 @@ async def the_last_word_about_a_deleted_session_stays(open_log: OpenLog) -> None
     log = await open_log()
     a, b = Writing(log, "a"), Writing(log, "b")
     seen = (await a.write(OPENED, ev.Notice(text="x"))).events[-1].cursor
-    receipt = await log.delete("a", a.fence, last_word(a))
+    told: list[Receipt] = []
+    receipt = await log.delete("a", a.fence, last_word(a), told.append)
+    assert told == [receipt]
     assert receipt.fence == NEW
     word = receipt.events[0]
     assert (word.session_id, word.index, word.body) == ("a", 3, ev.SessionDeleted())

@@ -37,6 +37,7 @@ PUBLIC = [
     "Filter",
     "GitFailed",
     "GitMissing",
+    "Hands",
     "HomeInUse",
     "IdempotencyMismatch",
     "Image",
@@ -45,6 +46,7 @@ PUBLIC = [
     "InvalidOption",
     "InvalidRule",
     "InvalidSetting",
+    "InvalidTool",
     "LogUnavailable",
     "Message",
     "ModelError",
@@ -57,8 +59,9 @@ PUBLIC = [
     "NoSuchText",
     "NotAllowed",
     "NotInstalled",
-    "OutsideWorkspace",
     "NothingKept",
+    "Outcome",
+    "OutsideWorkspace",
     "Page",
     "Plugin",
     "PromptRefused",
@@ -87,6 +90,7 @@ PUBLIC = [
     "create_agent",
     "open",
     "resume",
+    "tool",
 ]
 
 

@@ -103,6 +103,8 @@ class Git:
         timer = threading.Timer(LIMIT_S, process.kill)
         timer.start()
         self._running.add(process)
+        if self._is_closed:  # just now
+            process.kill()
         try:
             with process:
                 yield process

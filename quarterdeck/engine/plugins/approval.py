@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, Hold, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, Hold, InvalidPluginOption, Plugin
 from quarterdeck.engine.plugins.fence import closed_on_failure, place_of
 from quarterdeck.events import GateRequest, Json, Notice, Option
 from quarterdeck.policy import InvalidRule, Request, Rule, always, decide, parse, request_for_call, rule_about, shell
@@ -73,7 +73,7 @@ class HumanApproval(Plugin):
         timeout: float = 120,
     ) -> None:
         if timeout < 0:
-            raise InvalidOption(
+            raise InvalidPluginOption(
                 self.name, "timeout", f"{timeout} is no time to wait", "Give seconds; 0 waits for ever."
             )
         self.require_approval_for = frozenset(require_approval_for)
@@ -105,8 +105,17 @@ class HumanApproval(Plugin):
             return self._planned(name, request, context)
         if not self._is_asked(name, request, context) or self._is_confirmed(request) or self._is_allowed(request):
             return None
-        gate = self._gate(name, args, call_id, request)
-        return Hold(gate, self.timeout or None, lambda status, option: self._decided(status, option, request, gate))
+        gate = self._gate(name, args, call_id, request, self._why(name, context))
+        return Hold(
+            gate,
+            self.timeout or None,
+            lambda status, option: self._decided(status, option, request, gate),
+            self._confirmation(request),
+        )
+
+    def _confirmation(self, request: Request) -> str:
+        command = request.command.text.strip() if request.command is not None else ""
+        return self.confirm_prefix + command if self.confirm_prefix and command else ""
 
     def _planned(self, name: str, request: Request, context: Context) -> BlockTool | None:
         if not (context.tool_writes(name) or request.command is not None or self._is_named(name, context)):
@@ -142,16 +151,23 @@ class HumanApproval(Plugin):
     def _fits(self, words: shell.Words) -> bool:
         return any(pattern.fullmatch(shlex.join(words)) for pattern in self.patterns)
 
-    def _gate(self, name: str, args: dict[str, Json], call_id: str, request: Request) -> GateRequest:
+    def _why(self, name: str, context: Context) -> str:
+        """What a person is told of the reason for asking."""
+        if context.tool_needs_approval(name):
+            return f"The tool {name} asks for it."
+        return f"Asked about in mode {context.mode}." if context.mode else f"Calls of {name} are asked about."
+
+    def _gate(self, name: str, args: dict[str, Json], call_id: str, request: Request, why: str) -> GateRequest:
         command = request.command.text if request.command is not None else ""
         title = " ".join((command or f"{name} {' '.join(request.paths)}").split())
-        repeat = f"Or send it as a prompt: {self.confirm_prefix}{command}" if self.confirm_prefix and command else ""
+        confirmation = self._confirmation(request)
+        repeat = f" Or send it as a prompt: {confirmation}" if confirmation else ""
         return GateRequest(
             tool=name,
             args=args,
             call_id=call_id,
             title=title if len(title) <= _TITLE_LIMIT else title[: _TITLE_LIMIT - 1] + "…",
-            hint=repeat,
+            hint=why + repeat,
             ask=_ask_of(name, request),
             options=_options(_rule(request)),
         )
@@ -171,7 +187,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text.removeprefix(_REGEX))
     except re.error as fault:
-        raise InvalidOption(HumanApproval.name, "safe_commands", f"{text!r} is no expression: {fault}") from None
+        raise InvalidPluginOption(HumanApproval.name, "safe_commands", f"{text!r} is no expression: {fault}") from None
 
 
 def _prefix(text: str) -> Rule:
@@ -181,7 +197,7 @@ def _prefix(text: str) -> Rule:
     except ValueError:
         words = ()
     if not words:
-        raise InvalidOption(HumanApproval.name, "safe_commands", f"{text!r} is no command")
+        raise InvalidPluginOption(HumanApproval.name, "safe_commands", f"{text!r} is no command")
     return Rule("allow", SHELL, family=words) if shell.is_family(words) else Rule("allow", SHELL, exact=text)
 
 

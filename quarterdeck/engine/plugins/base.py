@@ -14,7 +14,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, GateRequest, Json
 
 
-class InvalidOption(QuarterdeckError):
+class InvalidPluginOption(QuarterdeckError):
     """An option of a plugin that cannot be. Said when the plugin is made, never in the middle of a turn."""
 
     code = "invalid_plugin_option"
@@ -80,12 +80,14 @@ class Hold(Struct, frozen=True):
     """The call is held until a person decides (design section 5). After `timeout` seconds it counts as refused.
 
     `decided` is told how it ended: the status of approval_resolved, and the id of the option that was chosen, if one was
-    (`approve_always`). What it answers is an Emit, several, or nothing; they stand before the call runs.
+    (`approve_always`). What it answers is an Emit, several, or nothing; they stand before the call runs. A prompt that is
+    the `confirmation`, word for word, is a yes.
     """
 
     gate: GateRequest
     timeout: float | None = None
     decided: Callable[[str, str], Emit | Sequence[Emit] | None] | None = None
+    confirmation: str = ""
 
 
 Answer: TypeAlias = (
@@ -146,10 +148,6 @@ class Context(Protocol):
 
     async def checkpoint(self) -> str:
         """Saves one; its id."""
-        ...
-
-    async def drop_checkpoint(self, checkpoint_id: str) -> None:
-        """Forgets one. One that is not there is no error."""
         ...
 
 

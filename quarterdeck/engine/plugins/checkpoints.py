@@ -1,4 +1,8 @@
-"""AutoCheckpoint: saves the work every so many turns, tool calls or events, and keeps the last few."""
+"""AutoCheckpoint: saves the work every so many turns, tool calls or events, and knows the last few by name.
+
+A checkpoint is a name for a place in the session's log, after which everything up to there is on disk. Nothing has to be
+cleared away when one is forgotten.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.engine.plugins.base import Context, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import Context, InvalidPluginOption, Plugin
 from quarterdeck.events import Json
 
 
@@ -25,16 +29,16 @@ class _State(Struct, frozen=True, omit_defaults=True):
 
 class AutoCheckpoint(Plugin):
     """A checkpoint after each `turns` turns, `tools` calls or `events` events, whichever comes first; 0 does not count.
-    The last `keep` are kept."""
+    The names of the last `keep` stand in its state. Without a log there is nothing to save, and a notice says so."""
 
     name = "auto_checkpoint"
     priority = 1_000
 
     def __init__(self, *, turns: int = 1, tools: int = 0, events: int = 0, keep: int = 5) -> None:
         if min(turns, tools, events) < 0 or not (turns or tools or events):
-            raise InvalidOption(self.name, "turns", "nothing is counted", "Give turns, tools or events above 0.")
+            raise InvalidPluginOption(self.name, "turns", "nothing is counted", "Give turns, tools or events above 0.")
         if keep < 1:
-            raise InvalidOption(self.name, "keep", "at least one is kept")
+            raise InvalidPluginOption(self.name, "keep", "at least one is kept")
         self.turns, self.tools, self.events = turns, tools, events
         self.keep = keep
         self.state: Any = _State()
@@ -56,7 +60,5 @@ class AutoCheckpoint(Plugin):
         counted = (self.state.turns, self.state.tools, context.events - self.state.events)
         if not any(limit and count >= limit for count, limit in zip(counted, (self.turns, self.tools, self.events))):
             return
-        saved = (*self.state.saved, await context.checkpoint())
-        self.state = _State(events=context.events, saved=saved[-self.keep :])
-        for old in saved[: -self.keep]:
-            await context.drop_checkpoint(old)
+        name = await context.checkpoint()
+        self.state = _State(events=context.events, saved=(*self.state.saved, name)[-self.keep :])

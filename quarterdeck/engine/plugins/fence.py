@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, Plugin
@@ -12,13 +13,17 @@ from quarterdeck.policy import Place
 
 
 def place_of(context: Context) -> Place:
-    """The place of this session, with the real file system behind it."""
+    """The place of this session, with the real file system behind it; for one judgement, which asks of a path once."""
     return Place(
         session_id=context.session_id,
         cwd=str(context.cwd),
         home=os.environ.get("HOME") or str(Path.home()),
-        resolve=os.path.realpath,
+        resolve=cache(_resolved),
     )
+
+
+def _resolved(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def closed_on_failure(plugin: Plugin, tool: str, judge: Callable[[], Answers]) -> Answers:

@@ -7,12 +7,13 @@ do what it likes.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from collections.abc import Sequence
 from typing import Literal
 
-from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, InvalidPluginOption, Plugin
 from quarterdeck.engine.plugins.fence import closed_on_failure, place_of
 from quarterdeck.events import Json, PluginEvent
 from quarterdeck.home import home
@@ -39,6 +40,7 @@ DENIED_COMMANDS = (
     rf"re:(?:^|[;&|(`]|\bsudo)\s*(?:\S*/)?(?:shutdown|reboot|halt|poweroff)(?:\s+(?:-|now\b|\+?\d)|{_END}(?!['\"]))",
 )
 _REGEX = "re:"
+_LONG = 4_000
 
 
 class SecurityGuard(Plugin):
@@ -68,8 +70,13 @@ class SecurityGuard(Plugin):
             *(_command_rule(one) for one in lines if not one.startswith(_REGEX)),
         )
 
-    def before_tool(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
-        return closed_on_failure(self, name, lambda: self._judged(name, args, call_id, context))
+    async def before_tool(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
+        def judged() -> Answers:
+            return closed_on_failure(self, name, lambda: self._judged(name, args, call_id, context))
+
+        # every word of a long command is looked up on disk, and other agents must not wait for that
+        is_long = len(str(args.get("command", ""))) > _LONG
+        return await asyncio.to_thread(judged) if is_long else judged()
 
     def _judged(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
         found = self._denied(request_for_call(name, args, place_of(context)))
@@ -100,14 +107,14 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text.removeprefix(_REGEX), re.MULTILINE)
     except re.error as fault:
-        raise InvalidOption(SecurityGuard.name, "commands", f"{text!r} is no expression: {fault}") from None
+        raise InvalidPluginOption(SecurityGuard.name, "commands", f"{text!r} is no expression: {fault}") from None
 
 
 def _path_rule(pattern: str) -> Rule:
     try:
         return checked(Rule("deny", "*", path=pattern))
     except InvalidRule as fault:
-        raise InvalidOption(SecurityGuard.name, "paths", fault.what) from None
+        raise InvalidPluginOption(SecurityGuard.name, "paths", fault.what) from None
 
 
 def _command_rule(text: str) -> Rule:
@@ -116,5 +123,5 @@ def _command_rule(text: str) -> Rule:
     except ValueError:
         words = ()
     if not words:
-        raise InvalidOption(SecurityGuard.name, "commands", f"{text!r} is no command")
+        raise InvalidPluginOption(SecurityGuard.name, "commands", f"{text!r} is no command")
     return Rule("deny", SHELL, family=words)

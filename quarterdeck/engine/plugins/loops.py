@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.engine.plugins.base import Abort, Answers, Context, Emit, Intervene, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import Abort, Answers, Context, Emit, Intervene, InvalidPluginOption, Plugin
 from quarterdeck.engine.plugins.fence import place_of
 from quarterdeck.events import Json, LoopDetected
 from quarterdeck.policy import paths, request_for_call
@@ -50,11 +50,11 @@ class LoopDetection(Plugin):
 
     def __init__(self, *, repeats: int = 3, longest: int = 4, file_warn: int = 8, file_abort: int = 16) -> None:
         if repeats == 1 or repeats < 0:
-            raise InvalidOption(self.name, "repeats", "one call is no loop", "Give 2 or more, or 0 for off.")
+            raise InvalidPluginOption(self.name, "repeats", "one call is no loop", "Give 2 or more, or 0 for off.")
         if longest < 1:
-            raise InvalidOption(self.name, "longest", "a sequence has at least one call")
+            raise InvalidPluginOption(self.name, "longest", "a sequence has at least one call")
         if file_abort and file_abort <= file_warn:
-            raise InvalidOption(self.name, "file_abort", f"it must be more than file_warn, which is {file_warn}")
+            raise InvalidPluginOption(self.name, "file_abort", f"it must be more than file_warn, which is {file_warn}")
         self.repeats, self.longest = repeats, longest
         self.file_warn, self.file_abort = file_warn, file_abort
         self.state: Any = _State()

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from quarterdeck.engine.message import Message
-from quarterdeck.engine.plugins.base import Answers, Context, Emit, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import Answers, Context, Emit, InvalidPluginOption, Plugin
 from quarterdeck.events import Json, MemoryFlushed, Notice
 
 _ASK = (
@@ -50,7 +50,7 @@ class MemoryFlush(Plugin):
 
     def __init__(self, *, file: str = "MEMORY.md", most: int = 10, model: str = "", patience: float = 60) -> None:
         if not 1 <= most <= 10:
-            raise InvalidOption(self.name, "most", "a flush writes 1 to 10 facts")
+            raise InvalidPluginOption(self.name, "most", "a flush writes 1 to 10 facts")
         self.file = file
         self.most = most
         self.model = model
@@ -91,16 +91,26 @@ def digest(fact: str) -> str:
 
 def facts_in(answer: str) -> list[str]:
     """The facts of an answer: a JSON list, or lines with a dash. ValueError when it is neither."""
-    found = _LIST.search(answer)
-    items = _ITEM.findall(answer)
-    try:
-        listed: Any = json.loads(found.group()) if found else items
-    except ValueError:
-        listed = items
-    if not isinstance(listed, list) or (not listed and not found):
-        raise ValueError("the model gave no list of facts")
-    texts = (" ".join(one.split()) for one in cast(list[Any], listed) if isinstance(one, str))
+    listed = _listed(answer)
+    if listed is None:
+        listed = _ITEM.findall(answer)
+        if not listed:
+            raise ValueError("the model gave no list of facts")
+    texts = (" ".join(one.split()) for one in listed)
     return [text[:_LONGEST_FACT] for text in texts if text]
+
+
+def _listed(answer: str) -> list[str] | None:
+    """The texts of a JSON list; None when there is no list, or one of other things (`see [1]`)."""
+    found = _LIST.search(answer)
+    try:
+        value: Any = json.loads(found.group()) if found else None
+    except ValueError:
+        return None
+    if not isinstance(value, list):
+        return None
+    texts = [one for one in cast(list[Any], value) if isinstance(one, str)]
+    return texts if texts or not value else None
 
 
 def _new(facts: Sequence[str], held: set[str]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from quarterdeck.engine.plugins.base import Answers, Context, Emit, InvalidOption, Plugin, ReplaceToolResult
+from quarterdeck.engine.plugins.base import Answers, Context, Emit, InvalidPluginOption, Plugin, ReplaceToolResult
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.events import LargeResultOffloaded, Notice
 
@@ -35,14 +35,16 @@ class LargeResultOffload(Plugin):
 
     def __init__(self, *, limit: int = 20_000, excluded: Sequence[str] = EXCLUDED, preview: int = 2_000) -> None:
         if limit < 1:
-            raise InvalidOption(self.name, "limit", f"{limit} tokens are no limit")
+            raise InvalidPluginOption(self.name, "limit", f"{limit} tokens are no limit")
         if preview < 0 or 2 * preview > limit * _BYTES_PER_TOKEN:
-            raise InvalidOption(self.name, "preview", "two ends of this length are longer than the limit")
+            raise InvalidPluginOption(self.name, "preview", "two ends of this length are longer than the limit")
         self.limit = limit * _BYTES_PER_TOKEN
         self.excluded = frozenset(excluded)
         self.preview = preview
 
     async def after_tool(self, name: str, call_id: str, outcome: Outcome, context: Context) -> Answers:
+        if outcome.path:
+            return _stored_already(name, call_id, outcome.path, context.store)
         if name in self.excluded or len(outcome.text) * _BYTES_PER_TOKEN <= self.limit:
             return None
         whole = outcome.text.encode("utf-8", "surrogatepass")
@@ -63,6 +65,15 @@ class LargeResultOffload(Plugin):
         left = len(text) - 2 * self.preview
         note = f"[{left} characters left out. The whole result ({size} bytes) is in {path}: read it in pages, or search it.]"
         return f"{head}\n\n{note}\n\n{tail}"
+
+
+def _stored_already(name: str, call_id: str, path: str, store: Path) -> Emit | None:
+    """A tool that stored its result by itself, as the shell does while it runs, is only told of."""
+    try:
+        size = (store / path).stat().st_size if path.startswith(f"{FOLDER}/") else None
+    except (OSError, ValueError):
+        size = None
+    return None if size is None else Emit(LargeResultOffloaded(tool=name, call_id=call_id, path=path, bytes=size))
 
 
 def _file_name(call_id: str) -> str:

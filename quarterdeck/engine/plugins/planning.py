@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from quarterdeck.engine.message import Message
 from quarterdeck.engine.plan import caught_up, parsed
-from quarterdeck.engine.plugins.base import Answers, Context, Emit, Intervene, InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import Answers, Context, Emit, Intervene, InvalidPluginOption, Plugin
 from quarterdeck.events import Json, Notice, Plan, PlanGenerated
 
 _FIRST = (
@@ -42,7 +42,9 @@ class Planning(Plugin):
 
     def __init__(self, *, plan_first: bool = True, shortest: int = 20, attempts: int = 2) -> None:
         if attempts < 1:
-            raise InvalidOption(self.name, "attempts", "there is at least one", "Use plan_first=False to ask for none.")
+            raise InvalidPluginOption(
+                self.name, "attempts", "there is at least one", "Use plan_first=False to ask for none."
+            )
         self.plan_first = plan_first
         self.shortest = shortest
         self.attempts = attempts

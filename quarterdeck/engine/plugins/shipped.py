@@ -9,7 +9,7 @@ from typing import Any, cast, get_type_hints
 import msgspec
 
 from quarterdeck.engine.plugins.approval import READ_ONLY_COMMANDS
-from quarterdeck.engine.plugins.base import InvalidOption, Plugin
+from quarterdeck.engine.plugins.base import InvalidPluginOption, Plugin
 from quarterdeck.events import Json
 from quarterdeck.kernel.commands import MODES
 
@@ -47,7 +47,7 @@ def default_plugins(mode: str = "", wanted: Mapping[str, Json] | None = None) ->
     for what cannot be mounted: an agent that runs without a guard that somebody asked for would be worse.
     """
     if mode and mode not in MODES:
-        raise InvalidOption("", "mode", f"there is no mode {mode!r}", f"Modes: {', '.join(MODES)}.")
+        raise InvalidPluginOption("", "mode", f"there is no mode {mode!r}", f"Modes: {', '.join(MODES)}.")
     chosen: dict[str, Json] = {**DEFAULTS, **({"planning": {}} if mode == "plan" else {}), **(wanted or {})}
     return [plugin_of(name, _options(name, given)) for name, given in chosen.items() if given is not False]
 
@@ -57,7 +57,7 @@ def _options(name: str, given: Json) -> dict[str, Json]:
     if given is True:
         return dict(own)
     if not isinstance(given, Mapping):
-        raise InvalidOption(name, "", "options are an object, true or false")
+        raise InvalidPluginOption(name, "", "options are an object, true or false")
     return {**own, **cast("Mapping[str, Json]", given)}
 
 
@@ -73,15 +73,15 @@ def plugin_of(name: str, options: Mapping[str, Json]) -> Plugin:
     try:
         return kind(**given)
     except TypeError as fault:  # one that must be given is not
-        raise InvalidOption(name, ", ".join(options), str(fault)) from None
+        raise InvalidPluginOption(name, ", ".join(options), str(fault)) from None
 
 
 def _typed(name: str, option: str, value: Json, hints: Mapping[str, Any]) -> Any:
     """An option as its type says; settings come from files and requests, where anything can stand."""
     if option not in hints or option == "return":
         known = ", ".join(one for one in hints if one != "return")
-        raise InvalidOption(name, option, "there is no such option", f"There are: {known or 'none'}.")
+        raise InvalidPluginOption(name, option, "there is no such option", f"There are: {known or 'none'}.")
     try:
         return msgspec.convert(value, hints[option])
     except msgspec.ValidationError as fault:
-        raise InvalidOption(name, option, str(fault)) from None
+        raise InvalidPluginOption(name, option, str(fault)) from None

@@ -45,6 +45,7 @@ def session_opened(state: State, event: Event, body: ev.SessionOpened) -> State:
         owner=body.owner,
         created_at=event.at,
         continues=body.continues,
+        arguments=body.arguments,
         unmet=body.owner == "deck",
     )
     beneath = state.beneath if body.prompt is None else phase.step(state.beneath, "start_session")

@@ -38,6 +38,9 @@ DELETE FROM delta WHERE cursor = ?;
 -- name: update_delta
 UPDATE delta SET pieces = ? WHERE cursor = ?;
 
+-- name: delta
+SELECT pieces FROM delta WHERE cursor = ?;
+
 -- name: deltas
 SELECT cursor, pieces FROM delta ORDER BY cursor;
 

@@ -38,11 +38,14 @@ class Worker:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b"!")
 
-    async def call(self, work: Callable[[], _T]) -> _T:
-        """What the work gives. Whoever stops waiting does not stop the work."""
+    async def call(self, work: Callable[[], _T], tell: Callable[[_T], None] | None = None) -> _T:
+        """What the work gives. Whoever stops waiting does not stop the work. `tell` hears of it before anybody hears of the
+        work that was given later, which a caller who only waits may not."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def done(result: Any, error: BaseException | None) -> None:
+            if tell is not None and error is None:
+                tell(result)
             told(future, result, error)
 
         self.do(work, done)

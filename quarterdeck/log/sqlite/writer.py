@@ -74,9 +74,17 @@ class Writer:
                 self._cursor = max(self._store.one("last_cursor"), newest)
                 last = self._journal.load(packs)
                 self._journal.tell(self._told_since(last))
+                self._drop_left_over([cursor for cursor, _ in packs if not self._journal.holds(cursor)])
         except QuarterdeckError:
             self._store.close()
             raise
+
+    def _drop_left_over(self, packs: list[int]) -> None:
+        """Packs of which everything is restated: nobody else would find them again."""
+        if packs:
+            with self._store.transaction():
+                self._store.rows("keep_cursor", (self._cursor,))
+                self._drop(packs)
 
     def fence_at(self, last_index: int) -> Fence:
         """The fence of a session whose newest event has this index."""
@@ -163,19 +171,19 @@ class Writer:
             self._store.rows("delete_session", (place.number,))
             self._store.rows("insert_tombstone", values)
         self._cursor = cursor
-        self._journal.tell(self._journal.parts_of(place.number))
+        self._journal.forget(place.number)
         self._places.pop(session_id, None)
         return Receipt(NEW, (replace(event, cursor=cursor_text(cursor)),))
 
     def _forget_pieces(self, number: int) -> None:
-        """Also from packs that others share: SQLite gives the session's number to another one."""
-        for cursor, blob in self._store.rows("deltas"):
-            pieces = unpacked(blob)
-            kept = [piece for piece in pieces if piece.session != number]
-            if not kept:
-                self._store.rows("delete_delta", (cursor,))
-            elif len(kept) < len(pieces):
-                self._store.rows("update_delta", (packed(kept), cursor))
+        """Also from packs that others share: SQLite gives the session's number to another one. A pack that holds nothing
+        more but what is restated goes as a whole."""
+        dropped = self._journal.droppable(self._journal.parts_of(number))
+        self._drop(dropped)
+        for cursor in self._journal.packs_with(number).difference(dropped):
+            [(blob,)] = self._store.rows("delta", (cursor,))
+            kept = [piece for piece in unpacked(blob) if piece.session != number]
+            self._store.run("update_delta", (packed(kept), cursor))
 
     def probe(self) -> int:
         """One small commit, as durable as any; what it left, for a reader to find."""

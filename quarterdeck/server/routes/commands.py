@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from quarterdeck.kernel.answers import Decided, Done, Dropped, Status
-from quarterdeck.server.route import Call, Keyed, Table
+from quarterdeck.server.route import Call, Keyed, Table, Text, Words
 
 TABLE = Table()
 _USUAL = (404, 409)
@@ -16,7 +16,7 @@ class Abort(Keyed, frozen=True, kw_only=True):
 
     kill_tools: Literal["killable", "all", "none"] = "killable"
     clear_queue: bool = False
-    reason: str | None = None
+    reason: Text | None = None
 
 
 @TABLE.add("POST", "/sessions/{id}/abort", "Ends the turn", body=Abort, answer=Dropped, errors=_USUAL)
@@ -55,7 +55,7 @@ class Reject(Keyed, frozen=True, kw_only=True):
     """No to an approval."""
 
     gate_id: str
-    reason: str = ""
+    reason: Text = ""
     auto_resume: bool = False
 
 
@@ -118,7 +118,7 @@ async def archive(call: Call) -> Status:
 class SwitchModel(Keyed, frozen=True, kw_only=True):
     """Another model from the next turn on."""
 
-    model: str
+    model: Words
 
 
 @TABLE.add(

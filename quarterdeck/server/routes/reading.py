@@ -11,12 +11,11 @@ from quarterdeck.kernel.summary import Summary, UsageShown, usage_shown
 from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.usage import Ledger
 from quarterdeck.kernel.view import View, why
-from quarterdeck.server.route import Call, Table
+from quarterdeck.server.route import Call, Index, Table
 from quarterdeck.server.shapes import Evidence, TimelinePage
 
 TABLE = Table()
 _MOST = 1000
-Index = Annotated[int, Meta(ge=0, le=(1 << 53))]
 
 
 class TimelineQuery(Struct, frozen=True, kw_only=True):

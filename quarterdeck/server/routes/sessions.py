@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from quarterdeck.events import Image
+from quarterdeck.harness.drive import Mode
 from quarterdeck.kernel.answers import Done
 from quarterdeck.kernel.roster import PAGE, Filter
-from quarterdeck.server.route import Call, Keyed, Table
+from quarterdeck.server.route import Call, Index, Keyed, Table, Text, Variable, Words
 from quarterdeck.server.shapes import SessionPage, SessionView, session_view
 
 TABLE = Table()
-Name = Annotated[str, Meta(max_length=100)]
+Name = Annotated[Text, Meta(max_length=100)]
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """`arguments` are flags of the agent's own, for its command line; they are kept in the log."""
+
+    arguments: tuple[str, ...] = ()
 
 
 class Create(Keyed, frozen=True, kw_only=True):
     """A new session. `cwd` is an absolute path, or one that begins with `~`; left out it is the home of the server's user.
     `env` is the agent's whole environment; it is never logged and never returned."""
 
-    agent: str
-    prompt: str | None = None
+    agent: Text
+    prompt: Text | None = None
     images: tuple[Image, ...] = ()
     cwd: Annotated[str, Meta(pattern="^[/~]")] = "~"
-    model: str = ""
+    model: Text = ""
     name: Name = ""
-    mode: str = ""
-    env: dict[str, str] | None = None
+    mode: Mode | Literal[""] = ""
+    env: dict[Variable, Text] | None = None
     record: bool = False
+    options: Options = Options()
 
 
 @TABLE.add(
@@ -53,6 +61,7 @@ async def create(call: Call) -> Struct:
         mode=body.mode,
         env=body.env,
         record=body.record,
+        arguments=body.options.arguments,
         client_id=call.client_id,
     )
     return session_view(handle.view)
@@ -92,11 +101,11 @@ async def show(call: Call) -> Struct:
 class Changed(Keyed, frozen=True, kw_only=True):
     """What is left out stays. `snoozed_until` 0 or null wakes; `read_index` is the last event that a person saw."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=100)] | UnsetType = UNSET
-    mode: str | UnsetType = UNSET
+    name: Annotated[Words, Meta(min_length=1, max_length=100)] | UnsetType = UNSET
+    mode: Mode | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET
-    snoozed_until: Annotated[int, Meta(ge=0, le=1 << 53)] | UnsetType | None = UNSET
-    read_index: Annotated[int, Meta(ge=0, le=1 << 53)] | UnsetType = UNSET
+    snoozed_until: Index | UnsetType | None = UNSET
+    read_index: Index | UnsetType = UNSET
 
 
 @TABLE.add(

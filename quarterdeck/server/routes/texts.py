@@ -7,7 +7,7 @@ from msgspec import Struct
 from quarterdeck.events import Image
 from quarterdeck.kernel.answers import Done, Dropped, Receipt, Steered
 from quarterdeck.kernel.queue import Waiting
-from quarterdeck.server.route import Call, Keyed, Table
+from quarterdeck.server.route import Call, Keyed, Table, Text, Words
 
 TABLE = Table()
 
@@ -15,7 +15,7 @@ TABLE = Table()
 class Prompt(Keyed, frozen=True, kw_only=True):
     """A message. `supersede` closes an open approval first, `new_task` starts over, `resume` wakes a suspended session."""
 
-    text: str
+    text: Words
     images: tuple[Image, ...] = ()
     resume: bool = True
     supersede: bool = False
@@ -47,8 +47,8 @@ async def prompt(call: Call) -> Receipt:
 class Steer(Keyed, frozen=True, kw_only=True):
     """A text for the running turn."""
 
-    text: str
-    ref: str = ""
+    text: Words
+    ref: Text = ""
 
 
 @TABLE.add(
@@ -79,7 +79,7 @@ async def queue(call: Call) -> QueueShown:
 class Edit(Keyed, frozen=True, kw_only=True):
     """`text` replaces what waits; `resend` sends a text again that failed or whose outcome nobody knows."""
 
-    text: str | None = None
+    text: Words | None = None
     resend: bool = False
 
 
@@ -102,12 +102,12 @@ async def edit(call: Call) -> QueueShown:
     return QueueShown(session.queue)
 
 
-@TABLE.add("DELETE", "/sessions/{id}/queue/{item}", "Takes a text back", answer=Dropped, errors=(404, 409))
+@TABLE.add("DELETE", "/sessions/{id}/queue/{item}", "Takes a text back", body=Keyed, answer=Dropped, errors=(404, 409))
 async def drop(call: Call) -> Dropped:
     return await call.session.drop_queued(call.path["item"], client_id=call.client_id)
 
 
-@TABLE.add("DELETE", "/sessions/{id}/queue", "Takes all texts back", answer=Dropped, errors=(404, 409))
+@TABLE.add("DELETE", "/sessions/{id}/queue", "Takes all texts back", body=Keyed, answer=Dropped, errors=(404, 409))
 async def clear(call: Call) -> Dropped:
     return await call.session.drop_queued(client_id=call.client_id)
 
@@ -115,7 +115,7 @@ async def clear(call: Call) -> Dropped:
 class Bash(Keyed, frozen=True, kw_only=True):
     """A shell command of the user's own."""
 
-    command: str
+    command: Words
 
 
 @TABLE.add(

@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from quarterdeck.policy import (
     rule_for,
     session_rules,
 )
+from quarterdeck.policy import paths as paths_module
 from quarterdeck.policy import shell as shell_module
 from quarterdeck.policy.rule import checked
 
@@ -1058,3 +1060,20 @@ class TestTheFile:
         for thread in threads:
             thread.join()
         assert len(store.rules()) == 24
+
+
+names = st.lists(st.sampled_from(["a", "b", "ab", "*", "?", "a*", "[ab]"]), max_size=4)
+
+
+@given(names, st.lists(st.sampled_from(["a", "b", "ab", "c"]), max_size=5))
+def test_a_pattern_without_folders_between_is_compared_at_once_and_means_the_same(
+    wanted: list[str], found: list[str]
+) -> None:
+    slowly = any(paths_module._match(wanted, found[:end], fnmatchcase) for end in range(len(found) + 1))
+    assert paths_module._begins(wanted, found) == slowly
+
+
+@pytest.mark.parametrize("command", ["cat $HOME/.ssh/x", 'cat "${HOME}/.ssh/x"', "ls $HOME/.ssh", "x=$HOME/.ssh; ls"])
+def test_a_home_by_its_variable_is_found(command: str) -> None:
+    assert effect(shell(command), "deny * at ~/.ssh/**") == "deny"
+    assert effect(shell("cat $HOMEX/.ssh/x"), "deny * at ~/.ssh/**") == "ask"

@@ -16,9 +16,10 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body
-from quarterdeck.log.base import Fence, LogUnavailable, NewerLog, Receipt, StaleFence
+from quarterdeck.log.base import Append, Fence, LogUnavailable, NewerLog, Receipt, StaleFence
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.connection import Store
+from quarterdeck.log.sqlite.journal import unpacked
 from quarterdeck.log.sqlite.sql import RARE, migrations, newest_version, queries, typed
 from quarterdeck.log.sqlite.worker import Worker
 from quarterdeck.testing.logs import OPENED, Writing, last_word, row_of
@@ -111,6 +112,59 @@ def test_a_pack_is_dropped_although_the_store_was_closed_between(tmp_path: Path)
         b.fence, b.index = (await log.session("b")).fence, 2
         await b.write(told)
         assert [(event.session_id, event.index) for event in await log.read_all() if event.index == 2] == []
+
+    with_log(path, before)
+    with_log(path, after)
+
+
+def _packs(log: SqliteLog) -> list[list[int]]:
+    """The numbers of the sessions whose pieces lie in each pack."""
+    store = log._writer._store  # pyright: ignore[reportPrivateUsage]
+    return [[piece.session for piece in unpacked(blob)] for _, blob in store.rows("deltas")]
+
+
+def test_a_session_leaves_nothing_in_packs_that_it_shared(tmp_path: Path) -> None:
+    """Restated or not: the next session may get its number, and must not find its words."""
+    path = tmp_path / "x.db"
+    told, growing = ev.MessageAborted(message_id="m"), ev.MessageDelta(message_id="m", delta="x")
+
+    async def work(log: SqliteLog) -> None:
+        a, b, c = writers = [Writing(log, name) for name in "abc"]
+        await asyncio.gather(*(one.write(OPENED) for one in writers))
+        await asyncio.gather(*(one.write(growing) for one in writers))
+        assert _packs(log) == [[1, 2, 3]]
+        await a.write(told)
+        await log.delete("a", a.fence, last_word(a))
+        assert _packs(log) == [[2, 3]]
+        await b.write(told)
+        await log.delete("c", c.fence, last_word(c))
+        assert _packs(log) == [], "what is left of it is restated"
+        await log.delete("b", b.fence, last_word(b))
+        for name in "def":
+            await Writing(log, name).write(OPENED)
+            assert [event.body for event in await log.read(name)] == [OPENED]
+
+    with_log(path, work)
+
+
+def test_a_pack_that_nobody_needs_goes_when_the_store_is_opened(tmp_path: Path) -> None:
+    """As an older release left it when it deleted a session."""
+    path = tmp_path / "x.db"
+
+    async def before(log: SqliteLog) -> None:
+        a = Writing(log, "a")
+        await a.write(OPENED, ev.MessageDelta(message_id="m", delta="x"))
+        await a.write(ev.MessageDelta(message_id="m", delta="y"))
+        store = log._writer._store  # pyright: ignore[reportPrivateUsage]
+        kept = store.rows("deltas")
+        await a.write(ev.MessageAborted(message_id="m"))
+        assert _packs(log) == []
+        store.many("insert_delta", kept)
+
+    async def after(log: SqliteLog) -> None:
+        assert _packs(log) == []
+        assert [event.index for event in await log.read("a")] == [1, 4]
+        assert (await Writing(log, "b").write(OPENED)).events[0].cursor > (await log.read("a"))[-1].cursor
 
     with_log(path, before)
     with_log(path, after)
@@ -336,3 +390,31 @@ def test_a_worker_does_everything_in_order_however_much_waits() -> None:
 
     asyncio.run(work())
     assert done == list(range(70_000))
+
+
+def test_a_deletion_is_told_before_the_appends_that_come_after_it(tmp_path: Path) -> None:
+    """Also when a busy loop hears of both at once."""
+
+    async def work(log: SqliteLog) -> None:
+        one, other = Writing(log, "s1"), Writing(log, "s2")
+        await one.write(OPENED)
+        await other.write(OPENED)
+        heard: list[str] = []
+
+        def told(receipt: Receipt | None, _: BaseException | None = None) -> None:
+            assert receipt is not None
+            heard.append(receipt.events[-1].cursor)
+
+        deleted = asyncio.ensure_future(log.delete("s1", one.fence, last_word(one), told))
+        await asyncio.sleep(0)
+        later = other.events(ev.Notice(text="later"))
+        log.submit(Append(session_id="s2", events=later, fence=other.fence), told)
+        await asyncio.sleep(0)  # it is on its way to the writer
+        done = Event()
+        log._writing.do(done.set, lambda *_: None)  # pyright: ignore[reportPrivateUsage]
+        done.wait()  # the loop stands still until both are durable
+        await deleted
+        assert heard == sorted(heard)
+        assert len(heard) == 2
+
+    with_log(tmp_path / "x.db", work)

@@ -194,7 +194,7 @@ class TestOurOwn:
             await live.startup.stop()
             await eventually(lambda: live.launch is None)
             late = await house.hook("claude", _hook(), session.id)
-            assert (late.status, late.code) == (400, "bad_request")
+            assert (late.status, late.code) == (409, "no_process")
             nobody = {SECRET: secret_for(house.token, "nobody")}
             answer = await house.ask("POST", "/ingest/claude/nobody", None, nobody, json=_hook())
             assert (answer.status, answer.code) == (404, "no_such_session")

@@ -79,7 +79,7 @@ async def test_no_line_holds_a_token_an_environment_or_what_was_said(tmp_path: P
             "/sessions", agent="test", prompt=f"say {SECRET}; echo-env SOME_KEY", cwd=str(tmp_path), env=env
         )
         session = here.deck.session(created["id"])
-        await until(session, lambda view: view.index > 5 and not view.state.turn.is_open)
+        await until(session, lambda view: view.state.phase.value == "completed")
         await here.post(f"/sessions/{session.id}/prompt", text=f"error {SECRET}")
         await until(session, lambda view: view.state.error is not None)
         await here.renamed(session.id, SECRET)

@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 import uvloop
 
+from quarterdeck.harness import hooks
+from quarterdeck.server.ingest import SECRET, secret_for
 from quarterdeck.server.openapi import openapi
 from quarterdeck.server.routes import all_routes
 from tests.wires import Port
@@ -42,6 +44,24 @@ def test_every_route_is_described_with_its_errors():
         assert ("requestBody" in operation) == (route.body is not None)
     names = [one["operationId"] for item in found["paths"].values() for one in item.values()]
     assert len(names) == len(set(names))
+
+
+def test_everything_at_the_server_is_described_and_nothing_else(tmp_path: Path):
+    async def registered() -> set[tuple[str, str]]:
+        port = Port(tmp_path / "home")
+        await port.start()
+        found = {(one.method, one.resource.canonical) for one in port.server.app.router.routes() if one.resource}
+        await port.stop()
+        return {(method, path) for method, path in found if method != "HEAD"}
+
+    told = {(method.upper(), path) for path, item in document()["paths"].items() for method in item}
+    assert told == uvloop.run(registered())
+
+
+def test_a_body_may_be_late_or_too_large():
+    for item in document()["paths"].values():
+        for operation in item.values():
+            assert ("requestBody" in operation) == ({"408", "413"} <= operation["responses"].keys())
 
 
 def test_what_must_be_sent_has_an_example():
@@ -75,6 +95,23 @@ def test_schemathesis_finds_no_failure(tmp_path: Path):
     uvloop.run(_asked(tmp_path))
 
 
+def _config(port: Port, session_id: str, others: dict[str, str]) -> str:
+    """Where a session is named it is one that exists, another for what would end it; and agents have their secrets."""
+    lines = ["[parameters]", f'"path.id" = "{session_id}"']
+    for name, other in others.items():
+        lines += ["[[operations]]", f'include-operation-id = "{name}"', f'parameters = {{ "path.id" = "{other}" }}']
+    doors = {f"/ingest/{agent}": "" for agent in (*hooks.AGENTS, "otlp/v1/logs")}
+    doors |= {f"/ingest/{agent}/{{id}}": session_id for agent in hooks.AGENTS}
+    for path, name in doors.items():
+        secret = secret_for(port.token, name)
+        lines += ["[[operations]]", f'include-path = "{path}"', f'headers = {{ "{SECRET}" = "{secret}" }}']
+    # what is well formed may still not be there, or not be allowed now
+    lines += ["[checks]", 'positive_data_acceptance.expected-statuses = ["2xx", "3xx", "403", "404", "409"]']
+    lines += ["[[operations]]", 'include-path = "/login"']  # only who has a token gets in, however well he asks
+    lines += ['checks.positive_data_acceptance.expected-statuses = ["303", "401"]']
+    return "\n".join(lines)
+
+
 async def _asked(folder: Path) -> None:
     port = Port(folder / "home")
     await port.start()
@@ -82,7 +119,9 @@ async def _asked(folder: Path) -> None:
     port.server._failures.wait = lambda _: 0
     session = await port.deck.create("test", "say hello; ask rm", cwd=str(folder))
     config = folder / "schemathesis.toml"
-    config.write_text(f'[parameters]\n"path.id" = "{session.id}"\n', encoding="utf-8")
+    ends = ("delete_sessions_id", "post_sessions_id_cancel", "post_sessions_id_archive")
+    others = {name: (await port.deck.create("test", cwd=str(folder))).id for name in ends}
+    config.write_text(_config(port, session.id, others), encoding="utf-8")
     command = [
         str(Path(sys.executable).parent / "schemathesis"),
         f"--config-file={config}",
@@ -93,8 +132,6 @@ async def _asked(folder: Path) -> None:
         "--exclude-path=/ws",  # needs an upgrade, which it cannot
         "--phases=examples,coverage,fuzzing",
         "--checks=all",
-        # a schema cannot say which folders exist, and calls 7.0 a whole number, which we do not (U-044)
-        "--exclude-checks=positive_data_acceptance",
         "--seed=1",
         f"--max-examples={EXAMPLES}",
         "--generation-database=none",

@@ -122,6 +122,33 @@ async def test_a_folder_that_is_left_out_is_the_home_of_the_user(tmp_path: Path,
         assert (await ask("POST", "/sessions", {"agent": "test"}))[1]["cwd"] == str(tmp_path)
 
 
+@on_loop
+async def test_a_whole_number_may_be_written_with_a_point(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        session = await port.deck.create("test", cwd=str(tmp_path))
+        assert (await ask("PATCH", f"/sessions/{session.id}", {"snoozed_until": 7.0}))[1]["snoozed_until"] == 7
+        for wrong in (7.5, "7", 1e300, True, 1 << 53):
+            status, said = await ask("PATCH", f"/sessions/{session.id}", {"snoozed_until": wrong})
+            assert status == 400
+            assert said["error"]["message"].startswith("snoozed_until: ")
+
+
+@on_loop
+async def test_a_key_in_the_body_of_a_delete_is_a_key(tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        session = await port.deck.create("test", "hang", cwd=str(tmp_path))
+        await until(session, lambda view: view.state.turn.is_open)
+        path = f"/sessions/{session.id}/queue"
+        for _ in range(4):
+            await session.prompt("later")
+        waiting = session.queue[-1].id
+        first = await ask("DELETE", f"{path}/{waiting}", {"client_id": "one"})
+        assert first == (200, {"dropped": ["later"]})
+        assert await ask("DELETE", f"{path}/{waiting}", {"client_id": "one"}) == first
+        assert (await ask("DELETE", f"{path}/{waiting}", {"client_id": "two"}))[0] in (404, 409)
+        assert (await ask("DELETE", path, {"client_id": 7}))[0] == 400
+
+
 @case("U-070")
 @on_loop
 async def test_a_prompt_without_text_of_nobody_or_to_an_archived_session(tmp_path: Path):

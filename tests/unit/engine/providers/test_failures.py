@@ -16,7 +16,7 @@ from quarterdeck.engine.providers.failure import Service
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, Step, scripted
 from tests.decks import on_loop
-from tests.models import KEY, NAMES, WIRES, asked, chunks, finished, provider, text_of
+from tests.models import KEY, WIRES, asked, chunks, finished, provider, text_of, until_it_fails
 
 NOW = 1_800_000_000.0
 SERVICE = Service("lab", "m-1", "Set LAB_KEY.", (KEY,))
@@ -94,11 +94,10 @@ async def test_gemini_says_with_400_that_the_key_is_wrong() -> None:
 async def test_a_stream_that_breaks_is_a_passing_network_error_and_then_well(wire: str, kind: Any) -> None:
     step = Step(text="A text that is long enough.", chunk=3, faults=(Fault(kind=kind),))
     async with ScriptedModel(scripted(step)) as model:
-        one, said = provider(wire, model), list[Any]()
-        with pytest.raises(ModelError) as error:
-            async for some in one.stream(asked(wire)):
-                said += some
-        assert (error.value.kind, error.value.is_passing) == ("network", True)
+        one = provider(wire, model)
+        said, error = await until_it_fails(one, asked(wire))
+        assert error is not None
+        assert (error.kind, error.is_passing) == ("network", True)
         assert step.text.startswith(text_of(said))
         assert text_of(said)
         again = await chunks(one, asked(wire))
@@ -111,11 +110,10 @@ async def test_a_stream_that_breaks_is_a_passing_network_error_and_then_well(wir
 async def test_an_error_in_the_middle_of_a_stream(wire: str) -> None:
     step = Step(text="A text that is long enough.", chunk=3, faults=(Fault(kind="error", message="so sorry", times=0),))
     async with ScriptedModel(scripted(step)) as model:
-        said: list[Any] = []
-        with pytest.raises(ModelError, match="so sorry") as error:
-            async for some in provider(wire, model).stream(asked(wire)):
-                said += some
-        assert (error.value.kind, error.value.is_passing) == ("api", True)
+        said, error = await until_it_fails(provider(wire, model), asked(wire))
+        assert error is not None
+        assert (error.kind, error.is_passing) == ("api", True)
+        assert "so sorry" in error.message
         assert isinstance(said[0], TextPiece)
 
 
@@ -299,7 +297,3 @@ def test_no_part_of_a_key_gets_out(quoted: str) -> None:
 def test_long_words_are_cut() -> None:
     error = failure.refused(failure.told(500, b"x" * 100_000, {}, NOW), SERVICE, NOW)
     assert len(error.message) < 1000
-
-
-def test_names_are_those_of_the_tests() -> None:
-    assert set(NAMES) == set(WIRES)

@@ -14,7 +14,7 @@ from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, ScriptedCall, ScriptedUsage, Step, scripted
 from tests.decks import on_loop
-from tests.models import WIRES, asked, chunks, finished, provider, reads, replied, results, text_of
+from tests.models import WIRES, asked, chunks, finished, provider, reads, replied, results, text_of, until_it_fails
 
 THINK, TEXT = "Ä thought, 漢字 🙂.", "Here ü are 漢字 and 🙂, cut anywhere."
 CALLS = (
@@ -98,24 +98,17 @@ async def test_a_stream_is_read_the_same_byte_by_byte(wire: str) -> None:
 @on_loop
 async def test_a_stream_that_ends_anywhere_was_cut_and_says_so(wire: str) -> None:
     """At every fifth byte; a cut that leaves the last word whole is the end."""
-    from quarterdeck.engine.model import ModelError
-
     step = Step(text="Short, ü.", calls=(ScriptedCall(name="read_file", args={"a": 1}),), chunk=4)
     async with ScriptedModel(scripted(step)) as model:
         one = provider(wire, model)
         whole = [_shape(chunk) for chunk in await chunks(one, asked(wire))]
         for at in range(0, 1500, 5):
             model.script = scripted(Step(**{**_fields(step), "faults": (Fault(kind="cut", at=at, times=0),)}))
-            said: list[Any] = []
-            try:
-                async for some in one.stream(asked(wire)):
-                    said += some
-            except ModelError as error:
+            said, error = await until_it_fails(one, asked(wire))
+            assert [_shape(chunk) for chunk in said] == (whole if error is None else whole[: len(said)])
+            if error is not None:
                 assert (error.kind, error.is_passing) == ("network", True)
                 assert not any(isinstance(chunk, Finished) for chunk in said)
-                assert [_shape(chunk) for chunk in said] == whole[: len(said)]
-            else:
-                assert [_shape(chunk) for chunk in said] == whole
 
 
 def _fields(step: Step) -> dict[str, Any]:
