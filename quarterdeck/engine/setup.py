@@ -50,12 +50,15 @@ def ready_providers(environment: Mapping[str, str]) -> list[str]:
 
 def settings(cwd: Path, mode: str, session: str) -> dict[str, Any]:
     """For create_agent."""
-    from quarterdeck.engine.plugins.shipped import default_plugins
+    from quarterdeck.engine.plugins.configured import mounted
+    from quarterdeck.engine.tools import builtin_tools
 
+    plugins, tools = mounted(mode, _PLUGINS, builtin_tools())
     return {
         "cwd": str(cwd),
         "mode": mode,
-        "plugins": default_plugins(mode, _PLUGINS),
+        "plugins": plugins,
+        "tools": tools,
         "system_prompt": instructions(cwd),
         "store": home().folder / "results" / session,
     }
