@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,10 @@ def settings(cwd: Path, mode: str, session: str) -> dict[str, Any]:
     """For create_agent."""
     from quarterdeck.engine.plugins.configured import mounted
     from quarterdeck.engine.tools import builtin_tools
+    from quarterdeck.engine.tools.config import tool_settings
 
-    plugins, tools = mounted(mode, _PLUGINS, builtin_tools())
+    told = tool_settings(os.environ)
+    plugins, tools = mounted(mode, _PLUGINS, builtin_tools(), told.installed)
     return {
         "cwd": str(cwd),
         "mode": mode,
@@ -61,6 +64,8 @@ def settings(cwd: Path, mode: str, session: str) -> dict[str, Any]:
         "tools": tools,
         "system_prompt": instructions(cwd),
         "store": home().folder / "results" / session,
+        "sandbox": told.sandbox,
+        "allowed_paths": told.allowed_paths,
     }
 
 

@@ -1,4 +1,4 @@
-"""What a person wants of plugins and of other packages' tools, in config.toml:
+"""What a person wants of plugins, in config.toml:
 
     [plugin]
     loop_detection = false
@@ -7,11 +7,8 @@
     [plugin.human_approval]
     safe_commands = ["make test"]
 
-    [tool]
-    weather = true
-
 The names are those of shipped plugins, or of entry points (installed.py). A plugin that is wanted and cannot be had keeps
-the agent from starting; a tool that cannot be had is told as a notice.
+the agent from starting; a tool of another package that cannot be had is told as a notice.
 """
 
 from __future__ import annotations
@@ -34,14 +31,13 @@ from quarterdeck.home import home
 
 
 class PluginsUnreadable(QuarterdeckError):
-    """The tables about plugins and tools cannot be understood."""
+    """The table of the plugins cannot be understood."""
 
     code = "plugins_unreadable"
 
 
 class _Wanted(Struct, frozen=True):
     plugin: dict[str, bool | dict[str, Any]] = {}
-    tool: dict[str, bool] = {}
 
 
 class _Missing(Plugin):
@@ -58,12 +54,16 @@ class _Missing(Plugin):
 
 
 def mounted(
-    mode: str, own: Mapping[str, dict[str, Json]], tools: Sequence[Tool], environment: Mapping[str, str] = os.environ
+    mode: str,
+    own: Mapping[str, dict[str, Json]],
+    tools: Sequence[Tool],
+    installed: Sequence[str] = (),
+    environment: Mapping[str, str] = os.environ,
 ) -> tuple[list[Plugin], list[Tool]]:
-    """The plugins and tools of an agent in this mode: `own` wants and tools, changed and added to by the file."""
-    wanted = _read(environment)
-    plugins = default_plugins(mode, {**own, **{name: _over(own, name, given) for name, given in wanted.plugin.items()}})
-    added, faults = all_installed_tools(name for name, is_wanted in wanted.tool.items() if is_wanted)
+    """The plugins and tools of an agent in this mode: `own` wants, changed by the file; tools, and the installed ones."""
+    wanted = _read(environment).plugin
+    plugins = default_plugins(mode, {**own, **{name: _over(own, name, given) for name, given in wanted.items()}})
+    added, faults = all_installed_tools(installed)
     by_name = {tool.name: tool for tool in tools}
     for tool in added:
         if tool.name in by_name:
@@ -84,9 +84,9 @@ def _read(environment: Mapping[str, str]) -> _Wanted:
     path = home(environment).config
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
-        return msgspec.convert({name: tables[name] for name in ("plugin", "tool") if name in tables}, _Wanted)
+        return msgspec.convert({"plugin": tables.get("plugin", {})}, _Wanted)
     except FileNotFoundError:
         return _Wanted()
     except (OSError, UnicodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as fault:
-        hint = "Under [plugin] stands NAME = true, false or its options; under [tool] NAME = true."
+        hint = "Under [plugin] stands NAME = true or false, under [plugin.NAME] its options."
         raise PluginsUnreadable(f"{path}: {fault}", hint) from None

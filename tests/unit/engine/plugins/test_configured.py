@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ class Deck:
         self.folder = folder
         self.environment = {"QUARTERDECK_HOME": str(folder), "HOME": str(folder)}
 
-    def mounted(self, text: str, mode: str = "ask") -> tuple[list[Any], list[str]]:
+    def mounted(self, text: str, mode: str = "ask", installed: Sequence[str] = ()) -> tuple[list[Any], list[str]]:
         (self.folder / "config.toml").write_text(text)
-        plugins, tools = mounted(mode, OWN, [tool("ls")], self.environment)
+        plugins, tools = mounted(mode, OWN, [tool("ls")], installed, self.environment)
         return plugins, [one.name for one in tools]
 
 
@@ -38,7 +39,7 @@ def deck(tmp_path: Path) -> Deck:
 
 
 def test_without_a_file_the_default_set(deck: Deck) -> None:
-    plugins, tools = mounted("ask", OWN, [tool("ls")], deck.environment)
+    plugins, tools = mounted("ask", OWN, [tool("ls")], (), deck.environment)
     assert [one.name for one in plugins] == [
         "security_guard",
         "human_approval",
@@ -70,7 +71,7 @@ def test_a_plugin_that_cannot_be_had_is_an_error(deck: Deck) -> None:
 
 
 def test_a_tool_that_cannot_be_had_is_told_when_the_session_begins(deck: Deck) -> None:
-    plugins, tools = deck.mounted("[tool]\nweather = true\nnews = false\n")
+    plugins, tools = deck.mounted("", installed=["weather"])
     assert tools == ["ls"]
     [told] = events_of(ask(plugins[-1], "session_start", SmallContext(deck.folder)))
     assert isinstance(told, Notice)
@@ -78,21 +79,21 @@ def test_a_tool_that_cannot_be_had_is_told_when_the_session_begins(deck: Deck) -
     assert "'weather'" in told.text
 
 
-@pytest.mark.parametrize("text", ["[plugin", "plugin = 3", "[plugin]\nx = 3", "[tool]\nx = 'yes'", "\x00"])
+@pytest.mark.parametrize("text", ["[plugin", "plugin = 3", "[plugin]\nx = 3", "\x00"])
 def test_a_file_that_cannot_be_understood_is_named(deck: Deck, text: str) -> None:
     with pytest.raises(PluginsUnreadable, match=r"config\.toml"):
         deck.mounted(text)
 
 
 def test_the_server_knows_the_tables(deck: Deck) -> None:
-    (deck.folder / "config.toml").write_text("[plugin]\nplanning = true\n[tool]\nweather = true\n")
+    (deck.folder / "config.toml").write_text("[plugin]\nplanning = true\n[tools]\ninstalled = ['weather']\n")
     assert read(deck.folder / "config.toml", {}).warnings == ()
 
 
 def test_the_agent_of_the_deck_is_set_up_by_them(deck: Deck, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in deck.environment.items():
         monkeypatch.setenv(name, value)
-    (deck.folder / "config.toml").write_text("[plugin]\nplanning = true\n")
+    (deck.folder / "config.toml").write_text("[plugin]\nplanning = true\n[tools]\ninstalled = ['weather']\n")
     given = settings(deck.folder, "edits", "s1")
-    assert [one.name for one in given["plugins"]][-1] == "planning"
+    assert [one.name for one in given["plugins"]][-2:] == ["planning", "installed"]
     assert "shell" in [one.name for one in given["tools"]]
