@@ -51,18 +51,21 @@ def ready_providers(environment: Mapping[str, str]) -> list[str]:
 
 def settings(cwd: Path, mode: str, session: str) -> dict[str, Any]:
     """For create_agent."""
-    from quarterdeck.engine.plugins.shipped import default_plugins
+    from quarterdeck.engine.plugins.configured import mounted
+    from quarterdeck.engine.tools import builtin_tools
     from quarterdeck.engine.tools.config import tool_settings
 
-    tools = tool_settings(os.environ)
+    told = tool_settings(os.environ)
+    plugins, tools = mounted(mode, _PLUGINS, builtin_tools(), told.installed)
     return {
         "cwd": str(cwd),
         "mode": mode,
-        "plugins": default_plugins(mode, _PLUGINS),
+        "plugins": plugins,
+        "tools": tools,
         "system_prompt": instructions(cwd),
         "store": home().folder / "results" / session,
-        "sandbox": tools.sandbox,
-        "allowed_paths": tools.allowed_paths,
+        "sandbox": told.sandbox,
+        "allowed_paths": told.allowed_paths,
     }
 
 
