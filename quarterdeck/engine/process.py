@@ -5,7 +5,8 @@ The first line opens it: `{"op": "open", "session", "model", "mode"}` for a new 
 
     {"op": "prompt", "id", "text", "images"}        {"op": "steer", "id", "text"}
     {"op": "interrupt", "kill_tools"}               {"op": "answer", "ref", "status", "answer", "reason", "auto_resume"}
-    {"op": "model", "model"}   {"op": "mode", "mode"}   {"op": "compact"}   {"op": "bash", "id", "command"}   {"op": "bye"}
+    {"op": "model", "model"}    {"op": "mode", "mode"}    {"op": "compact"}    {"op": "bash", "id", "command"}
+    {"op": "kept", "n"}         {"op": "bye"}
 
 What it answers are events, one a line, or several that belong together: `{"events": […]}`. Words for people go to
 standard error. It ends with everything that it started when its input ends. A key is in no line: providers are set up from
@@ -58,17 +59,18 @@ async def _served(reader: Any, writer: Any) -> None:
     first = await _next(lines)
     if first is None:
         return
-    process = Process(log, await _opened(first, log))
-    process.mount()
+    process = Process(log)
     loop = asyncio.get_running_loop()
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(one, lines.feed_eof)
-    try:
-        while (line := await _next(lines)) is not None and line.get("op") != "bye":
-            process.obey(line)
-    finally:
-        await process.end()
-        await log.close()
+    opening = asyncio.ensure_future(process.open(first))
+    opening.add_done_callback(lambda done: lines.feed_eof() if done.exception() else None)
+    while (line := await _next(lines)) is not None and line.get("op") != "bye":
+        process.obey(line)
+    log.leave()
+    await opening
+    await process.end()
+    await log.close()
 
 
 async def _next(lines: asyncio.StreamReader) -> Line | None:
@@ -116,9 +118,9 @@ def history_of(session: str, found: Sequence[Any]) -> list[Event]:
 class Process:
     """One agent, and what it is told. Orders begin in the order in which they come; none waits for the one before."""
 
-    def __init__(self, log: DeckLog, agent: Agent) -> None:
+    def __init__(self, log: DeckLog) -> None:
         self._log = log
-        self._agent = agent
+        self._opened: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._bash: set[Bash] = set()
         self._servers: McpServers | None = None
@@ -146,7 +148,18 @@ class Process:
         if tools:
             await self._agent.attach_tool(*tools)
 
+    @property
+    def _agent(self) -> Agent:
+        return self._opened.result()
+
+    async def open(self, line: Line) -> None:
+        self._opened.set_result(await _opened(line, self._log))
+        self.mount()
+
     def obey(self, line: Line) -> None:
+        if line.get("op") == "kept":
+            self._log.kept(line.get("n"))
+            return
         order = _ORDERS.get(_text(line, "op"))
         if order is None:
             self._complain(f"it was told {_text(line, 'op')!r}, which it does not know")
@@ -157,6 +170,8 @@ class Process:
 
     async def _done(self, order: Callable[[Process, Line], Awaitable[object]], line: Line) -> None:
         try:
+            if not self._opened.done():
+                await asyncio.shield(self._opened)  # it has said that it is ready, and waits for that to be kept
             await order(self, line)
         except _TOLD:
             pass
@@ -173,7 +188,8 @@ class Process:
             task.cancel()
         for bash in self._bash:
             bash.kill()
-        await self._agent.stop()
+        if self._opened.done():
+            await self._agent.stop()
         if self._mounting is not None:
             self._mounting.cancel()
             await asyncio.wait([self._mounting])

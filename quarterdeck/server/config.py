@@ -22,7 +22,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -53,6 +53,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     tls_key: str = ""
     #: Others than this machine may reach it. Without this no such host is taken.
     expose: bool = False
+    #: What agents are started with that are given none: the login shell's environment, or that of the server.
+    environment: Literal["login", "server"] = "login"
     #: Where OpenTelemetry spans go (OTLP over HTTP); '' sends none. Contents are texts, arguments and results.
     otel_endpoint: str = ""
     otel_contents: bool = False

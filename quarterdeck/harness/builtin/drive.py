@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from msgspec import to_builtins
 
 from quarterdeck.events import Image, Json
-from quarterdeck.harness.base import Signal
+from quarterdeck.harness.base import Signal, object_of
 from quarterdeck.harness.builtin import history
 from quarterdeck.harness.builtin.capabilities import CAPABILITIES
 from quarterdeck.harness.builtin.translate import BuiltinTranslator
@@ -24,6 +24,7 @@ class BuiltinDriver:
     """Says what a person wants as orders of one line each."""
 
     capabilities = CAPABILITIES
+    waits_for_log = True
 
     def spawn(self, start: Start) -> Spawn:
         """Without the session's folder on the path, where a file may have the name of a module."""
@@ -40,7 +41,9 @@ class BuiltinDriver:
         return wanted
 
     def heard(self, signal: Signal) -> Lines:
-        return []
+        """What it wants kept is answered when it is (`waits_for_log`)."""
+        number = object_of(signal.data).get("keep") if signal.src == "stdout" else None
+        return [{"op": "kept", "n": number}] if isinstance(number, int) else []
 
     def prompt(self, text: str, message_id: str, images: tuple[Image, ...] = ()) -> Lines:
         shown = {"images": to_builtins(images)} if images else {}
