@@ -173,7 +173,7 @@ class TestTheEnd:
 
     def test_what_was_left_in_the_background_ends_with_it(self, hands: TestHands) -> None:
         outcome = call(shell, hands, command="sleep 1000 & echo $! > pid; echo done")
-        assert outcome == Outcome("done\n[1 processes in the background were ended with the command]\n[exit code 0]")
+        assert outcome == Outcome("done\n[ended with the command: 1 process in the background]\n[exit code 0]")
         assert not alive(int((hands.cwd / "pid").read_text()))
 
     def test_the_last_words_of_what_runs_on_are_heard(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
