@@ -64,6 +64,7 @@ def hands(tmp_path: Path) -> TestHands:
 class TestAProcess:
     @on_loop
     async def test_its_tools_are_tools(self, hands: TestHands) -> None:
+        os.environ["QUARTERDECK_NONCE"] = "h.1"
         async with McpServers({"t": stdio(env={"SOME_TOKEN": "${WHICH}"})}, {"WHICH": "tok-123"}) as servers:
             assert servers.problems == {}
             tools = by_name(servers)
@@ -80,6 +81,8 @@ class TestAProcess:
             assert "integer" in wrong.text
             assert (await called(tools["environment"], hands, name="SOME_TOKEN")).text == "tok-123"
             assert (await called(tools["environment"], hands, name="VIRTUAL_ENV")).text == ""
+            assert (await called(tools["environment"], hands, name="QUARTERDECK_NONCE")).text == "h.1"
+            del os.environ["QUARTERDECK_NONCE"]
             await self.images_and_long_results(tools, hands)
             odd = next(tool for tool in servers.tools if "odd" in tool.name)
             assert len(odd.name) <= 64
