@@ -304,6 +304,7 @@ class Core:
             await asyncio.wait((turn.last_word,), timeout=_LAST_WORD_S)
             first, said = (), []
         self.journal.write((*first, *said, closing), "user")
+        self.journal.flush()
         self.turn_over(turn)
 
     def _cut(self, turn: Turn, reason: str, kill: KillTools) -> list[Body]:
