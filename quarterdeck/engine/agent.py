@@ -192,6 +192,7 @@ class Agent:
         """What the last turn said, once no turn is open and no text waits. TurnNotFinished, TimeoutError."""
         self._core.alive()
         await asyncio.wait_for(self._core.at_rest(), timeout)
+        await self._core.journal.settled()
         last = self._core.last
         if last is None:
             return ""

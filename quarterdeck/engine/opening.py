@@ -231,15 +231,15 @@ def _by_name(tools: Sequence[Tool]) -> Mapping[str, Tool]:
 
 
 def _resolve(name: str, options: Mapping[str, Json]) -> tuple[Model, str]:
-    from quarterdeck.engine import providers
+    from quarterdeck.engine.providers import model_of
 
-    return cast("Resolve", getattr(providers, "model_of"))(name, options)  # noqa: B009
+    return model_of(name, options)
 
 
 def _builtin_tools() -> Sequence[Tool]:
-    from quarterdeck.engine import tools
+    from quarterdeck.engine.tools import builtin_tools
 
-    return cast("Callable[[], Sequence[Tool]]", getattr(tools, "builtin_tools"))()  # noqa: B009
+    return builtin_tools()
 
 
 def _options(given: Settings) -> Options:

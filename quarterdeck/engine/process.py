@@ -20,7 +20,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,6 +35,8 @@ from quarterdeck.events import Event, Image
 if TYPE_CHECKING:
     from quarterdeck.engine.agent import Agent
     from quarterdeck.engine.bash import Bash
+    from quarterdeck.engine.tools.mcp.servers import McpServers
+    from quarterdeck.engine.tools.mcp.settings import McpServer
     from quarterdeck.log.base import Log
 
 Line = dict[str, Any]
@@ -121,6 +123,30 @@ class Process:
         self._opened: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._bash: set[Bash] = set()
+        self._servers: McpServers | None = None
+        self._mounting: asyncio.Task[None] | None = None
+
+    def mount(self) -> None:
+        """Starts the MCP servers that are configured, beside everything else; prompts wait for their tools."""
+        from quarterdeck.engine.tools.config import tool_settings
+
+        servers = tool_settings(os.environ).servers
+        if servers:
+            self._mounting = asyncio.ensure_future(self._mounted(servers))
+
+    async def _mounted(self, servers: Mapping[str, McpServer]) -> None:
+        from quarterdeck.engine.tools.mcp.servers import McpServers
+
+        self._servers = McpServers(servers)
+        try:
+            tools = await self._servers.start()
+        except QuarterdeckError as error:
+            self._complain(f"{error.message}. {error.hint}")
+            return
+        for problem in self._servers.problems.values():
+            self._complain(f"{problem.message}. {problem.hint}")
+        if tools:
+            await self._agent.attach_tool(*tools)
 
     @property
     def _agent(self) -> Agent:
@@ -128,6 +154,7 @@ class Process:
 
     async def open(self, line: Line) -> None:
         self._opened.set_result(await _opened(line, self._log))
+        self.mount()
 
     def obey(self, line: Line) -> None:
         if line.get("op") == "kept":
@@ -163,10 +190,17 @@ class Process:
             bash.kill()
         if self._opened.done():
             await self._agent.stop()
+        if self._mounting is not None:
+            self._mounting.cancel()
+            await asyncio.wait([self._mounting])
+        if self._servers is not None:
+            await self._servers.close()
 
     # --- each of them
 
     async def prompt(self, line: Line) -> None:
+        if self._mounting is not None:
+            await asyncio.wait([self._mounting])
         images = msgspec.convert(line.get("images") or (), tuple[Image, ...])
         await self._agent.prompt(_text(line, "text"), images=images, message_id=_text(line, "id"))
 

@@ -6,6 +6,7 @@ Every batch is held to the product's rules as well (conftest.py), and a resumed 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -184,10 +185,8 @@ async def play(drawn: list[list[Any]], steps: list[tuple[str, int]]) -> None:
     common: Any = {"tools": tools_of(waits), "resolve": lambda name, _: (model, name), "retry": RetryPolicy(2, 0, 0)}
     agent = await opened(model, log=log, plugins=[Meddles()], **common)
     for number, (action, passes) in enumerate(steps):
-        try:
+        with suppress(QuarterdeckError):  # refused: that is an answer
             await act(agent, action, waits, number)
-        except QuarterdeckError:
-            pass  # refused: that is an answer
         for _ in range(passes):
             await asyncio.sleep(0)
     while agent._core.journal._pending:

@@ -118,6 +118,9 @@ class TestUnknownNames:
         assert first == f"{PATH}, line 1: prot is not known; did you mean port?"
         assert second == f"{PATH}, line 4: profile.x.preambel is not known; did you mean preamble?"
 
+    def test_tables_of_the_engine_are_known(self):
+        assert config("[mcp.files]\ncommand = 'x'").warnings == ()
+
     def test_where_nothing_is_near_all_are_listed(self):
         (only,) = config("zzzzzzz = 1").warnings
         assert "known are host, port" in only
