@@ -1,13 +1,27 @@
-"""How the deck's built-in agent is set up: its model, its instructions, its plugins, where its files lie."""
+"""How the deck's built-in agent is set up: its model, its instructions, its plugins and tools, where its files lie.
+
+    [builtin]
+    model = "anthropic:NAME"            # when a session names none
+    context_limit = 200000              # tokens; the conversation is shortened before it is full
+    tools = ["tickets"]                 # of installed packages, by their entry points
+    plugins = { memory_flush = true, human_approval = { safe_commands = ["make test"] } }
+
+`[tools]` and `[mcp.NAME]` are in tools/config.py, `[provider.NAME]` in providers/access.py.
+"""
 
 from __future__ import annotations
 
-import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from quarterdeck.engine.errors import InvalidOption
+from quarterdeck.errors import QuarterdeckError
+from quarterdeck.events import Json
 from quarterdeck.home import home
 
 #: What is asked of a provider that is set up when nobody named a model; `-m` or a profile names another.
@@ -31,6 +45,74 @@ You are a coding agent. You work in the folder {cwd}, in a session that a person
 """
 
 
+class _Builtin(Struct, frozen=True, forbid_unknown_fields=True):
+    model: str = ""
+    context_limit: Annotated[int, Meta(gt=0)] | None = None
+    max_turns: Annotated[int, Meta(gt=0)] = 100
+    tools: tuple[str, ...] = ()
+    plugins: dict[str, Json] = {}
+
+
+class _File(Struct, frozen=True):
+    builtin: _Builtin = _Builtin()
+
+
+class Setup(Struct, frozen=True):
+    """What create_agent takes. The tools that `faults` tell of are missing; all else works."""
+
+    model: str
+    settings: dict[str, Any]
+    faults: tuple[QuarterdeckError, ...]
+
+
+def prepared(cwd: Path, mode: str, session: str, model: str, environment: Mapping[str, str]) -> Setup:
+    """From config.toml and the environment. QuarterdeckError for what cannot be as it is wanted."""
+    from quarterdeck.engine.plugins.installed import all_installed_tools
+    from quarterdeck.engine.plugins.shipped import default_plugins
+    from quarterdeck.engine.tools import builtin_tools
+    from quarterdeck.engine.tools.config import tool_settings
+
+    told, tools = _told(environment), tool_settings(environment)
+    more, faults = all_installed_tools(told.tools)
+    settings = {
+        "cwd": str(cwd),
+        "mode": mode,
+        "plugins": default_plugins(mode, _wanted(told.plugins)),
+        "tools": [*builtin_tools(), *more],
+        "system_prompt": instructions(cwd),
+        "store": home(environment).folder / "results" / session if session else None,
+        "sandbox": tools.sandbox,
+        "allowed_paths": tools.allowed_paths,
+        "context_limit": told.context_limit,
+        "max_turns": told.max_turns,
+    }
+    return Setup(model_name(model or told.model, environment), settings, tuple(faults))
+
+
+def _told(environment: Mapping[str, str]) -> _Builtin:
+    path = home(environment).config
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File).builtin
+    except (FileNotFoundError, NotADirectoryError):
+        return _Builtin()
+    except OSError as error:
+        raise InvalidOption(f"{path} cannot be read: {error.strerror}", "Mend its permissions.") from None
+    except ValueError as error:
+        raise InvalidOption(f"{path}: {error}", "Mend the file; docs/agent.md says what it takes.") from None
+
+
+def _wanted(plugins: Mapping[str, Json]) -> dict[str, Json]:
+    """Options that somebody gives come on top of ours."""
+    found = {**_PLUGINS, **plugins}
+    for name, own in _PLUGINS.items():
+        given: Any = found[name]
+        if isinstance(given, dict):
+            found[name] = {**own, **given}
+        elif given is True:
+            found[name] = own
+    return found
+
+
 def model_name(wanted: str, environment: Mapping[str, str]) -> str:
     """What was named, or what the first provider that is set up has to offer."""
     if wanted:
@@ -47,23 +129,6 @@ def ready_providers(environment: Mapping[str, str]) -> list[str]:
     from quarterdeck.engine.providers import configured
 
     return [one.name for one in configured(environment) if one.is_ready and one.name not in ("demo", "ollama")]
-
-
-def settings(cwd: Path, mode: str, session: str) -> dict[str, Any]:
-    """For create_agent."""
-    from quarterdeck.engine.plugins.shipped import default_plugins
-    from quarterdeck.engine.tools.config import tool_settings
-
-    tools = tool_settings(os.environ)
-    return {
-        "cwd": str(cwd),
-        "mode": mode,
-        "plugins": default_plugins(mode, _PLUGINS),
-        "system_prompt": instructions(cwd),
-        "store": home().folder / "results" / session,
-        "sandbox": tools.sandbox,
-        "allowed_paths": tools.allowed_paths,
-    }
 
 
 def instructions(cwd: Path) -> str:

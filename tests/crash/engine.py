@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from quarterdeck.engine import process, setup
 from quarterdeck.engine.message import Message, Text
@@ -30,7 +31,6 @@ from quarterdeck.engine.model import (
     TextPiece,
     ThinkingPiece,
 )
-from quarterdeck.engine.tools import builtin_tools
 from quarterdeck.engine.tools.function import tool
 from quarterdeck.harness.builtin import history
 from quarterdeck.harness.builtin.drive import BuiltinDriver
@@ -151,15 +151,17 @@ def _called(name: str, place: int, **args: Any) -> list[Chunk]:
 
 
 def main() -> None:
-    usual = setup.settings
+    usual = setup.prepared
 
     def resolve(name: str, _: Mapping[str, Any]) -> tuple[Model, str]:
         return ObedientModel(), name.partition(":")[2]
 
-    def settings(*args: Any) -> dict[str, Any]:
-        return {**usual(*args), "tools": [*builtin_tools(), note, child], "resolve": resolve}
+    def prepared(*args: Any) -> setup.Setup:
+        made = usual(*args)
+        more = {"tools": [*made.settings["tools"], note, child], "resolve": resolve}
+        return replace(made, settings={**made.settings, **more})
 
-    setup.settings = settings
+    setup.prepared = prepared
     process.main()
 
 

@@ -8,6 +8,7 @@ CAPABILITIES = Capabilities(
     steer=True,
     interrupt=True,
     approvals=True,
+    holds=True,
     questions=True,
     resume=True,
     images=True,
