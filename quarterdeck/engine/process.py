@@ -34,8 +34,8 @@ from quarterdeck.events import Event, Image
 
 if TYPE_CHECKING:
     from quarterdeck.engine.agent import Agent
-    from quarterdeck.engine.setup import Setup
     from quarterdeck.engine.bash import Bash
+    from quarterdeck.engine.setup import Setup
     from quarterdeck.engine.tools.mcp.servers import McpServers
     from quarterdeck.engine.tools.mcp.settings import McpServer
     from quarterdeck.log.base import Log
