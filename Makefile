@@ -11,7 +11,7 @@ INSTALL := $(PIP) install --require-hashes --requirement
 # The project is named, because a configuration in some folder above would otherwise be taken for ours.
 PYRIGHT := PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --project pyproject.toml --pythonpath $(BIN)/python
 PURE := quarterdeck/errors.py,quarterdeck/events/*,quarterdeck/kernel/*
-GENERATED_DOCS := tools/conformance.py tools/diagrams.py tools/agents.py
+GENERATED_DOCS := tools/conformance.py tools/diagrams.py tools/agents.py tools/plugins.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -23,6 +23,8 @@ GROUPS = (
     "catalogue",
     "delivery",
     "requests",
+    "providers",
+    "engine",
 )
 
 

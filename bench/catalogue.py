@@ -1,7 +1,4 @@
-"""Starting with a full store: how long until the catalogue is there, and what it takes to hold it.
-
-To measure a deck instead of a log alone, add how it is opened to `OPENERS`.
-"""
+"""Starting with a full store: how long until the log and the deck are ready, and what it takes to hold the sessions."""
 
 from __future__ import annotations
 
@@ -23,8 +20,12 @@ from bench import raw_store, sessions
 from bench.figure import Figure
 from bench.log import working
 from bench.measure import SMOKE, Effort, Ratio, Work, ratio
-from quarterdeck.deck.record import packed, row_of
+from quarterdeck import events as ev
+from quarterdeck.deck.deck import Deck
 from quarterdeck.events import encode_body, type_of
+from quarterdeck.home import Home
+from quarterdeck.kernel.view import fold
+from quarterdeck.log.rows import packed, row_of
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.sql import queries
 from quarterdeck.log.sqlite.writer import row_values
@@ -44,13 +45,19 @@ async def open_log(path: Path) -> tuple[object, Callable[[], Awaitable[None]]]:
     return (log, await log.sessions()), log.close
 
 
-OPENERS: dict[str, Opener] = {"the log": open_log}
+async def open_deck(path: Path) -> tuple[object, Callable[[], Awaitable[None]]]:
+    """As `quarterdeck.open` does it: the lock, what an earlier deck left running, the store, the list, the repair."""
+    deck = await Deck.open(path.parent, environment={})
+    return deck, deck.close
+
+
+OPENERS: dict[str, Opener] = {"the log": open_log, "the deck": open_deck}
 
 
 def figures(effort: Effort) -> Iterator[Figure]:
     count_, events = (SESSIONS, EVENTS) if effort is not SMOKE else (20, 200)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "quarterdeck.db"
+        path = Home(Path(folder)).store
         filled(path, count_, events)
         what = f"{count_:,} sessions, {events:,} events"
         for name, opener in OPENERS.items():
@@ -72,7 +79,9 @@ def filled(path: Path, sessions_: int, events: int) -> None:
     connection = raw_store.opened(path, 0)
     connection.execute("PRAGMA synchronous = OFF").fetchall()
     view = sessions.grown(60)
-    row, blob = row_values(row_of(view)), packed(view.state)
+    # as a deck leaves all of them when it is closed
+    view = fold(view, sessions.next_event(view, ev.SessionSuspended(reason="shutdown")))
+    row, blob = row_values(row_of(view.state)), packed(view.state)
     tape = [("stream", type_of(body), encode_body(body)) for body in working(0)]
     each, cursors = events // sessions_, count(1)
     connection.execute("BEGIN").fetchall()
@@ -81,6 +90,8 @@ def filled(path: Path, sessions_: int, events: int) -> None:
         connection.execute(queries()["insert_session"], values).fetchall()
         rows = [(next(cursors), number, place, 1, *tape[place % len(tape)]) for place in range(1, each + 1)]
         connection.executemany(raw_store.INSERT, rows)
+    for settled in ("settle_indexes", "settle_cursor"):
+        connection.execute(queries()[settled]).fetchall()
     connection.execute("COMMIT").fetchall()
     connection.close()
 
@@ -117,7 +128,7 @@ def _resident(path: Path, name: str) -> tuple[int, int]:
 async def _tell(path: Path, name: str) -> None:
     # a first, empty store brings in what is only loaded when it is used
     with tempfile.TemporaryDirectory() as folder:
-        _, close = await OPENERS[name](Path(folder) / "empty.db")
+        _, close = await OPENERS[name](Home(Path(folder)).store)
         await close()
     before = _now()
     held, close = await OPENERS[name](path)

@@ -13,6 +13,7 @@ from aiohttp import web
 from quarterdeck.deck.deck import Deck
 from quarterdeck.log.base import Log
 from quarterdeck.server.app import Server
+from quarterdeck.server.connection import Runner
 from quarterdeck.server.guard import Guard
 from quarterdeck.server.tokens import Tokens
 
@@ -32,7 +33,9 @@ class Host:
 
     async def serve(self, app: web.Application) -> str:
         """The address of an application."""
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        return await self._listen(web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1))
+
+    async def _listen(self, runner: web.AppRunner) -> str:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self._runners.append(runner)
@@ -45,7 +48,7 @@ class Host:
         tokens = Tokens(home)
         server = Server(deck, tokens, Guard())
         self._decks.append(deck)
-        return deck, await self.serve(server.app), tokens.owner()
+        return deck, await self._listen(Runner(server.app, server.shortcut, shutdown_timeout=0.1)), tokens.owner()
 
     def close(self) -> None:
         self.run(self._close())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -13,7 +12,7 @@ import uvloop
 
 from bench import raw_store
 from bench.figure import Figure
-from bench.measure import SMOKE, Effort, Work, ratio
+from bench.measure import SMOKE, Effort, Work, ratio, ratio_of_waits
 from quarterdeck import events as ev
 from quarterdeck.deck.record import Record
 from quarterdeck.events import Body
@@ -139,17 +138,21 @@ def _flood(
 
 def _lone(folder: Path, effort: Effort) -> Iterator[Figure]:
     """Nobody else writes: what a person waits for. By the clock on the wall, most of which is the disk; and by CPU time."""
-    flood = Flood(folder / "lone.db", 1)
+    flood, body = Flood(folder / "lone.db", 1), ev.Notice(text=_PIECE)
     record = flood.records[0]
 
     async def appended() -> None:
-        for _ in range(LONE):
-            record.write((ev.Notice(text=_PIECE),), "stream")
-            await record.settled()
+        record.write((body,), "stream")
+        await record.settled()
 
-    subject = Work(lambda: flood.loop.run_until_complete(appended()), LONE)
-    floor = raw_store.commit_work(folder / "lone_raw.db", ev.Notice(text=_PIECE), LONE)
-    name = "one lone append to one bare commit"
-    yield Figure("log", f"{name}, wall time", ratio(subject, floor, effort, time.perf_counter_ns), 1.5)
-    yield Figure("log", f"{name}, CPU time", ratio(subject, floor, effort))
+    async def appended_often() -> None:
+        for _ in range(LONE):
+            await appended()
+
+    floor = raw_store.commit_work(folder / "lone_raw.db", body, 1).run
+    waited = flood.loop.run_until_complete(ratio_of_waits(appended, floor, effort))
+    yield Figure("log", "one lone append to one bare commit, wall time", waited, 1.5)
+    subject = Work(lambda: flood.loop.run_until_complete(appended_often()), LONE)
+    floors = raw_store.commit_work(folder / "lone_raw_cpu.db", body, LONE)
+    yield Figure("log", "one lone append to one bare commit, CPU time", ratio(subject, floors, effort))
     flood.close()

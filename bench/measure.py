@@ -12,7 +12,7 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -37,10 +37,12 @@ SMOKE = Effort(rounds=1, turn_s=0.0, process_rounds=1)
 
 
 class Work(Struct, frozen=True):
-    """Something to measure: `run` does it `operations` times."""
+    """Something to measure: `run` does it `operations` times. `rest` comes after each run and is nobody's time: what one
+    leaves behind must not fall upon the other."""
 
     run: Callable[[], object]
     operations: int
+    rest: Callable[[], object] | None = None
 
 
 class Ratio(Struct, frozen=True):
@@ -69,6 +71,32 @@ def ratio(subject: Work, floor: Work, effort: Effort, clock: Clock = time.proces
             after = _spent_ns(floor, repeat_floor, clock)
             floors.append((before + after) / 2)
             before = after
+    return _summed_up(subjects, floors)
+
+
+async def ratio_of_waits(
+    subject: Callable[[], Awaitable[object]], floor: Callable[[], object], effort: Effort, each: int = 20
+) -> Ratio:
+    """The same by the clock on the wall, for what waits for a disk.
+
+    A disk has moods, and one operation can take a hundred times as long as the next. So the two alternate one by one, each
+    is timed by itself, and what is compared in a round are the medians of its operations.
+    """
+    subjects: list[float] = []
+    floors: list[float] = []
+    with _no_collector():
+        for _ in range(effort.rounds):
+            ours: list[int] = []
+            bare: list[int] = []
+            for _ in range(each):
+                start = time.perf_counter_ns()
+                floor()
+                between = time.perf_counter_ns()
+                await subject()
+                bare.append(between - start)
+                ours.append(time.perf_counter_ns() - between)
+            subjects.append(statistics.median(ours))
+            floors.append(statistics.median(bare))
     return _summed_up(subjects, floors)
 
 
@@ -112,11 +140,15 @@ def _repeats(work: Work, turn_s: float, clock: Clock) -> int:
 
 
 def _spent_ns(work: Work, repeats: int, clock: Clock) -> float:
-    run = work.run
+    run, rest, resting = work.run, work.rest, 0
     start = clock()
     for _ in range(repeats):
         run()
-    return max(clock() - start, 1) / (repeats * work.operations)
+        if rest is not None:
+            ended = clock()
+            rest()
+            resting += clock() - ended
+    return max(clock() - start - resting, 1) / (repeats * work.operations)
 
 
 def _child_cpu_ns(command: Sequence[str]) -> float:

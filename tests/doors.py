@@ -80,9 +80,12 @@ class House:
         return await self.ask("POST", path, json={} if body is None else body, **more)
 
     async def hook(self, agent: str, payload: object, session_id: str = "", **more: Any) -> Answer:
-        """With the right secret."""
+        """With the right secret. Returns when it is heard, too, which is otherwise a moment later."""
         path = f"/ingest/{agent}/{session_id}" if session_id else f"/ingest/{agent}"
-        return await self.ask("POST", path, None, {SECRET: secret_for(self.token, session_id)}, json=payload, **more)
+        said = {SECRET: secret_for(self.token, session_id)}
+        answer = await self.ask("POST", path, None, said, json=payload, **more)
+        self.server.ingest.catch_up()
+        return answer
 
     async def raw(self, data: bytes) -> bytes:
         """Bytes as they are; everything that came until the server closed, or had said one answer."""
@@ -126,7 +129,7 @@ async def serving(
     try:
         tokens = Tokens(deck.home)
         server = Server(deck, tokens, Guard(allowed), is_secure=secure is not None)
-        runner = Runner(server.app, shutdown_timeout=1.0, headers_s=headers_s)
+        runner = Runner(server.app, server.shortcut, shutdown_timeout=1.0, headers_s=headers_s)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=secure).start()

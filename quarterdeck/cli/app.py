@@ -26,7 +26,9 @@ COMMANDS = {
     "machine": Entry("quarterdeck.cli.machine:machine", "Show a state machine's table of transitions."),
     "replay": Entry("quarterdeck.cli.replay:replay", "Replay a recorded trace and show the states over time."),
     "restart": Entry("quarterdeck.cli.down:restart", "Stop the server, and start it again in the background."),
+    "run": Entry("quarterdeck.cli.run:run", "Start a session and follow it in the terminal."),
     "status": Entry("quarterdeck.cli.status:status", "Say whether the server runs, where, and what is set."),
+    "testing": Entry("quarterdeck.cli.testing:testing", "Stand-ins for tests: a scripted model."),
     "up": Entry("quarterdeck.cli.up:up", "Start the server, and open its page."),
 }
 

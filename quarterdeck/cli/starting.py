@@ -76,6 +76,21 @@ def alone(place: Home) -> Generator[int]:
         os.close(descriptor)
 
 
+def is_under_way(place: Home) -> bool:
+    """Whether somebody starts or stops the server of this home now."""
+    try:
+        descriptor = os.open(place.starting, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+
+
 def running(place: Home) -> Beacon | None:
     """The server that runs and will stay; waits for the end of one that leaves. To be called with the lock held."""
     light = beacon.found(place)

@@ -45,6 +45,7 @@ class AsyncClient:
         mode: str = "",
         env: Mapping[str, str] | None = None,
         record: bool = False,
+        arguments: Sequence[str] = (),
         client_id: str = "",
     ) -> RemoteSession:
         """A new session; with a prompt it starts at once. A relative `cwd` is one of this program's."""
@@ -58,6 +59,7 @@ class AsyncClient:
             "mode": mode,
             "env": env,
             "record": record,
+            "options": {"arguments": arguments},
             "client_id": client_id,
         }
         view = await self._wire.ask("POST", "/sessions", dict[str, Any], body)

@@ -37,6 +37,11 @@ class Adoption:
                 break  # nobody opened another one while we looked
         return self._opened(agent, native, cwd)
 
+    def at_hand(self, agent: str, native: str) -> Session | None:
+        """The same without waiting for anything: None unless it is in memory and active."""
+        session = self._deck.at_hand(self._name_of(agent, native))
+        return session if session is not None and session.state.lifecycle.value == "active" else None
+
     def relate(self, agent: str, one: str, other: str) -> str:
         """Two conversations spoke with each other, so the one that nobody knows is a sub-agent of the other. Gives the one
         that is known; '' when neither is."""

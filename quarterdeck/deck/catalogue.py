@@ -10,12 +10,12 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from quarterdeck.deck.record import unpacked
 from quarterdeck.kernel import lifecycle, roster
 from quarterdeck.kernel.roster import Badge, Filter, Page
 from quarterdeck.kernel.summary import Summary, summary
 from quarterdeck.kernel.view import View
 from quarterdeck.log.base import NoSuchSession, Row, Stored
+from quarterdeck.log.rows import unpacked
 
 _COUNTED = frozenset(lifecycle.MACHINE.flags["counted"])
 

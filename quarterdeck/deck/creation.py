@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from quarterdeck import events as ev
 from quarterdeck.deck import inputs
-from quarterdeck.deck.answers import Done
 from quarterdeck.deck.repo import repo_of
 from quarterdeck.events import Body, Image
 from quarterdeck.harness.drive import CannotDo, Start
 from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.answers import Done
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -30,6 +30,7 @@ class Creation(Struct, frozen=True, kw_only=True):
     name: str = ""
     mode: str = ""
     continues: str = ""
+    arguments: tuple[str, ...] = ()
     own_environment: bool = False
 
 
@@ -52,6 +53,8 @@ def _check(session: Session, wanted: Creation) -> None:
         value = getattr(wanted, field)
         if value is not None:
             inputs.text(field, value, limit)
+    for argument in wanted.arguments:
+        inputs.text("arguments", argument, limit)
     if wanted.prompt is not None and not wanted.prompt.strip() and not wanted.images:
         raise inputs.InvalidInput("prompt", "it is empty", "Send a text, or none at all.")
     if len(wanted.name) > cmd.NAME_LIMIT:
@@ -61,7 +64,7 @@ def _check(session: Session, wanted: Creation) -> None:
         raise CannotDo(wanted.agent, f"work in mode {wanted.mode}")
     if wanted.images and not driver.capabilities.images:
         raise CannotDo(wanted.agent, "read images")
-    driver.spawn(Start(cwd=wanted.cwd, model=wanted.model, mode=wanted.mode))
+    driver.spawn(Start(cwd=wanted.cwd, model=wanted.model, mode=wanted.mode, arguments=wanted.arguments))
 
 
 def _bodies(wanted: Creation) -> list[Body]:
@@ -74,6 +77,7 @@ def _bodies(wanted: Creation) -> list[Body]:
         mode=wanted.mode,
         repo=repo_of(wanted.cwd),
         continues=wanted.continues,
+        arguments=wanted.arguments,
         own_environment=wanted.own_environment,
     )
     if wanted.prompt is None:

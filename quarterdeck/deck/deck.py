@@ -28,8 +28,7 @@ from quarterdeck.deck.creation import Creation, created
 from quarterdeck.deck.environment import Environments, Fixed, Given, Surroundings
 from quarterdeck.deck.handle import SessionHandle
 from quarterdeck.deck.keeper import end_left_over_of
-from quarterdeck.deck.policy import RuleStore
-from quarterdeck.deck.record import packed, row_of, unpacked
+from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.settings import Settings, settings_from
 from quarterdeck.deck.supervisor import Supervisor
@@ -45,7 +44,8 @@ from quarterdeck.kernel.roster import Badge, Filter, Page
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Row, Stored
+from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Receipt, Row, StaleFence, Stored
+from quarterdeck.log.rows import packed, row_of, unpacked
 from quarterdeck.log.tail import Feed
 
 _TIDY_AFTER_S = 1.0
@@ -223,9 +223,11 @@ class Deck:
         env: Mapping[str, str] | None = None,
         record: bool = False,
         continues: str = "",
+        arguments: Sequence[str] = (),
         client_id: str = "",
     ) -> SessionHandle:
-        """A new session; with a prompt it starts at once. `env` is the agent's whole environment, and is never told."""
+        """A new session; with a prompt it starts at once. `env` is the agent's whole environment, and is never told.
+        `arguments` are flags of the agent's own; they are in the log."""
         self.check_open()
         inputs.client_id(client_id)
         chosen = inputs.environment(env)
@@ -240,6 +242,7 @@ class Deck:
             name=name,
             mode=mode,
             continues=continues,
+            arguments=tuple(arguments),
             own_environment=chosen is not None,
         )
         session_id = _id_for(client_id)
@@ -317,17 +320,33 @@ class Deck:
         session = await self._session(session_id)
         cmd.check(session.state, cmd.Delete())
         await session.startup.stop()
-        await session.record.settled()
-        cmd.check(session.state, cmd.Delete())  # nobody woke it meanwhile
-        last = Event(session_id, session.view.index + 1, self.clock.wall(), "user", ev.SessionDeleted())
-        receipt = await self._log.delete(session_id, session.record.fence, last)
+        await self._delete(session)
+        trace_file(self.home, session_id).unlink(missing_ok=True)
+        await self.changes.forget(session_id, session.state.profile.cwd)
+
+    async def _delete(self, session: Session) -> None:
+        """Once nothing of it is on its way to the log. Whoever comes before it is gone is done first, and may wake it."""
+        while True:
+            while not session.record.is_settled:
+                await session.record.settled()
+            cmd.check(session.state, cmd.Delete())
+            fence, at = session.record.fence, self.clock.wall()
+            last = Event(session.id, session.view.index + 1, at, "user", ev.SessionDeleted())
+            try:
+                await self._log.delete(session.id, fence, last, self._deleted)
+                return
+            except StaleFence:
+                if session.record.is_settled and session.record.fence == fence:
+                    raise  # it is not ours any more
+
+    def _deleted(self, receipt: Receipt) -> None:
+        """At once: what becomes durable after it is not to be published before it."""
+        session_id = receipt.events[0].session_id
         self._supervisor.sessions.pop(session_id, None)
         self.environments.forget(session_id)
         self._catalogue.removed(session_id)
         self._recorded.discard(session_id)
-        trace_file(self.home, session_id).unlink(missing_ok=True)
         self._publish(receipt.events)
-        await self.changes.forget(session_id, session.state.profile.cwd)
 
     # --- for handles
 
@@ -337,6 +356,10 @@ class Deck:
         session = await self._session(session_id)
         self.check_open()  # nobody closes a session that came after the closing began
         return session
+
+    def at_hand(self, session_id: str) -> Session | None:
+        """The live session of this id, if it is in memory."""
+        return None if self.is_closed else self._supervisor.sessions.get(session_id)
 
     def view(self, session_id: str) -> View:
         """Its state as it is now."""
@@ -429,7 +452,7 @@ class Deck:
                 view = session.view
                 state = packed(view.state)
                 del self._supervisor.sessions[name]
-                self._catalogue.rests(Stored(row_of(view), view.index, state, view.index, session.record.fence))
+                self._catalogue.rests(Stored(row_of(view.state), view.index, state, view.index, session.record.fence))
 
     # --- what a session asks of the deck
 

@@ -4,7 +4,7 @@ agent that somebody else started."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from quarterdeck.events import Body, Origin
@@ -24,6 +24,8 @@ class Ear:
         self.watcher: Watch | None = None
         self.is_ended = False
         self._tell = tell
+        #: Whose word it is, where a source is not what its name says: the built-in agent's output is the engine's.
+        self._origins: Mapping[str, Origin] = getattr(translator, "origins", {})
         self._now = now
         self._timer: asyncio.TimerHandle | None = None
         self._due: float | None = None
@@ -36,7 +38,7 @@ class Ear:
             self.watcher(signal, now)
         bodies = self.translator.feed(signal, now)
         if bodies:
-            self.tell(bodies, origin_of(signal.src))
+            self.tell(bodies, self._origins.get(signal.src) or origin_of(signal.src))
         self._arm()
 
     def tell(self, bodies: list[Body], origin: Origin) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.deck.policy import Place, Rule, RuleStore, RulesUnreadable, Verdict, decide, request_of
+from quarterdeck.deck.rules import RuleStore, RulesUnreadable
 from quarterdeck.events import Body
 from quarterdeck.harness.drive import Decision
+from quarterdeck.kernel import activity
 from quarterdeck.kernel.gate import Gate, Gates, find
 from quarterdeck.kernel.state import State
+from quarterdeck.policy import Place, Rule, Verdict, decide, request_of
 
 _Resolved: TypeAlias = ev.ApprovalResolved | ev.UserResponded | ev.DialogResolved
 _KINDS = {ev.ApprovalResolved: "approval", ev.UserResponded: "question", ev.DialogResolved: "dialog"}
@@ -90,6 +92,18 @@ def closing(gate: Gate, decision: Decision, by: str, rule: str = "", status: str
         status=how,  # type: ignore[arg-type]
         agent_path=gate.path,
     )
+
+
+def gone_on(state: State, closed: Sequence[Gate], ends: bool = False) -> ev.StateChange | None:
+    """What the agent does once these are closed, if they are all that it waits for: 003 goes from waiting to tool_use, for
+    a no as for a yes. A dialog lies over whatever the turn does; and with the turn's end, or without one, it is idle."""
+    left = [gate for gate in state.gates.open if not gate.path]
+    if state.activity.value != activity.WAITING or not left or any(gate not in closed for gate in left):
+        return None
+    if ends or not state.turn.is_open:
+        return ev.StateChange(state="idle")
+    beneath = state.run.value in ("running", "streaming") and all(gate.kind == "dialog" for gate in left)
+    return ev.StateChange(state="active", sub="thinking" if beneath else "tool_use")
 
 
 def place_of(state: State) -> Place:

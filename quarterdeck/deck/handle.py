@@ -6,17 +6,18 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from typing import TYPE_CHECKING, cast
 
 from quarterdeck.deck import inputs, keeping, wishes
-from quarterdeck.deck.answers import Done, Dropped
 from quarterdeck.deck.changes.diff import Diff, Scope
 from quarterdeck.deck.verbs import A, Mark, Verbs
 from quarterdeck.events import Event
 from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.answers import Done, Dropped
 from quarterdeck.kernel.queue import Queue
 from quarterdeck.kernel.routing import is_busy
 from quarterdeck.kernel.summary import Details, Summary, details, summary
 from quarterdeck.kernel.timeline import Entry, window
 from quarterdeck.kernel.view import View, Why, fold_all, why
 from quarterdeck.log.base import PAGE
+from quarterdeck.policy import Rule
 
 if TYPE_CHECKING:
     from quarterdeck.deck.deck import Deck
@@ -126,6 +127,16 @@ class SessionHandle(Verbs):
 
     async def _mark(self, wanted: Mark, client_id: str) -> Done:
         return await keeping.mark(await self._deck.in_use(self.id), wanted, client_id)
+
+    async def rules(self) -> tuple[Rule, ...]:
+        """What was allowed, or forbidden, for this session alone."""
+        session = await self._deck.in_use(self.id)
+        await session.load()
+        return session.rules
+
+    async def remove_rule(self, rule_id: str, *, client_id: str = "") -> Done:
+        """Takes such a rule back; NoSuchRule."""
+        return await keeping.unrule(await self._deck.in_use(self.id), keeping.Unrule(rule_id), client_id)
 
     async def _obey(self, command: cmd.Command, client_id: str, kind: type[A]) -> A:
         session = await self._deck.in_use(self.id)

@@ -13,12 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.deck.record import packed, row_of, unpacked
 from quarterdeck.errors import MalformedEvent
 from quarterdeck.events import Body, Event
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.view import View, fold
 from quarterdeck.log.base import NoSuchSession, Row
+from quarterdeck.log.rows import packed, row_of, unpacked
 from quarterdeck.log.sqlite.inspect import Inspection, rewritten
 
 
@@ -127,7 +127,7 @@ def _faults(before: Event | None, event: Event) -> Iterator[str]:
 
 def _row(folded: Folded, stored: Row) -> Row:
     """The row as the events tell it. A higher number of gates does no harm: it must only never come again."""
-    return replace(row_of(folded.view), last_gate=max(folded.last_gate, stored.last_gate))
+    return replace(row_of(folded.view.state), last_gate=max(folded.last_gate, stored.last_gate))
 
 
 def _row_differences(stored: Row, folded: Row) -> Iterator[Difference]:

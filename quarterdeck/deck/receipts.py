@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import msgspec
 
-from quarterdeck.deck.answers import Answer
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import CommandReceipt, Json
+from quarterdeck.kernel.answers import Answer
 from quarterdeck.log.base import PAGE, Log
 
 A = TypeVar("A", bound=Answer)

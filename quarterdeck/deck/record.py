@@ -16,18 +16,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from quarterdeck.deck.tally import Tally
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import AgentAbort, Body, Event, Origin
-from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.order import completed
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Timeline
 from quarterdeck.kernel.view import View, fold
-from quarterdeck.log.base import NEW, Append, Fence, Log, LogUnavailable, Receipt, Row, StaleFence
+from quarterdeck.log.base import NEW, Append, Fence, Log, LogUnavailable, NoSuchSession, Receipt, Row, StaleFence
+from quarterdeck.log.rows import packed, row_of
 
 #: How many events may pass before the small view is stored again, if nothing else asks for it.
 SNAPSHOT_EVERY = 256
@@ -35,54 +34,6 @@ SNAPSHOT_EVERY = 256
 RETRY_S = (0.25, 5.0)
 
 log = logging.getLogger("quarterdeck.log")
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(State).decode
-
-
-def packed(state: State) -> bytes:
-    """The small view as the log keeps it. An agent may ask with numbers that only JSON can hold."""
-    try:
-        return _pack(state)
-    except OverflowError:
-        return msgspec.json.encode(state)
-
-
-def unpacked(view: bytes) -> State:
-    """And back."""
-    return _unpack(view) if view[:1] != b"{" else msgspec.json.decode(view, type=State)
-
-
-def row_of(view: View) -> Row:
-    """The catalogue's row of this session."""
-    state, profile = view.state, view.state.profile
-    return Row(
-        id=profile.id,
-        agent=profile.agent,
-        status=state.lifecycle.value,
-        created_at=profile.created_at,
-        last_active_at=state.last_active_at,
-        agent_version=profile.agent_version,
-        cwd=profile.cwd,
-        repo=profile.repo.root if profile.repo is not None else "",
-        name=profile.name,
-        end_reason=profile.end_reason,
-        supports_resume=profile.resumable,
-        resume_data=profile.native_session_id or None,
-        pinned=profile.pinned,
-        last_gate=last_gate(state.gates),
-    )
-
-
-_NO_GATES = Gates()
-
-
-def last_gate(gates: Gates) -> int:
-    """The highest number among the deck's short names (`g7`) that these gates bear."""
-    if gates is _NO_GATES or gates == _NO_GATES:
-        return 0
-    named = [*(one.id for one in gates.open), *(one.id for one in gates.stale), *(one.gate_id for one in gates.decided)]
-    return max((int(name[1:]) for name in named if name[:1] == "g" and name[1:].isdecimal()), default=0)
 
 
 class _Wish:
@@ -123,7 +74,9 @@ class Record:
         self._is_appending = False
         self._retry: asyncio.TimerHandle | None = None
         self._pause = RETRY_S[0]
+        #: The row as the log has it, and the state that it was last made from.
         self._row: Row | None = None
+        self._told: State | None = None
         self._stored_at = 0
         self._stored: State | None = None
         self.session_id = session_id
@@ -235,11 +188,19 @@ class Record:
             self._go_back(LogUnavailable(f"{type(error).__name__}: {error}", "This is a defect."), events, wishes)
 
     def _unit(self, events: tuple[Event, ...], view: View) -> Append:
-        row = row_of(view)
-        changed_row = None if row == self._row else row
+        changed_row = self._changed_row(view)
         snapshot = self._snapshot(view, changed_row is not None)
-        self._row = row
         return Append(session_id=self.session_id, events=events, fence=self._fence, row=changed_row, view=snapshot)
+
+    def _changed_row(self, view: View) -> Row | None:
+        """The row, when it says something else than the one that the log has."""
+        if view.state is self._told:
+            return None
+        self._told, row = view.state, row_of(view.state)
+        if row == self._row:
+            return None
+        self._row = row
+        return row
 
     def _snapshot(self, view: View, row_changed: bool) -> bytes | None:
         """The small view, when it says something that the stored one does not and it is worth a write."""
@@ -256,7 +217,7 @@ class Record:
         later = [*wishes, *self._wishes]
         facts = [*_without(events, wishes), *_without(self._pending, self._wishes)]
         self.view, self._pending, self._wishes = self.durable, [], []
-        self._row, self._stored, self._stored_at = None, None, 0
+        self._row, self._told, self._stored, self._stored_at = None, None, None, 0
         for event in facts:
             if not (isinstance(event.body, AgentAbort) and not self.view.state.turn.is_open):
                 # such an abort was put in behind what closed the turn, and so it is again
@@ -270,7 +231,7 @@ class Record:
         self.trouble = error
         self._tally.refused += 1
         self._on_trouble(error)
-        if not isinstance(error, StaleFence):
+        if not isinstance(error, StaleFence | NoSuchSession):
             self._retry = asyncio.get_running_loop().call_later(self._pause, self._try_again)
             self._pause = min(2 * self._pause, RETRY_S[1])
 

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from quarterdeck import events as ev
 from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import inputs
-from quarterdeck.deck.answers import Answer
 from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
@@ -30,9 +29,9 @@ from quarterdeck.deck.environment import Given
 from quarterdeck.deck.interruption import interrupt
 from quarterdeck.deck.launch import Launch
 from quarterdeck.deck.observation import Observation
-from quarterdeck.deck.policy import Rule, RuleStore, session_rules
 from quarterdeck.deck.receipts import Receipts
 from quarterdeck.deck.record import Record
+from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.settings import Settings
 from quarterdeck.deck.slots import Slots
 from quarterdeck.deck.startup import Startup
@@ -42,10 +41,13 @@ from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin
 from quarterdeck.harness.base import Translator
 from quarterdeck.harness.drive import Capabilities, Decision
 from quarterdeck.harness.registry import Harness
+from quarterdeck.kernel import activity
+from quarterdeck.kernel.answers import Answer
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import PAGE, Fence, Log, Row
+from quarterdeck.policy import Rule, session_rules
 
 A = TypeVar("A", bound=Answer)
 
@@ -106,6 +108,8 @@ class Session:
         self.is_unwanted = False
         self._is_whole = view.index == 0
         self._loading: asyncio.Task[None] | None = None
+        #: The activity that we said when a gate was closed, until the agent says one.
+        self._said = ""
         self._rules: tuple[Rule, ...] = ()
         self._answers: set[asyncio.Task[None]] = set()
         self._commands: set[asyncio.Task[Any]] = set()
@@ -204,7 +208,7 @@ class Session:
                 await self.record.settled()
                 events = await self.house.log.read(self.id, view.index, PAGE)
                 view = fold_all(events, view) if events else replace(view, index=self.record.durable.index)
-                self._rules = (*self._rules, *session_rules(events))
+                self._rules = session_rules(events, self._rules)
             self.record.adopt(view.timeline)
             self._is_whole = True
         finally:
@@ -233,13 +237,41 @@ class Session:
         kind = type(body)
         if kind in _PLAIN:
             return (body,)
+        if isinstance(body, ev.StateChange):
+            return self._news(body)
         if isinstance(body, gate_desk.OPENING):
             if self.state.lifecycle.value != "active":
                 return (body,)  # nobody can answer: a number is not spent, for the log would not know that it was
-            return (gate_desk.named(body, self.state.gates, self.house.next_gate),)
+            named = gate_desk.named(body, self.state.gates, self.house.next_gate)
+            return (named, *self._waits_again(body))
         if isinstance(body, gate_desk.CLOSING):
             return () if gate_desk.is_told_already(body, self.state.gates) else (body,)
         return self.startup.told(ear, body) if isinstance(ear, Launch) else (body,)
+
+    def _news(self, body: ev.StateChange) -> tuple[Body, ...]:
+        """The activity, unless we said that already: the translator hears of a decision later than the log."""
+        if body.agent_path:
+            return (body,)
+        said, self._said = self._said, ""
+        is_known = said == self.state.activity.value == activity.joined(body.state, body.sub)
+        return () if is_known else (body,)
+
+    def _waits_again(self, body: Body) -> tuple[Body, ...]:
+        """Something is asked before the translator heard how the last gate was closed: to it the agent never went on."""
+        if body.agent_path or not self._said or self._said != self.state.activity.value:
+            return ()
+        self._said = ""
+        return (ev.StateChange(state="active", sub="waiting_for_permission"),)
+
+    def closings(
+        self, gates: Sequence[Gate], decision: Decision, by: str, rule: str = "", status: str = "", ends: bool = False
+    ) -> list[Body]:
+        """What says that these are decided, and what the agent does then: nobody is shown as waiting for nothing."""
+        closed = [gate_desk.closing(gate, decision, by, rule, status) for gate in gates]
+        then = gate_desk.gone_on(self.state, gates, ends)
+        if then is not None:
+            self._said = activity.joined(then.state, then.sub)
+        return closed if then is None else [*closed, then]
 
     def observe(self, translator: Translator) -> Observation:
         """From now on an agent of somebody else's is listened to."""
@@ -263,22 +295,45 @@ class Session:
                 continue
             yes = verdict.effect == "allow"
             decision = Decision(status="approved" if yes else "rejected", reason="" if yes else f"rule: {verdict.text}")
-            self.record.write([gate_desk.closing(gate, decision, "rule", verdict.text)], "supervisor")
+            self.record.write(self.closings((gate,), decision, "rule", verdict.text), "supervisor")
             self.later(self._tell_decision(gate, decision, self.launch))
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Those of this session only, once it is loaded."""
+        return self._rules
 
     def add_rule(self, rule: Rule) -> None:
         """A rule of this session only."""
         self._rules = (*self._rules, rule)
 
+    def drop_rule(self, rule: Rule) -> None:
+        """It decides nothing any more."""
+        self._rules = tuple(one for one in self._rules if one.id != rule.id)
+
     async def _tell_decision(self, gate: Gate, decision: Decision, asked_by: Launch | None) -> None:
-        """The agent hears of a decision when it is durable; a store that refuses it keeps it and tries again."""
-        while not self.record.is_settled:
-            try:
-                await self.record.settled()
-            except QuarterdeckError:
-                await asyncio.sleep(1)
+        """The agent hears of a decision when it is durable."""
+        await self._kept()
         if asked_by is self.launch:
             self.say_decision(gate, decision)
+
+    async def _kept(self) -> None:
+        """What was written so far is durable; a store that refuses it keeps it and tries again."""
+        while True:
+            try:
+                await self.record.settled()
+                return
+            except QuarterdeckError:
+                await asyncio.sleep(1)
+
+    def when_kept(self, follows: Callable[[], object]) -> None:
+        """This follows when all that was written so far is durable."""
+
+        async def waited() -> None:
+            await self._kept()
+            follows()
+
+        self.later(waited())
 
     def say_decision(self, gate: Gate, decision: Decision) -> None:
         """To the agent, if it is there."""
@@ -330,7 +385,6 @@ _PLAIN = frozenset(
         ev.ThinkingDelta,
         ev.ThinkingStart,
         ev.ResponseComplete,
-        ev.StateChange,
         ev.ToolExecutionStart,
         ev.ToolExecutionOutput,
         ev.ToolExecutionEnd,

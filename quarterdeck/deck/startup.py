@@ -17,9 +17,11 @@ from quarterdeck.deck.delivery import cut_off, failed, next_text
 from quarterdeck.deck.identity import launch_nonce, start_time
 from quarterdeck.deck.launch import Launch
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Body
+from quarterdeck.events import Body, Event
 from quarterdeck.harness.drive import Start
 from quarterdeck.kernel.routing import is_promised
+from quarterdeck.kernel.state import State
+from quarterdeck.log.base import PAGE
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -111,12 +113,20 @@ class Startup:
     async def _bring_up(self) -> None:
         session, house = self._session, self._session.house
         profile = session.state.profile
-        # a new task is a new conversation
-        native = "" if session.state.beneath.value == "creating" else profile.native_session_id
-        start = Start(cwd=profile.cwd, model=profile.model, mode=profile.mode, native_session_id=native)
+        harness = house.harness_of(profile.agent)
+        native = "" if _begins_anew(session.state) else profile.native_session_id
+        start = Start(
+            cwd=profile.cwd,
+            model=profile.model,
+            mode=profile.mode,
+            native_session_id=native,
+            arguments=profile.arguments,
+            history=await self._history(harness.history) if native else (),
+        )
         nonce = launch_nonce(house.home_id, secrets.token_hex(8))
-        launch = Launch(house.harness_of(profile.agent), start, nonce, session.hear, house.clock.monotonic)
+        launch = Launch(harness, start, nonce, session.hear, house.clock.monotonic)
         launch.watcher = house.trace(session.id)
+        launch.when_kept = session.when_kept
         self._own(native)
         await session.load()
         await house.changes.before_start(session)
@@ -141,6 +151,16 @@ class Startup:
             raise StartFailed(profile.agent, f"it did not answer within {seconds:g} seconds") from None
         if launch.is_ready and not launch.is_ended and not launch.is_doomed:
             self._is_up()
+
+    async def _history(self, types: frozenset[str]) -> tuple[Event, ...]:
+        """What an agent that keeps no memory of its own has to be told."""
+        session, found = self._session, list[Event]()
+        if not types:
+            return ()
+        await session.record.settled()
+        while page := await session.house.log.read(session.id, found[-1].index if found else 0, PAGE, types):
+            found += page
+        return tuple(found)
 
     def _is_up(self) -> None:
         """Without a text to send, what was loaded is what there is; a spinner must not turn for it."""
@@ -205,6 +225,12 @@ class Startup:
         owners, name = self._session.house.owners, self._session.id
         if native_session_id and owners.setdefault(native_session_id, name) != name:
             raise OwnedElsewhere(native_session_id, owners[native_session_id])
+
+
+def _begins_anew(state: State) -> bool:
+    """A new task is a new conversation, whatever the session shows meanwhile."""
+    text = next_text(state)
+    return state.beneath.value == "creating" or (text is not None and text.new_task)
 
 
 def _early_end(launch: Launch, body: ev.ProcessExited) -> str:

@@ -10,9 +10,9 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
-from quarterdeck.deck.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 from quarterdeck.events import Image, Json
 from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 
 A = TypeVar("A", bound=Answer)
 

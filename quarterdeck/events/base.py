@@ -79,7 +79,11 @@ class TokenUsage(Value):
 
 
 class Block(Value):
-    """One part of a message, numbered in its message. A tool call or result names its call."""
+    """One part of a message, numbered in its message. A tool call or result names its call.
+
+    `signature` is what the provider wants back with a block of reasoning. The `text` of a tool call holds arguments that
+    are no JSON object, as they came.
+    """
 
     block: int = 0
     kind: Literal["text", "thinking", "tool_call", "tool_result", "bash"] = "text"
@@ -90,6 +94,7 @@ class Block(Value):
     ok: bool = True
     exit_code: int | None = None
     images: tuple[Image, ...] = ()
+    signature: str = ""
 
 
 class HistoryMessage(Value):

@@ -38,7 +38,8 @@ class Event(Struct, frozen=True, gc=False):
 
     @property
     def type(self) -> str:
-        return type_of(self.body)
+        name = NAMES.get(type(self.body))
+        return type_of(self.body) if name is None else name
 
 
 class _Envelope(Struct, frozen=True):
@@ -65,7 +66,8 @@ _REFUSALS = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 def type_of(body: Body) -> str:
     """The body's name in the log."""
-    return body.name if isinstance(body, Unknown) else NAMES[type(body)]
+    name = NAMES.get(type(body))
+    return cast("Unknown", body).name if name is None else name
 
 
 def decode_body(data: bytes | str) -> tuple[Body, bytes | None]:

@@ -118,6 +118,13 @@ class PluginEvent(Body):
     payload: Json = None
 
 
+class PluginState(Body):
+    """What a plugin of the built-in agent remembers, whole; it gets it back when the session is resumed."""
+
+    name: str
+    state: Json = None
+
+
 class Intervention(Body):
     """A plugin put a text into the conversation."""
 

@@ -24,6 +24,8 @@ class SessionOpened(Body):
     repo: Repo | None = None
     owner: Literal["deck", "terminal"] = "deck"
     continues: str = ""
+    #: Flags of the agent's own, for its command line.
+    arguments: tuple[str, ...] = ()
     #: Whether an environment was given for its agent; what was in it is nowhere.
     own_environment: bool = False
 

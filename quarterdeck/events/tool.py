@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from quarterdeck.events.base import Body, Json
+from quarterdeck.events.base import Body, Image, Json
 
 
 class ToolCalls(Body):
@@ -41,13 +41,16 @@ class ToolExecutionOutput(Body):
 
 
 class ToolExecutionEnd(Body):
-    """A call ended. The result is whole; past the big-result limit `path` names the stored file."""
+    """A call ended. The result is whole; past the big-result limit `path` names the stored file. `told`: what the model is
+    told, where that is not the result."""
 
     name: str
     call_id: str
     ok: bool = True
     result: Json = None
     path: str = ""
+    told: str = ""
+    images: tuple[Image, ...] = ()
 
 
 class ToolExecutionMetrics(Body):

@@ -22,7 +22,7 @@ from quarterdeck.kernel.state import EMPTY, FOLD_VERSION, OWNERS, Cell, State
 from quarterdeck.kernel.timeline import EMPTY as EMPTY_TIMELINE
 from quarterdeck.kernel.timeline import Timeline
 
-__all__ = ["FOLD_VERSION", "Cause", "View", "Why", "fold", "fold_all", "reconstructed", "why"]
+__all__ = ["FOLD_VERSION", "Cause", "View", "Why", "fold", "fold_all", "reconstructed", "stepped", "why"]
 
 
 class View(Struct, frozen=True, gc=False):
@@ -90,6 +90,13 @@ def fold(view: View, event: Event) -> View:
     if after.gates.decided is not state.gates.decided:
         timeline = settle_cards(timeline, state.gates, after.gates)
     return View(event.index, event.at, after, timeline)
+
+
+def stepped(state: State, event: Event) -> State:
+    """The state alone after one more event, for whoever has no use for a timeline. The caller keeps the order."""
+    plans = _SUB_PLANS if event.body.agent_path else _PLANS
+    move = plans[state.lifecycle.value].get(type(event.body), _NOTHING)[0]
+    return state if move is None else move(state, event, event.body)
 
 
 def fold_all(events: Iterable[Event], view: View | None = None) -> View:

@@ -127,11 +127,18 @@ class NewerLog(QuarterdeckError):
 Told: TypeAlias = Callable[[Receipt | None, BaseException | None], None]
 
 
+def unheard(_: Receipt) -> None:
+    """For whoever needs to know nothing at once."""
+
+
 class Log(Protocol):
     """What an adapter offers. All of it is safe to call from one event loop; nothing blocks the loop."""
 
     async def append(self, append: Append) -> Receipt:
-        """Durable when it returns. Appends of one loop pass may share one commit."""
+        """Durable when it returns. Appends of one loop pass may share one commit.
+
+        StaleFence; NoSuchSession when there was one and it was deleted.
+        """
         ...
 
     def submit(self, append: Append, told: Told) -> None:
@@ -158,10 +165,14 @@ class Log(Protocol):
         """One of them; NoSuchSession."""
         ...
 
-    async def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
+    async def delete(
+        self, session_id: str, fence: Fence, event: Event, told: Callable[[Receipt], None] = unheard
+    ) -> Receipt:
         """The session and everything of it is gone, but for this last word, which readers of all sessions still get.
 
-        NoSuchSession, StaleFence. The fence of the receipt is NEW: a session of this id may be opened again.
+        `told` is called once it is durable, before anybody hears of an append that came after it: who waits for this to
+        return may hear of it later, and must not publish it then. NoSuchSession, StaleFence. The fence of the receipt is
+        NEW: a session of this id may be opened again.
         """
         ...
 

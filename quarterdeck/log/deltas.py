@@ -5,10 +5,9 @@ from __future__ import annotations
 from quarterdeck import events as ev
 from quarterdeck.events import DELTAS, NAMES, Body
 
-#: The types of all events that may tell a whole.
-RESTATING = frozenset(
-    NAMES[kind]
-    for kind in (
+#: The types of all events that may tell a whole, and their names.
+RESTATING_TYPES: frozenset[type[Body]] = frozenset(
+    {
         ev.ResponseComplete,
         ev.MessageAborted,
         ev.ToolExecutionEnd,
@@ -16,8 +15,9 @@ RESTATING = frozenset(
         ev.ToolKilled,
         ev.ToolSkippedForSteering,
         ev.BashEnd,
-    )
+    }
 )
+RESTATING = frozenset(NAMES[kind] for kind in RESTATING_TYPES)
 DELTA_TYPES = frozenset(NAMES[kind] for kind in DELTAS)
 
 

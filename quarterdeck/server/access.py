@@ -45,11 +45,24 @@ class Access:
         self._run = secrets.token_hex(3)
         self._numbers = itertools.count(1)
 
+    @property
+    def is_telling(self) -> bool:
+        """Whether every request is told, those of programs too."""
+        return log.isEnabledFor(logging.DEBUG)
+
+    def name(self) -> str:
+        """The id of one more request."""
+        return f"{self._run}-{next(self._numbers)}"
+
+    def count(self, method: str, route: str, status: int) -> None:
+        """One more that was answered."""
+        self.requests[method, route, status] += 1
+
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Around all others: it sees what the client gets."""
         began = time.perf_counter()
-        name = request[REQUEST_ID] = f"{self._run}-{next(self._numbers)}"
+        name = request[REQUEST_ID] = self.name()
         status = LEFT
         try:
             response = await handler(request)
@@ -63,7 +76,7 @@ class Access:
     def _ended(self, request: web.Request, status: int, seconds: float) -> None:
         method = request.method if request.method in _METHODS else OTHER
         route = route_of(request)
-        self.requests[method, route, status] += 1
+        self.count(method, route, status)
         level = _level(route, status)
         if log.isEnabledFor(level):
             _tell(level, self._line(request, method, route, status, seconds))

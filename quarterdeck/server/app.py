@@ -30,6 +30,7 @@ from quarterdeck.server.openapi import openapi
 from quarterdeck.server.presence import Presence
 from quarterdeck.server.route import Call, Route, read_body, read_query
 from quarterdeck.server.routes import all_routes
+from quarterdeck.server.shortcut import Shortcut
 from quarterdeck.server.statuses import (
     BadRequest,
     ForeignHost,
@@ -78,6 +79,7 @@ class Server:
         self.presence = Presence(tokens)
         self.access = access.Access(_VISITOR)
         self.metrics = metrics.Metrics(deck, self.access, self.streams, self.shared)
+        self.shortcut = Shortcut(self.ingest, self.access, self._check_page)
         self.health = Health(deck.check, time.monotonic)
         deck.watchers.append(notices.tell)
         self.app = web.Application(middlewares=[self.access.middleware, self._doors], client_max_size=BODY_LIMIT)
@@ -98,6 +100,8 @@ class Server:
         add("/events", self._all_events, allow_head=False)
         add("/sessions/{id}/events", self._events, allow_head=False)
         add("/ws", self._socket, allow_head=False)
+        self.app.on_startup.append(self.presence.begin)
+        self.app.on_cleanup.append(self.presence.end)
         self.app.on_shutdown.extend((self.streams.close, self.shared.on_shutdown))
         self.ingest.register(self.app)
 
@@ -131,7 +135,7 @@ class Server:
         if door in _OPEN:
             return
         if door.startswith("/ingest/"):
-            if not self.ingest.knows(request):
+            if not self.ingest.knows(request, request.match_info.get("id", "")):
                 raise self._refused(request, is_wrong=True)
             return
         visitor = self._visitor(request)
@@ -139,7 +143,7 @@ class Server:
             raise ViewOnly
         request[_VISITOR] = visitor
 
-    def _check_page(self, request: web.Request) -> None:
+    def _check_page(self, request: web.BaseRequest) -> None:
         """Whether the page that asks, if it is a page, is one of ours."""
         headers = request.headers
         host = headers.get("Host")

@@ -35,6 +35,9 @@ PREFIX = "QUARTERDECK_"
 _NO_SETTINGS = frozenset({"QUARTERDECK_HOME", "QUARTERDECK_NONCE", "QUARTERDECK_LIFELINE"})
 #: Settings that are lists of texts.
 _LISTS = frozenset({"allow_host", "workspace"})
+#: Tables that are no settings: profiles are read here; the models' keys and prices, the plugins and the tools by the engine,
+#: which alone needs them.
+_TABLES = ("profile", "provider", "price", "plugin", "tools", "mcp")
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 #: The agents of the contract; those of the registry come on top.
 _AGENTS = ("claude", "codex", "gemini", "opencode", "kilo", "pi", "cline", "builtin", "demo")
@@ -258,7 +261,7 @@ class File:
         return Value(str(self._path.parent / Path(value.value).expanduser()), value.source)
 
     def _settings(self) -> dict[str, Any]:
-        return {name: value for name, value in self._tables.items() if name != "profile"}
+        return {name: value for name, value in self._tables.items() if name not in _TABLES}
 
     def values(self) -> dict[str, Value]:
         """Every setting that is known, of its type."""
@@ -304,7 +307,7 @@ class File:
     def unknown(self) -> Iterable[str]:
         """Warnings for names that nobody knows."""
         for name in self._settings().keys() - _KINDS.keys():
-            yield f"{self._path}, line {self.line_of(name)}: {name} is not known{nearest(name, [*_KINDS, 'profile'])}"
+            yield f"{self._path}, line {self.line_of(name)}: {name} is not known{nearest(name, [*_KINDS, *_TABLES])}"
         for name, told in (_table(self._tables.get("profile")) or {}).items():
             for key in (_table(told) or {}).keys() - set(_PROFILE_KEYS):
                 line = self.line_of(key, f"profile.{name}")

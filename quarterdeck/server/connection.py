@@ -15,6 +15,7 @@ from aiohttp import web
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.server.headers import HEADERS
+from quarterdeck.server.shortcut import Shortcut
 from quarterdeck.server.statuses import BadRequest, Internal
 
 log = logging.getLogger("quarterdeck.server")
@@ -70,9 +71,12 @@ def _refusal(status: int, error: QuarterdeckError) -> web.Response:
 class Connections(web.Server):
     """Makes them."""
 
-    def __init__(self, made: web.Server, headers_s: float, **options: Any) -> None:
+    def __init__(self, made: web.Server, shortcut: Shortcut, headers_s: float, **options: Any) -> None:
         super().__init__(
-            made.request_handler, request_factory=made.request_factory, handler_cancellation=True, **options
+            shortcut.before(made.request_handler),
+            request_factory=made.request_factory,
+            handler_cancellation=True,
+            **options,
         )
         self._make = lambda: Connection(self, loop=asyncio.get_running_loop(), headers_s=headers_s, **options)
 
@@ -83,12 +87,20 @@ class Connections(web.Server):
 class Runner(web.AppRunner):
     """Runs a server's application. No access log: addresses may hold a token until the login has read it."""
 
-    def __init__(self, app: web.Application, *, shutdown_timeout: float = 10.0, headers_s: float = HEADERS_S) -> None:
+    def __init__(
+        self, app: web.Application, shortcut: Shortcut, *, shutdown_timeout: float = 10.0, headers_s: float = HEADERS_S
+    ) -> None:
         super().__init__(app, handler_cancellation=True, shutdown_timeout=shutdown_timeout)
+        self._shortcut = shortcut
         self._headers_s = headers_s
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
         return Connections(
-            made, self._headers_s, access_log=None, keepalive_timeout=KEEP_ALIVE_S, lingering_time=LINGER_S
+            made,
+            self._shortcut,
+            self._headers_s,
+            access_log=None,
+            keepalive_timeout=KEEP_ALIVE_S,
+            lingering_time=LINGER_S,
         )

@@ -1,8 +1,8 @@
 """Where agents tell us what they do: hooks and telemetry, each a transport that hands signals to a session's translator.
 
-An observing hook is answered before anything is written: the agent waits for us and must not. A deciding one is held
-until somebody decides, and is answered when the decision is durable; if the agent hangs up first, its translator hears
-that too. Every answer is one write.
+An observing hook is answered before anything is read into it, let alone written: the agent waits for us and must not. A
+deciding one is held until somebody decides, and is answered when the decision is durable; if the agent hangs up first, its
+translator hears that too. Every answer is one write. Whatever comes, what came before it is heard first.
 
 The secret is in a header of its own, never in the address. One secret belongs to an install (hooks that the user put into
 an agent's configuration), one to each session that we started ourselves.
@@ -14,10 +14,11 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import logging
 import re
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, cast
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from aiohttp import web
@@ -30,18 +31,23 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Json
 from quarterdeck.harness import hooks, registry
 from quarterdeck.harness.base import Object, Signal
+from quarterdeck.harness.drive import Decision
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.server import otlp
 from quarterdeck.server.bodies import body_of
 from quarterdeck.server.statuses import BadRequest
 
+log = logging.getLogger("quarterdeck.server")
+
 SECRET = "X-Quarterdeck-Secret"
-_LIMIT = 8 * 1024 * 1024
+LIMIT = 8 * 1024 * 1024
 _NAME_LIMIT = 200
 _PATH_LIMIT = 4096
+#: Hooks are heard as soon as they are answered, but not more often than this: many at once cost a third of one by one.
+_PAUSE_S = 0.005
 #: Deeper than anything an agent says, and far from what a stored event cannot hold.
 _DEEPEST = 200
-_EMPTY = b"{}"
+EMPTY = b"{}"
 _any = msgspec.json.Decoder(Any)
 _long_number = re.compile(rb"[0-9]{19}")
 
@@ -61,6 +67,14 @@ def secret_for(key: str, session_id: str = "") -> str:
     return hmac.new(key.encode(), f"ingest {session_id}".encode(), hashlib.sha256).hexdigest()
 
 
+class Hook(NamedTuple):
+    """One that was posted, and whose it is. `agent` is '' where the session was named: that one has a process of ours."""
+
+    agent: str
+    payload: Object
+    session: Session
+
+
 class Ingest:
     """The doors for agents. They take no token of people, and their secrets open nothing else. `key` is asked each time:
     the owner's token may be another one now."""
@@ -70,6 +84,10 @@ class Ingest:
         self._key = key
         self._adoption = Adoption(deck)
         self._holding: dict[Observation, int] = {}
+        self._told: list[tuple[Session, Callable[[], None]]] = []
+        self._due: asyncio.TimerHandle | None = None
+        self._caught_up = 0.0
+        self._late: set[asyncio.Task[None]] = set()
 
     def register(self, app: web.Application) -> None:
         for agent in hooks.AGENTS:
@@ -78,43 +96,119 @@ class Ingest:
         app.router.add_post("/ingest/otlp/v1/logs", self._logs)
         app.on_shutdown.append(self._let_go)
 
-    def knows(self, request: web.Request) -> bool:
+    def knows(self, request: web.BaseRequest, session_id: str) -> bool:
         """Whether the request bears the secret of the session that it names, or of this install if it names none."""
         given = request.headers.get(SECRET, "")
         if not given:
             _, _, given = request.headers.get("Authorization", "").partition(" ")
-        wanted = secret_for(self._key(), request.match_info.get("id", ""))
+        wanted = secret_for(self._key(), session_id)
         return hmac.compare_digest(given.encode(errors="surrogateescape"), wanted.encode())
 
     # --- hooks
 
-    async def _hook(self, request: web.Request) -> web.StreamResponse:
-        agent = request.path.split("/")[2]
-        payload = _object(await body_of(request, _LIMIT))
-        session_id = request.match_info.get("id", "")
+    def at_hand(self, agent: str, session_id: str, data: bytes) -> Hook | None:
+        """A hook that can be taken without waiting for anything; None for any other, which `_hook` then looks at."""
+        try:
+            payload = _object(data)
+        except BadRequest:
+            return None
         if session_id:
-            return await self._of_ours(session_id, payload)
-        session = await self._observed(agent, hooks.native_session(payload), hooks.folder(payload))
-        if session.launch is not None:
-            session.launch.hear(Signal("hook", payload))
-            return _answer(_EMPTY)
+            session = self._deck.at_hand(session_id)
+            return None if session is None or session.launch is None else Hook("", payload, session)
+        session = self._adoption.at_hand(agent, hooks.native_session(payload))
+        return None if session is None else Hook(agent, payload, session)
+
+    def is_deciding(self, hook: Hook) -> bool:
+        """Whether its answer has to be waited for. An agent of ours asks in its own protocol."""
+        return hooks.is_deciding(hook.payload) and hook.session.launch is None
+
+    def take(self, hook: Hook) -> None:
+        """Heard as soon as its answer is on its way: at once, or a little later where many come."""
+        self._later(hook.session, partial(self._hear, hook), self._caught_up + _PAUSE_S)
+
+    async def decided(self, hook: Hook) -> bytes:
+        """The answer to one that asks."""
+        self.catch_up()
+        agent, payload, session = hook
         observation = session.observation or session.observe(registry.translator(agent))
         gate = _gate_of(payload, observation.hear_asking(Signal("hook", payload)), session)
-        if gate is None or not hooks.is_deciding(payload):
-            if not session.state.turn.is_open:
-                self._deck.house.at_rest()
-            return _answer(_EMPTY)
-        return await self._decided(agent, observation, gate, payload)
+        if gate is None:
+            self._rests(session)
+            return EMPTY
+        decision = await self._decision(observation, gate, payload)
+        told = hooks.NO_ANSWER if decision is None else hooks.answer(agent, payload, decision)
+        reply = Signal("hook.reply", hooks.replied(payload, gate.ref, told))
+        # what was decided is durable; the agent's next word is not to wait until this one is, too
+        self._later(session, partial(observation.hear, reply), asyncio.get_running_loop().time() + _PAUSE_S)
+        return msgspec.json.encode(told)
 
-    async def _of_ours(self, session_id: str, payload: Object) -> web.StreamResponse:
-        """From a process that we started, which asks us in its own protocol: what its hooks tell is evidence only."""
+    def _later(self, session: Session, work: Callable[[], None], at: float) -> None:
+        session.users += 1  # it stays in memory
+        self._told.append((session, work))
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_at(at, self.catch_up)
+
+    def catch_up(self) -> None:
+        """Hears what was answered already."""
+        if self._due is None:
+            return
+        self._due.cancel()
+        self._due = None
+        self._caught_up = asyncio.get_running_loop().time()
+        told, self._told = self._told, []
+        for session, work in told:
+            session.users -= 1
+            try:
+                work()
+            except Exception:
+                log.exception("a hook could not be read", extra={"session": session.id})
+
+    def _hear(self, hook: Hook) -> None:
+        agent, payload, session = hook
+        if session.launch is not None:
+            session.launch.hear(Signal("hook", payload))
+        elif not agent:
+            return  # its process ended in this very moment
+        elif session.state.lifecycle.value == "active":
+            (session.observation or session.observe(registry.translator(agent))).hear(Signal("hook", payload))
+            self._rests(session)
+        else:  # it was put away in this very moment: what its agent tells belongs to another one
+            task = asyncio.get_running_loop().create_task(self._hear_elsewhere(agent, payload))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+
+    async def _hear_elsewhere(self, agent: str, payload: Object) -> None:
+        with contextlib.suppress(QuarterdeckError):
+            self._hear(Hook(agent, payload, await self._observed(agent, payload)))
+
+    def _rests(self, session: Session) -> None:
+        if not session.state.turn.is_open:
+            self._deck.house.at_rest()
+
+    async def _hook(self, request: web.Request) -> web.StreamResponse:
+        agent = request.path.split("/")[2]
+        payload = _object(await body_of(request, LIMIT))
+        session_id = request.match_info.get("id", "")
+        if session_id:
+            hook = Hook("", payload, await self._ours(session_id))
+        else:
+            hook = Hook(agent, payload, await self._observed(agent, payload))
+        if self.is_deciding(hook):
+            return _answer(await self.decided(hook))
+        self.take(hook)
+        return _answer(EMPTY)
+
+    async def _ours(self, session_id: str) -> Session:
+        """Of a process that we started, which asks us in its own protocol: what its hooks tell is evidence only."""
         session = await self._deck.in_use(session_id)
         if session.launch is None:
             raise NoProcess(session_id)
-        session.launch.hear(Signal("hook", payload))
-        return _answer(_EMPTY)
+        return session
 
-    async def _observed(self, agent: str, native: str, cwd: str) -> Session:
+    async def _observed(self, agent: str, payload: Object) -> Session:
+        return await self._adopted(agent, hooks.native_session(payload), hooks.folder(payload))
+
+    async def _adopted(self, agent: str, native: str, cwd: str) -> Session:
         if not native:
             raise BadRequest("session_id: missing", "Send the hook's payload as the agent gave it.")
         if len(native) > _NAME_LIMIT or not native.isprintable():
@@ -122,11 +216,11 @@ class Ingest:
         is_path = cwd.startswith("/") and "\0" not in cwd and len(cwd) <= _PATH_LIMIT
         return await self._adoption.session(agent, native, cwd if is_path else "")
 
-    async def _decided(self, agent: str, observation: Observation, gate: Gate, payload: Object) -> web.StreamResponse:
+    async def _decision(self, observation: Observation, gate: Gate, payload: Object) -> Decision | None:
         """Held until somebody decides, here or there."""
         self._holding[observation] = self._holding.get(observation, 0) + 1
         try:
-            decision = await observation.decision_on(gate.id)
+            return await observation.decision_on(gate.id)
         except asyncio.CancelledError:
             observation.hear(Signal("hook.disconnect", hooks.hung_up(payload, gate.ref)))
             raise
@@ -134,12 +228,10 @@ class Ingest:
             self._holding[observation] -= 1
             if not self._holding[observation]:
                 del self._holding[observation]
-        told = hooks.NO_ANSWER if decision is None else hooks.answer(agent, payload, decision)
-        observation.hear(Signal("hook.reply", hooks.replied(payload, gate.ref, told)))
-        return _answer(msgspec.json.encode(told))
 
     async def _let_go(self, _: web.Application) -> None:
         """The server leaves: whoever waits for a decision of ours asks on its terminal."""
+        self.catch_up()
         for observation in list(self._holding):
             observation.release()
 
@@ -147,25 +239,26 @@ class Ingest:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         """OTLP over HTTP: JSON or protobuf, plain or gzip. Each record goes to the conversation that it names."""
-        data = await body_of(request, _LIMIT)
+        data = await body_of(request, LIMIT)
         is_json = request.content_type == "application/json"
         if not is_json and request.content_type != "application/x-protobuf":
             raise BadRequest(
                 f"Content-Type: {request.content_type[:100]!r} is not taken",
                 "Send application/json or application/x-protobuf.",
             )
+        self.catch_up()
         # all of it is read before the first record is told: half a batch would come twice
         for record in list(otlp.from_json(_object(data)) if is_json else otlp.from_protobuf(data)):
             with contextlib.suppress(BadRequest):
                 await self._record(record)
         kind = "application/json" if is_json else "application/x-protobuf"
-        return web.Response(body=_EMPTY if is_json else b"", content_type=kind)
+        return web.Response(body=EMPTY if is_json else b"", content_type=kind)
 
     async def _record(self, record: Object) -> None:
         native = otlp.conversation(record) or self._adoption.relate("codex", *otlp.between(record))
         if not native:
             return
-        session = await self._observed("codex", native, "")
+        session = await self._adopted("codex", native, "")
         ear = session.launch or session.observation or session.observe(registry.translator("codex"))
         ear.hear(Signal("otlp.log", record))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import gc
 import logging
 import os
 import select
@@ -164,7 +165,7 @@ class Process:
         tokens = Tokens(deck.home)
         tokens.owner()
         server = Server(deck, tokens, Guard(_names(self._settings)), is_secure=self._settings.is_secure)
-        runner = Runner(server.app, shutdown_timeout=_GOODBYE_S)
+        runner = Runner(server.app, server.shortcut, shutdown_timeout=_GOODBYE_S)
         await runner.setup()
         try:
             await self._serve(server, runner, secure, starter)
@@ -173,6 +174,7 @@ class Process:
 
     async def _serve(self, server: Server, runner: web.AppRunner, secure: ssl.SSLContext | None, to: Starter) -> None:
         port = await _listening(runner, self._settings, secure)
+        settle_memory()
         light = self._beacon(port)
         if not self._stop.is_set():
             beacon.write(self._place, light)
@@ -220,6 +222,12 @@ class Process:
     def _leave(self, why: str) -> None:
         self._why = self._why or why
         self._stop.set()
+
+
+def settle_memory() -> None:
+    """What is here now stays until the end: the collector need not look at it again and again while others wait."""
+    gc.collect()
+    gc.freeze()
 
 
 def _surroundings(settings: ServerSettings) -> Surroundings:

@@ -10,7 +10,7 @@ import msgspec
 from quarterdeck import events as ev
 from quarterdeck.events import Image, Json
 from quarterdeck.harness.base import BookTranslator, Object, Signal, list_of, object_of, text_of
-from quarterdeck.harness.drive import CannotDo, Capabilities, Decision, Lines, Spawn, Start
+from quarterdeck.harness.drive import CannotDo, Capabilities, Decision, KillTools, Lines, Spawn, Start
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
 
@@ -137,7 +137,8 @@ class TestTranslator(BookTranslator):
         self.book.write(ev.ModelSwitched(to=text_of(line, "model")))
 
     def told_deaf(self, line: Object) -> None:
-        """That it hears nothing any more is for a test to know."""
+        """For whoever must know when it hears nothing any more."""
+        self.book.write(ev.StatusUpdate(text="deaf"))
 
     def told_complaint(self, line: Object) -> None:
         self.book.notice(text_of(line, "text"), "warning")
@@ -167,8 +168,8 @@ class TestDriver:
     def steer(self, text: str, ref: str) -> Lines:
         return [{"op": "steer", "id": ref, "text": text}]
 
-    def interrupt(self) -> Lines:
-        return [{"op": "interrupt"}]
+    def interrupt(self, kill_tools: KillTools = "killable") -> Lines:
+        return [{"op": "interrupt", "kill_tools": kill_tools}]
 
     def answer(self, gate: Gate, decision: Decision) -> Lines:
         if gate.kind == "approval":

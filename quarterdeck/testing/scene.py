@@ -110,11 +110,17 @@ class Scene:
             mode=self.script.mode,
             native_session_id=native_session_id,
             arguments=self.script.arguments,
+            history=self._history() if native_session_id else (),
         )
         environment = {**os.environ, **self.script.environment}
         spawn = self.driver.spawn(start)
         self.process = await AgentProcess.start(spawn, self.folder, environment, self.nonces[-1], self._hear)
         self.say(self.driver.opening(start))
+
+    def _history(self) -> tuple[Event, ...]:
+        """What the log would hold of it, of the types that the agent wants back."""
+        told = (Event("scene", place, 0, "engine", body) for place, body in enumerate(self.bodies, 1))
+        return tuple(event for event in told if event.type in self.harness.history)
 
     def say(self, lines: Lines) -> None:
         assert self.process.write(lines), "the agent does not take what it is told"

@@ -88,6 +88,11 @@ EXTERNAL: list[tuple[str, str, tuple[str, ...]]] = [
     ("opencode", "opencode/1.18.33/errors.jsonl", ("failed", "failed", "text", "text")),
     ("cline", "cline/2.18.0/err400.jsonl", ("failed",)),
     ("pi", "pi/1.5.0/error-err400.jsonl", ("failed",)),
+    ("builtin", "builtin/0.1.0/text.jsonl", ("text",)),
+    ("builtin", "builtin/0.1.0/tool.jsonl", ("tool",)),
+    ("builtin", "builtin/0.1.0/approval.jsonl", ("approval",)),
+    ("builtin", "builtin/0.1.0/stopped.jsonl", ("stopped", "text")),
+    ("builtin", "builtin/0.1.0/failed.jsonl", ("failed",)),
 ]
 
 
@@ -172,7 +177,7 @@ class Engine:
 
     def __init__(self, agent: str) -> None:
         self.view = View()
-        self.compacts = self.refused = False
+        self.compacts = self.refused = self.batch = False
         self._fold(ev.SessionOpened(agent=agent))
 
     def _fold(self, body: Body) -> None:
@@ -190,6 +195,8 @@ class Engine:
         """8.2: a refused call is in use until its failed end, which comes at once, or until the agent goes on."""
         if isinstance(body, ev.CompactStart | ev.CompactEnd | ev.AgentEnd | ev.AgentAbort):
             self.compacts = isinstance(body, ev.CompactStart)
+        if isinstance(body, ev.ToolCalls | ev.RequestStart | ev.AgentEnd | ev.AgentAbort | ev.ToolBlocked):
+            self.batch = isinstance(body, ev.ToolCalls)
         if isinstance(body, ev.ApprovalResolved):
             self.refused = body.status == "rejected"
         elif isinstance(body, AFTER_A_REFUSAL):
@@ -203,7 +210,8 @@ class Engine:
             return WAITING
         if not state.turn.is_open:
             return IDLE
-        return TOOL_USE if state.turn.calls or self.refused else THINKING
+        # a batch is at work from 001's tool_calls on, also before plugins let its first call begin
+        return TOOL_USE if state.turn.calls or self.refused or self.batch else THINKING
 
 
 AFTER_A_REFUSAL = (ev.ToolExecutionEnd, ev.ToolBlocked, ev.ToolKilled, ev.RequestStart, ev.MessageStart)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from quarterdeck import events as ev
-from quarterdeck.deck.record import row_of, unpacked
 from quarterdeck.events import Event
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import Row
+from quarterdeck.log.rows import row_of, unpacked
 from quarterdeck.log.sqlite.reader import Reader
 from tests.crash.ledger import Deed, Ledger
 
@@ -97,8 +97,8 @@ class Audit:
             self._say(name, f"opened {opened} times")
 
     def _projections(self, name: str, kept: Kept) -> None:
-        if kept.row != row_of(kept.folded):
-            self._say(name, f"the row is not the fold: {kept.row} and {row_of(kept.folded)}")
+        if kept.row != row_of(kept.folded.state):
+            self._say(name, f"the row is not the fold: {kept.row} and {row_of(kept.folded.state)}")
         then = fold_all([one for one in kept.events if one.index <= kept.view_index])
         if unpacked(kept.view) != then.state:
             self._say(name, f"the stored view of {kept.view_index} is not the fold")

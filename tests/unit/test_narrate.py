@@ -37,7 +37,7 @@ _SILENT = """
     state_change signal_changed agent_resumed prompt_queued prompt_edited prompt_dropped delivery_changed turn_continued
     turn_retried title_generated request_start tool_calls tool_execution_metrics approval_resolved dialog_resolved
     before_compact sub_agent_event background_started background_ended context_usage setting_changed usage
-    changes_updated checkpoint_saved command_receipt view_refolded
+    changes_updated checkpoint_saved command_receipt view_refolded plugin_state
 """
 SILENT = _SILENT.split()
 
@@ -90,6 +90,7 @@ LINES: list[tuple[Body, str, str]] = [
     (ev.ToolApprovedAlways(tool="shell", rule="git *"), "system", "Always allowed: git *"),
     (ev.ToolApprovedAlways(tool="shell", command_family="git"), "system", "Always allowed: git"),
     (ev.ToolApprovedAlways(tool="shell"), "system", "Always allowed: shell"),
+    (ev.RuleRemoved(rule="allow shell git"), "system", "No rule any more: allow shell git"),
     (ev.SteeringReceived(ref="r", text="Go", status="rejected_full"), "error", "Steering queue is full, not sent: Go"),
     (ev.SteeringReceived(ref="r", text="Go", status="rejected"), "error", "Steering refused: Go"),
 ]

@@ -7,8 +7,8 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.events import Event
 from quarterdeck.kernel import machines
-from quarterdeck.kernel.state import OWNERS
-from quarterdeck.kernel.view import Cause, View, Why, fold, fold_all, reconstructed, why
+from quarterdeck.kernel.state import EMPTY, OWNERS
+from quarterdeck.kernel.view import Cause, View, Why, fold, fold_all, reconstructed, stepped, why
 from tests.sessions import IN_PHASE, in_lifecycle, in_phase, works
 from tests.tape import Tape, approval
 
@@ -128,3 +128,10 @@ def test_open_gates_and_background_work_are_reasons_too() -> None:
 @pytest.mark.parametrize("name", IN_PHASE)
 def test_the_three_sources_of_000_agree(name: str) -> None:
     assert reconstructed(in_phase(name).view) == name
+
+
+def test_the_state_alone_steps_as_the_whole_view_does() -> None:
+    state = EMPTY
+    for event in works().events:
+        state = stepped(state, event)
+    assert state == works().view.state

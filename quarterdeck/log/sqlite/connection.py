@@ -25,8 +25,10 @@ class Store:
     def __init__(self, path: Path, read_only: bool = False) -> None:
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         self._sql = queries()
+        self._transaction = Transaction(self)
         with refusals():
             self._connection: Any = apsw.Connection(str(path), flags=flags)
+            self._execute = self._connection.execute
             self._connection.set_busy_timeout(_BUSY_MS)
             for name, value, expected in () if read_only else _PRAGMAS:
                 self._set_pragma(name, value, expected)
@@ -51,24 +53,33 @@ class Store:
         """A named statement for each of these."""
         self._connection.executemany(self._sql[name], values)
 
-    @contextmanager
-    def transaction(self) -> Generator[None]:
-        """Everything inside it becomes durable together, or not at all."""
-        self._roll_back()
-        self.rows_of("BEGIN IMMEDIATE")
-        try:
-            yield
-            self.rows_of("COMMIT")
-        except BaseException:
-            # asking a disk that is broken must not hide the reason; it is asked again before the next transaction
-            with suppress(apsw.Error):
-                self._roll_back()
-            raise
+    def run(self, name: str, values: Values) -> None:
+        """A named statement that answers nothing."""
+        self._execute(self._sql[name], values)
 
-    def _roll_back(self) -> None:
-        """A full disk makes SQLite roll back by itself."""
+    def transaction(self) -> Transaction:
+        """Everything inside it becomes durable together, or not at all."""
+        return self._transaction
+
+    def begin(self) -> None:
+        """A full disk makes SQLite roll back by itself, a broken one cannot: whatever is left of the last one ends here."""
         if self._connection.in_transaction:
-            self.rows_of("ROLLBACK")
+            self._execute("ROLLBACK")
+        self._execute("BEGIN IMMEDIATE")
+
+    def end(self) -> None:
+        """It is durable when this returns."""
+        self._execute("COMMIT")
+
+    def roll_back(self) -> None:
+        """Nothing of it was. Asking a disk that is broken must not hide the reason; it is asked again at the next begin."""
+        with suppress(apsw.Error):
+            if self._connection.in_transaction:
+                self._execute("ROLLBACK")
+
+    def changes(self) -> int:
+        """Another number after every commit, ours or somebody else's. Far cheaper than any question in SQL."""
+        return self._connection.data_version()
 
     @contextmanager
     def moment(self) -> Generator[None]:
@@ -129,6 +140,28 @@ class Store:
             raise LogUnavailable(
                 f"{name} is {found}, not {expected}", "The file system must support SQLite's WAL mode."
             )
+
+
+class Transaction:
+    """Not a generator: a lone append pays for every step that is made here."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __enter__(self) -> None:
+        self._store.begin()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._store.roll_back()
+            return
+        try:
+            self._store.end()
+        except BaseException:
+            self._store.roll_back()
+            raise
 
 
 @contextmanager

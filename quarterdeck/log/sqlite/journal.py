@@ -37,11 +37,14 @@ def unpacked(blob: bytes) -> list[Piece]:
 
 
 class Journal:
-    """Which packs still hold a delta that nothing restates. Kept in memory, found again from the store at start."""
+    """Which packs still hold a delta that nothing restates, and whose pieces lie in them. Kept in memory, found again from
+    the store at start. A pack is named after the cursor of its first piece."""
 
     def __init__(self) -> None:
         self._open_in_pack: dict[int, set[tuple[int, str]]] = {}
         self._packs_of: dict[tuple[int, str], list[int]] = {}
+        self._sessions_in: dict[int, set[int]] = {}
+        self._packs_with: dict[int, set[int]] = {}
 
     def load(self, packs: Iterable[tuple[int, bytes]]) -> dict[tuple[int, str], int]:
         """What a store held when it was opened. Returns the index of the last piece of each whole."""
@@ -60,6 +63,9 @@ class Journal:
             if part not in open_parts:
                 open_parts.add(part)
                 self._packs_of.setdefault(part, []).append(cursor)
+        sessions = self._sessions_in[cursor] = {session for session, _ in open_parts}
+        for session in sessions:
+            self._packs_with.setdefault(session, set()).add(cursor)
 
     def droppable(self, told: Set[tuple[int, str]]) -> list[int]:
         """The packs that hold nothing more once these wholes are restated. Changes nothing: the commit may fail."""
@@ -73,7 +79,30 @@ class Journal:
                 self._open_in_pack[cursor].discard(part)
                 if not self._open_in_pack[cursor]:
                     del self._open_in_pack[cursor]
+                    self._dropped(cursor)
 
     def parts_of(self, session: int) -> set[tuple[int, str]]:
         """Everything of a session that is not restated."""
-        return {part for part in self._packs_of if part[0] == session}
+        open_parts = (self._open_in_pack[cursor] for cursor in self._packs_with.get(session, ()))
+        return {part for parts in open_parts for part in parts if part[0] == session}
+
+    def holds(self, cursor: int) -> bool:
+        """Whether this pack is still needed."""
+        return cursor in self._open_in_pack
+
+    def packs_with(self, session: int) -> set[int]:
+        """The packs that hold a piece of a session, restated or not."""
+        return self._packs_with.get(session, set())
+
+    def forget(self, session: int) -> None:
+        """The session is gone, durably, and its pieces with it."""
+        self.tell(self.parts_of(session))
+        for cursor in self._packs_with.pop(session, ()):
+            self._sessions_in[cursor].discard(session)
+
+    def _dropped(self, cursor: int) -> None:
+        for session in self._sessions_in.pop(cursor):
+            packs = self._packs_with[session]
+            packs.discard(cursor)
+            if not packs:
+                del self._packs_with[session]

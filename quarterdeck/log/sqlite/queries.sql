@@ -38,6 +38,9 @@ DELETE FROM delta WHERE cursor = ?;
 -- name: update_delta
 UPDATE delta SET pieces = ? WHERE cursor = ?;
 
+-- name: delta
+SELECT pieces FROM delta WHERE cursor = ?;
+
 -- name: deltas
 SELECT cursor, pieces FROM delta ORDER BY cursor;
 
@@ -67,28 +70,49 @@ WHERE number = ?;
 UPDATE session SET last_index = ?, view = ?, view_index = ? WHERE number = ?;
 
 -- name: update_index
+-- For a last event that is a delta, which has no row of its own and will be dropped.
 UPDATE session SET last_index = ? WHERE number = ?;
 
+-- name: settle_indexes
+-- From time to time, so that few events are looked at for the last index of a session (migration 0003).
+UPDATE session SET last_index = newest.position
+FROM (
+    SELECT session, max(position) AS position FROM event
+    WHERE cursor > (SELECT value FROM meta WHERE key = 'settled') GROUP BY session
+) AS newest
+WHERE number = newest.session AND last_index < newest.position;
+
+-- name: settle_cursor
+UPDATE meta SET value = (SELECT coalesce(max(cursor), 0) FROM event) WHERE key = 'settled' RETURNING value;
+
 -- name: place_of_session
-SELECT number, last_index FROM session WHERE id = ?;
+SELECT number, max(last_index, coalesce((SELECT max(position) FROM event WHERE event.session = number), 0))
+FROM session WHERE id = ?;
 
 -- name: sessions
 SELECT
     id, agent, agent_version, cwd, repo, name, status, end_reason, supports_resume, resume_data, pinned,
-    created_at, last_active_at, last_gate, last_index, view, view_index
-FROM session ORDER BY number;
+    created_at, last_active_at, last_gate, max(last_index, coalesce(newest.position, 0)), view, view_index
+FROM session LEFT JOIN (
+    SELECT session, max(position) AS position FROM event
+    WHERE cursor > (SELECT value FROM meta WHERE key = 'settled') GROUP BY session
+) AS newest ON newest.session = number
+ORDER BY number;
 
 -- name: session
 SELECT
     id, agent, agent_version, cwd, repo, name, status, end_reason, supports_resume, resume_data, pinned,
-    created_at, last_active_at, last_gate, last_index, view, view_index
+    created_at, last_active_at, last_gate,
+    max(last_index, coalesce((SELECT max(position) FROM event WHERE event.session = number), 0)),
+    view, view_index
 FROM session WHERE id = ?;
 
 -- name: session_ids
 SELECT number, id FROM session;
 
 -- name: last_indexes
-SELECT number, last_index FROM session;
+SELECT number, max(last_index, coalesce((SELECT max(position) FROM event WHERE event.session = number), 0))
+FROM session;
 
 -- name: count_sessions
 SELECT count(*) FROM session;

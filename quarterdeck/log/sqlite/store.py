@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
-from quarterdeck.log.base import PAGE, START, Append, Cursor, Fence, LogUnavailable, Receipt, Row, Stored, Told
+from quarterdeck.log.base import PAGE, START, Append, Cursor, Fence, LogUnavailable, Receipt, Row, Stored, Told, unheard
 from quarterdeck.log.sqlite.reader import Reader
 from quarterdeck.log.sqlite.worker import Worker, told
 from quarterdeck.log.sqlite.writer import Outcome, Writer, cursor_text
@@ -38,6 +38,7 @@ class SqliteLog:
         self._reader: Reader
         self._gathering: _Gathering | None = None
         self._busy = False
+        self._deleting = asyncio.Lock()
         self._closed = False
 
     @classmethod
@@ -117,8 +118,12 @@ class SqliteLog:
     async def session(self, session_id: str) -> Stored:
         return self._stored(*await self._on_reader(lambda: self._reader.session(session_id)))
 
-    async def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
-        return await self._on_writer(lambda: self._writer.delete(session_id, fence, event))
+    async def delete(
+        self, session_id: str, fence: Fence, event: Event, told: Callable[[Receipt], None] = unheard
+    ) -> Receipt:
+        # one at a time: appends come between two of them, and do not wait for a queue
+        async with self._deleting:
+            return await self._on_writer(lambda: self._writer.delete(session_id, fence, event), told)
 
     async def last_cursor(self) -> Cursor:
         newest = await self._on_writer(lambda: self._writer.last_cursor)
@@ -142,10 +147,10 @@ class SqliteLog:
         self._writing.stop()
         self._reading.stop()
 
-    async def _on_writer(self, work: Callable[[], _T]) -> _T:
+    async def _on_writer(self, work: Callable[[], _T], tell: Callable[[_T], None] | None = None) -> _T:
         if self._closed:
             raise _closed()
-        return await self._writing.call(work)
+        return await self._writing.call(work, tell)
 
     async def _on_reader(self, work: Callable[[], _T]) -> _T:
         if self._closed:

@@ -24,6 +24,10 @@ Outcome: TypeAlias = Receipt | QuarterdeckError
 _EventRow: TypeAlias = tuple[int, int, int, int, str, str, bytes]
 
 
+#: After so many events the last index of each session is written to its row again.
+SETTLE_EVERY = 1000
+
+
 class _Place:
     """Where a session stands in the store."""
 
@@ -36,6 +40,8 @@ class _Place:
 
 class _Group:
     """What one transaction writes, gathered before it is written; and how to forget it if it cannot be."""
+
+    __slots__ = ("added", "cursor", "moved", "parts", "pieces", "rows", "told")
 
     def __init__(self, cursor: int) -> None:
         self.cursor = cursor
@@ -55,19 +61,30 @@ class Writer:
         self._store = Store(path)
         self._places: dict[str, _Place] = {}
         self._journal = Journal()
+        #: What the store counted after our last commit.
+        self._changes = -1
         try:
             with refusals():
                 self._store.migrate()
-                self.epoch = self._store.one("take_epoch")
+                with self._store.transaction():
+                    self.epoch, self._settled = self._store.one("take_epoch"), self._settle()
                 packs = [(int(cursor), blob) for cursor, blob in self._store.rows("deltas")]
                 # a pack is named after its first piece, and the newest event may be its last
                 newest = unpacked(packs[-1][1])[-1].cursor if packs else 0
                 self._cursor = max(self._store.one("last_cursor"), newest)
                 last = self._journal.load(packs)
                 self._journal.tell(self._told_since(last))
+                self._drop_left_over([cursor for cursor, _ in packs if not self._journal.holds(cursor)])
         except QuarterdeckError:
             self._store.close()
             raise
+
+    def _drop_left_over(self, packs: list[int]) -> None:
+        """Packs of which everything is restated: nobody else would find them again."""
+        if packs:
+            with self._store.transaction():
+                self._store.rows("keep_cursor", (self._cursor,))
+                self._drop(packs)
 
     def fence_at(self, last_index: int) -> Fence:
         """The fence of a session whose newest event has this index."""
@@ -82,18 +99,32 @@ class Writer:
         group = _Group(self._cursor)
         try:
             with self._store.transaction():
-                if self._store.one("epoch") != self.epoch:
+                if self._is_overtaken():
                     return [StaleFence(append.session_id) for append in appends]
                 outcomes = [self._gathered(append, group) for append in appends]
                 self._write(group)
+                settled = self._settle_in_time()
         except apsw.ConstraintError as error:
             self._undo(group)
             return [unavailable(error)] if len(appends) == 1 else self._one_by_one(appends)
         except apsw.Error as error:
             self._undo(group)
             raise unavailable(error) from error
+        self._changes, self._settled = self._store.changes(), settled
         self._remember(group)
         return outcomes
+
+    def _is_overtaken(self) -> bool:
+        """Another process took the store. While nobody else commits nobody can have: only then is the epoch read."""
+        return self._store.changes() != self._changes and self._store.one("epoch") != self.epoch
+
+    def _settle_in_time(self) -> int:
+        """The cursor up to which the rows of the sessions know their last index."""
+        return self._settle() if self._cursor - self._settled >= SETTLE_EVERY else self._settled
+
+    def _settle(self) -> int:
+        self._store.run("settle_indexes", ())
+        return self._store.one("settle_cursor")
 
     def _one_by_one(self, appends: list[Append]) -> list[Outcome]:
         """One of them holds an impossible row; its company must not suffer for it."""
@@ -134,30 +165,30 @@ class Writer:
         body, cursor = encode_body(event.body, event.raw), self._cursor + 1
         values = (cursor, session_id, event.index, event.at, event.origin, event.type, body)
         with refusals(), self._store.transaction():
-            if self._store.one("epoch") != self.epoch:
+            if self._is_overtaken():
                 raise StaleFence(session_id)
             self._forget_pieces(place.number)
             self._store.rows("delete_session", (place.number,))
             self._store.rows("insert_tombstone", values)
         self._cursor = cursor
-        self._journal.tell(self._journal.parts_of(place.number))
+        self._journal.forget(place.number)
         self._places.pop(session_id, None)
         return Receipt(NEW, (replace(event, cursor=cursor_text(cursor)),))
 
     def _forget_pieces(self, number: int) -> None:
-        """Also from packs that others share: SQLite gives the session's number to another one."""
-        for cursor, blob in self._store.rows("deltas"):
-            pieces = unpacked(blob)
-            kept = [piece for piece in pieces if piece.session != number]
-            if not kept:
-                self._store.rows("delete_delta", (cursor,))
-            elif len(kept) < len(pieces):
-                self._store.rows("update_delta", (packed(kept), cursor))
+        """Also from packs that others share: SQLite gives the session's number to another one. A pack that holds nothing
+        more but what is restated goes as a whole."""
+        dropped = self._journal.droppable(self._journal.parts_of(number))
+        self._drop(dropped)
+        for cursor in self._journal.packs_with(number).difference(dropped):
+            [(blob,)] = self._store.rows("delta", (cursor,))
+            kept = [piece for piece in unpacked(blob) if piece.session != number]
+            self._store.run("update_delta", (packed(kept), cursor))
 
     def probe(self) -> int:
         """One small commit, as durable as any; what it left, for a reader to find."""
         with refusals(), self._store.transaction():
-            if self._store.one("epoch") != self.epoch:
+            if self._is_overtaken():
                 raise LogUnavailable("another process owns it now", "End this one: the other has the store.")
             return self._store.one("probe")
 
@@ -171,7 +202,7 @@ class Writer:
         place = self._place(append.session_id)
         expected = NEW if place is None else self.fence_at(place.last_index)
         if append.fence != expected:
-            return StaleFence(append.session_id)
+            return StaleFence(append.session_id) if place is not None else NoSuchSession(append.session_id)
         if not append.events or (place is None and (append.row is None or append.view is None)):
             return LogUnavailable("an append needs events, the first one its row and view", "This is a defect.")
         try:
@@ -215,11 +246,14 @@ class Writer:
             self._store.rows("update_row", (*row_values(append.row), place.number))
         if append.view is not None:
             self._store.rows("update_view", (last, append.view, last, place.number))
-        else:
-            self._store.rows("update_index", (last, place.number))
+        elif is_delta(append.events[-1].body):
+            self._store.run("update_index", (last, place.number))
 
     def _write(self, group: _Group) -> None:
-        self._store.many("insert_event", group.rows)
+        if len(group.rows) == 1:
+            self._store.run("insert_event", group.rows[0])
+        else:
+            self._store.many("insert_event", group.rows)
         if group.told:
             self._drop_told(group)
         if group.pieces:

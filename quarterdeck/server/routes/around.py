@@ -27,11 +27,19 @@ _MOST_FOLDERS = 50
 
 
 class AgentShown(Struct, frozen=True):
-    """An agent that this deck knows; `driven` when it can be started from here, in one of these modes."""
+    """An agent that this deck knows; `driven` when it can be started from here, in one of these modes.
+
+    `login` is ok, missing or unknown, and `hint` says what to do about it. `prompt` is what a session begins with if nobody
+    says what it shall do.
+    """
 
     name: str
     driven: bool
     modes: tuple[str, ...] = ()
+    installed: bool | None = None
+    login: Literal["ok", "missing", "unknown"] = "unknown"
+    hint: str = ""
+    prompt: str = ""
 
 
 class Agents(Struct, frozen=True):
@@ -48,7 +56,13 @@ async def agents(_: Call) -> Agents:
 def _agent(name: str) -> AgentShown:
     if name not in registry.HARNESSES:
         return AgentShown(name, False)
-    return AgentShown(name, True, registry.harness(name).make_driver().capabilities.modes)
+    harness = registry.harness(name)
+    try:
+        standing = harness.standing(os.environ)
+    except QuarterdeckError as error:  # a configuration that cannot be read is this agent's trouble, not the list's
+        standing = registry.Standing(login="unknown", hint=f"{error.message}. {error.hint}")
+    modes = harness.make_driver().capabilities.modes
+    return AgentShown(name, True, modes, standing.installed, standing.login, standing.hint, harness.prompt)
 
 
 # --- the environment of agents

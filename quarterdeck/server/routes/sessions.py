@@ -6,16 +6,22 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from quarterdeck.deck.answers import Done
 from quarterdeck.deck.inputs import InvalidInput
 from quarterdeck.events import Image
 from quarterdeck.harness.drive import Mode
+from quarterdeck.kernel.answers import Done
 from quarterdeck.kernel.roster import PAGE, Filter
 from quarterdeck.server.route import Call, Index, Keyed, Table, Text, Variable, Words
 from quarterdeck.server.shapes import SessionPage, SessionView, session_view
 
 TABLE = Table()
 Name = Annotated[Text, Meta(max_length=100)]
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """`arguments` are flags of the agent's own, for its command line; they are kept in the log."""
+
+    arguments: tuple[str, ...] = ()
 
 
 class Create(Keyed, frozen=True, kw_only=True):
@@ -31,6 +37,7 @@ class Create(Keyed, frozen=True, kw_only=True):
     mode: Mode | Literal[""] = ""
     env: dict[Variable, Text] | None = None
     record: bool = False
+    options: Options = Options()
 
 
 @TABLE.add(
@@ -57,6 +64,7 @@ async def create(call: Call) -> Struct:
         mode=body.mode,
         env=body.env,
         record=body.record,
+        arguments=body.options.arguments,
         client_id=call.client_id,
     )
     return session_view(handle.view)

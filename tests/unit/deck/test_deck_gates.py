@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from quarterdeck import Deck, SessionHandle
-from quarterdeck.deck.policy import InvalidRule, RulesUnreadable
+from quarterdeck import events as ev
+from quarterdeck.deck.rules import NoSuchRule, RulesUnreadable
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, NotAllowed
 from quarterdeck.events import Body
+from quarterdeck.harness.base import Signal
+from quarterdeck.policy import InvalidRule
 from tests import agents
 from tests.conformance.marks import case
 from tests.decks import all_events, at_home, gate_of, on_loop, texts_of, until
+from tests.table import legal
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +159,111 @@ class TestOneDecision:
                 await session.approve(gate.id)
 
 
+async def _activities(session: SessionHandle) -> list[str]:
+    changes = [event.body for event in await all_events(session) if event.type == "state_change"]
+    return [body.sub or body.state for body in changes]
+
+
+class TestADecisionOnItsWay:
+    """It is in the log before the agent hears of it, and already then nobody is shown as waiting for an answer."""
+
+    @pytest.mark.parametrize("way", ["approve", "reject", "stop", "respond", "say", "abort", "supersede"])
+    @on_loop
+    async def test_nothing_waits_that_is_not_asked(self, tmp_path: Path, way: str) -> None:
+        async with at_home(tmp_path) as deck:
+            script = "question which?; sleep 30" if way in ("respond", "say") else "ask rm; sleep 30"
+            session = await deck.create("test", script, cwd=str(tmp_path))
+            gate = await gate_of(session)
+            assert session.view.state.activity.value == "active/waiting_for_permission"
+            live = await deck.in_use(session.id)
+            live.launch.say = lambda lines: True  # it never arrives
+            ways = {
+                "approve": lambda: session.approve(gate.id),
+                "reject": lambda: session.reject(gate.id, auto_resume=True),
+                "stop": lambda: session.reject(gate.id),
+                "respond": lambda: session.respond(gate.id, "red"),
+                "say": lambda: session.prompt("red"),
+                "abort": session.abort,
+                "supersede": lambda: session.prompt("say other", supersede=True),
+            }
+            await ways[way]()
+            assert session.view.state.activity.value == "active/tool_use"
+            assert legal(session.view)
+
+    @on_loop
+    async def test_it_is_said_once(self, tmp_path: Path) -> None:
+        """The agent says thinking when it heard the answer, and tool_use when the call runs; never the same twice."""
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; question which?; say done", cwd=str(tmp_path))
+            await session.approve((await gate_of(session)).id)
+            question = await until(session, lambda view: any(g.kind == "question" for g in view.state.gates.open))
+            await session.respond(question.state.gates.open[0].id, "red")
+            await session.settled()
+            said = await _activities(session)
+            assert said.count("waiting_for_permission") == 2
+            assert all(one != other for one, other in pairwise(said)), said
+
+    @on_loop
+    async def test_an_agent_that_says_the_same_is_not_written_down_twice(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            live = await deck.in_use(session.id)
+            live.launch.say = lambda lines: True
+            await session.approve(gate.id)
+            for sub in ("tool_use", "thinking", "tool_use"):
+                live.hear(live.launch, [ev.StateChange(state="active", sub=sub)], "stream")
+            await live.record.settled()
+            assert (await _activities(session))[-4:] == ["waiting_for_permission", "tool_use", "thinking", "tool_use"]
+
+    @on_loop
+    async def test_asked_again_before_the_answer_arrived(self, tmp_path: Path) -> None:
+        """To the translator the first gate is open still, so it does not say that the agent waits; it does."""
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; sleep 30", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            live = await deck.in_use(session.id)
+            live.launch.say = lambda lines: True
+            await session.approve(gate.id)
+            live.launch.hear(Signal("stdout", {"type": "question", "id": "other", "text": "which?"}))
+            assert live.state.activity.value == "active/waiting_for_permission"
+            assert legal(live.view)
+
+    @on_loop
+    async def test_one_of_two_changes_nothing(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; sleep 30", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            live = await deck.in_use(session.id)
+            live.launch.hear(Signal("stdout", {"type": "dialog", "id": "other", "method": "confirm", "title": "Sure?"}))
+            await session.approve(gate.id)
+            assert session.view.state.activity.value == "active/waiting_for_permission"
+            await session.respond(session.view.state.gates.open[0].id, True)
+            assert session.view.state.activity.value != "active/waiting_for_permission"
+            assert legal(session.view)
+
+    @on_loop
+    async def test_a_dialog_without_a_turn(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "say one", cwd=str(tmp_path))
+            await session.settled()
+            live = await deck.in_use(session.id)
+            live.launch.hear(Signal("stdout", {"type": "dialog", "id": "d", "method": "confirm", "title": "Sure?"}))
+            await session.respond(live.state.gates.open[0].id, True)
+            assert session.view.state.activity.value == "idle"
+            assert legal(session.view)
+
+    @on_loop
+    async def test_a_rule_decides(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; ask rm; say done", cwd=str(tmp_path))
+            await session.approve((await gate_of(session)).id, always="session")
+            await session.settled()
+            bodies = [event.body for event in await all_events(session)]
+            by_rule = next(at for at, body in enumerate(bodies) if getattr(body, "by", "") == "rule")
+            assert bodies[by_rule + 1] == ev.StateChange(state="active", sub="tool_use")
+
+
 def _repo(folder: Path, name: str) -> Path:
     path = folder / name
     (path / ".git").mkdir(parents=True)
@@ -171,6 +281,51 @@ async def _asked_twice(deck: Deck, folder: Path, scope: str, again: str = "ask g
     await session.prompt(again)
     await session.settled()
     return session
+
+
+class TestARuleOfASession:
+    @on_loop
+    async def test_is_taken_back(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask git status; ask git status", cwd=str(tmp_path))
+            await session.approve((await gate_of(session)).id, always="session")
+            await session.settled()
+            (rule,) = await session.rules()
+            with pytest.raises(NoSuchRule, match="r0"):
+                await session.remove_rule("r0")
+            await session.remove_rule(rule.id)
+            assert await session.rules() == ()
+            await session.prompt("ask git status")
+            await gate_of(session)
+        async with at_home(tmp_path) as deck:
+            assert await deck.session(session.id).rules() == ()
+            entries = await deck.session(session.id).timeline()
+            assert f"No rule any more: {rule.text}" in [entry.text for entry in entries]
+
+
+class TestADecisionThatDoesNotResume:
+    @pytest.mark.parametrize("yes", [True, False])
+    @on_loop
+    async def test_ends_the_turn_of_an_agent_that_would_go_on(self, tmp_path: Path, yes: bool) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; sleep 30; say done", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            decide = session.approve if yes else session.reject
+            await decide(gate.id, auto_resume=False)
+            view = await until(session, lambda view: not view.state.turn.is_open)
+            assert view.state.phase.value == "stopped"
+            assert await texts_of(session, "assistant") == []
+            assert [body.status for body in await _resolved(session)] == ["approved" if yes else "rejected"]
+
+    @on_loop
+    async def test_is_left_to_an_agent_that_can_hold(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("holding", "ask rm; sleep 30", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            launch, said = (await deck.in_use(session.id)).launch, []
+            launch.say = lambda lines: bool(said.extend(lines)) or True
+            await session.approve(gate.id, auto_resume=False)
+            assert said == [{"op": "answer", "id": gate.ref, "allow": True, "resumes": False}]
 
 
 class TestAlways:

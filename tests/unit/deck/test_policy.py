@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quarterdeck import events as ev
-from quarterdeck.deck.policy import (
+from quarterdeck.deck.rules import NoSuchRule, RuleStore, RulesUnreadable
+from quarterdeck.events import Event, GateRequest, Origin
+from quarterdeck.kernel.gate import Gate, asked
+from quarterdeck.policy import (
     InvalidRule,
-    NoSuchRule,
     Place,
     Rule,
-    RuleStore,
-    RulesUnreadable,
     Scope,
     Verdict,
     always,
@@ -31,10 +32,9 @@ from quarterdeck.deck.policy import (
     rule_for,
     session_rules,
 )
-from quarterdeck.deck.policy import shell as shell_module
-from quarterdeck.deck.policy.rule import checked
-from quarterdeck.events import Event, GateRequest, Origin
-from quarterdeck.kernel.gate import Gate, asked
+from quarterdeck.policy import paths as paths_module
+from quarterdeck.policy import shell as shell_module
+from quarterdeck.policy.rule import checked
 
 HERE = Place(session_id="s1", cwd="/home/ann/site", repo="/home/ann/site", home="/home/ann")
 
@@ -604,6 +604,15 @@ class TestSessionRules:
         events = [Event("s1", 2, 9, "user", body), Event("s1", 3, 10, "user", body)]
         assert session_rules(events) == (rule,)
 
+    def test_one_that_is_taken_back_decides_nothing(self) -> None:
+        rule, other = rule_for(shell("git status"), "session", HERE, 9), rule_for(shell("npm test"), "session", HERE, 9)
+        gone = Event("s1", 4, 9, "user", ev.RuleRemoved(rule=rule.text))
+        assert session_rules([Event("s1", 2, 9, "user", always(rule)), gone]) == ()
+        assert session_rules([gone], (rule, other)) == (other,)
+        assert session_rules([gone, Event("s1", 5, 9, "user", always(rule))]) == (rule,)
+        of_the_agent = Event("s1", 4, 9, "stream", ev.RuleRemoved(rule=rule.text))
+        assert session_rules([of_the_agent], (rule,)) == (rule,)
+
     def test_an_exact_command_is_told_as_its_family(self) -> None:
         assert always(parse('allow shell exactly "rm x"')).command_family == "rm x"
 
@@ -1051,3 +1060,20 @@ class TestTheFile:
         for thread in threads:
             thread.join()
         assert len(store.rules()) == 24
+
+
+names = st.lists(st.sampled_from(["a", "b", "ab", "*", "?", "a*", "[ab]"]), max_size=4)
+
+
+@given(names, st.lists(st.sampled_from(["a", "b", "ab", "c"]), max_size=5))
+def test_a_pattern_without_folders_between_is_compared_at_once_and_means_the_same(
+    wanted: list[str], found: list[str]
+) -> None:
+    slowly = any(paths_module._match(wanted, found[:end], fnmatchcase) for end in range(len(found) + 1))
+    assert paths_module._begins(wanted, found) == slowly
+
+
+@pytest.mark.parametrize("command", ["cat $HOME/.ssh/x", 'cat "${HOME}/.ssh/x"', "ls $HOME/.ssh", "x=$HOME/.ssh; ls"])
+def test_a_home_by_its_variable_is_found(command: str) -> None:
+    assert effect(shell(command), "deny * at ~/.ssh/**") == "deny"
+    assert effect(shell("cat $HOMEX/.ssh/x"), "deny * at ~/.ssh/**") == "ask"

@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.deck.record import Record, row_of, unpacked
+from quarterdeck.deck.record import Record
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import Append, LogUnavailable, Receipt
 from quarterdeck.log.memory import MemoryLog
+from quarterdeck.log.rows import row_of, unpacked
 
 
 class Stubborn(MemoryLog):
@@ -173,7 +174,7 @@ def test_the_stored_view_and_row_are_the_fold() -> None:
         await record.settled()
         stored = await log.session("s1")
         assert unpacked(stored.view) == record.view.state
-        assert stored.row == row_of(record.view)
+        assert stored.row == row_of(record.view.state)
         assert (stored.row.resume_data, stored.row.supports_resume) == ("n1", True)
 
     run(work)

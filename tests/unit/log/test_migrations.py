@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.deck.record import row_of, unpacked
-from quarterdeck.kernel.view import fold_all
+from quarterdeck.kernel.view import FOLD_VERSION, fold_all
+from quarterdeck.log.rows import row_of, unpacked
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.connection import Store
 from quarterdeck.log.sqlite.sql import newest_version
@@ -61,8 +61,8 @@ def test_a_step_keeps_every_row(version: int, tmp_path: Path) -> None:
     store.close()
     after = _rows(path)
     for table, rows in before.items():
-        assert len(after[table]) == len(rows)
-        for old, new in zip(rows, after[table], strict=True):
+        # `meta` may have learned one more thing
+        for old, new in zip(rows, after[table][: len(rows)], strict=True):
             assert old.items() <= new.items()
 
 
@@ -89,8 +89,12 @@ def test_a_store_of_any_version_is_opened_read_and_written(version: int, tmp_pat
         for session_id, one in stored.items():
             events = await log.read(session_id)
             view = fold_all(events)
-            assert unpacked(one.view) == fold_all(event for event in events if event.index <= one.view_index).state
-            assert replace(one.row, last_gate=0) == replace(row_of(view), last_gate=0)
+            known = unpacked(one.view)
+            if known.fold_version == FOLD_VERSION:  # an older fold is made anew by the deck
+                assert known == fold_all(event for event in events if event.index <= one.view_index).state
+            # what a row says of resuming may be another thing by now
+            same = {"last_gate": 0, "supports_resume": False}
+            assert replace(one.row, **same) == replace(row_of(view.state), **same)
         assert [event.type for event in await log.read("talk", types={"command_receipt", "process_starting"})] == [
             "command_receipt",
             "process_starting",

@@ -9,15 +9,19 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import Event
 
 import apsw
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.log.base import LogUnavailable, NewerLog, Receipt, StaleFence
+from quarterdeck.events import Body
+from quarterdeck.log.base import Append, Fence, LogUnavailable, NewerLog, Receipt, StaleFence
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.connection import Store
+from quarterdeck.log.sqlite.journal import unpacked
 from quarterdeck.log.sqlite.sql import RARE, migrations, newest_version, queries, typed
+from quarterdeck.log.sqlite.worker import Worker
 from quarterdeck.testing.logs import OPENED, Writing, last_word, row_of
 from tests.conformance.marks import case
 
@@ -108,6 +112,59 @@ def test_a_pack_is_dropped_although_the_store_was_closed_between(tmp_path: Path)
         b.fence, b.index = (await log.session("b")).fence, 2
         await b.write(told)
         assert [(event.session_id, event.index) for event in await log.read_all() if event.index == 2] == []
+
+    with_log(path, before)
+    with_log(path, after)
+
+
+def _packs(log: SqliteLog) -> list[list[int]]:
+    """The numbers of the sessions whose pieces lie in each pack."""
+    store = log._writer._store  # pyright: ignore[reportPrivateUsage]
+    return [[piece.session for piece in unpacked(blob)] for _, blob in store.rows("deltas")]
+
+
+def test_a_session_leaves_nothing_in_packs_that_it_shared(tmp_path: Path) -> None:
+    """Restated or not: the next session may get its number, and must not find its words."""
+    path = tmp_path / "x.db"
+    told, growing = ev.MessageAborted(message_id="m"), ev.MessageDelta(message_id="m", delta="x")
+
+    async def work(log: SqliteLog) -> None:
+        a, b, c = writers = [Writing(log, name) for name in "abc"]
+        await asyncio.gather(*(one.write(OPENED) for one in writers))
+        await asyncio.gather(*(one.write(growing) for one in writers))
+        assert _packs(log) == [[1, 2, 3]]
+        await a.write(told)
+        await log.delete("a", a.fence, last_word(a))
+        assert _packs(log) == [[2, 3]]
+        await b.write(told)
+        await log.delete("c", c.fence, last_word(c))
+        assert _packs(log) == [], "what is left of it is restated"
+        await log.delete("b", b.fence, last_word(b))
+        for name in "def":
+            await Writing(log, name).write(OPENED)
+            assert [event.body for event in await log.read(name)] == [OPENED]
+
+    with_log(path, work)
+
+
+def test_a_pack_that_nobody_needs_goes_when_the_store_is_opened(tmp_path: Path) -> None:
+    """As an older release left it when it deleted a session."""
+    path = tmp_path / "x.db"
+
+    async def before(log: SqliteLog) -> None:
+        a = Writing(log, "a")
+        await a.write(OPENED, ev.MessageDelta(message_id="m", delta="x"))
+        await a.write(ev.MessageDelta(message_id="m", delta="y"))
+        store = log._writer._store  # pyright: ignore[reportPrivateUsage]
+        kept = store.rows("deltas")
+        await a.write(ev.MessageAborted(message_id="m"))
+        assert _packs(log) == []
+        store.many("insert_delta", kept)
+
+    async def after(log: SqliteLog) -> None:
+        assert _packs(log) == []
+        assert [event.index for event in await log.read("a")] == [1, 4]
+        assert (await Writing(log, "b").write(OPENED)).events[0].cursor > (await log.read("a"))[-1].cursor
 
     with_log(path, before)
     with_log(path, after)
@@ -275,3 +332,89 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
             assert indexes[-1] >= upto
 
         with_log(path, work)
+
+
+@pytest.mark.parametrize("every", [1, 3, 1000])
+def test_how_far_a_session_is_does_not_depend_on_when_its_row_was_told(
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row learns its last index from time to time only; events, and deltas that are dropped, say the rest."""
+    monkeypatch.setattr("quarterdeck.log.sqlite.writer.SETTLE_EVERY", every)
+    said: list[Body] = [
+        ev.Notice(text="a"),
+        ev.MessageStart(message_id="m"),
+        ev.MessageDelta(message_id="m", delta="half"),
+        ev.Notice(text="b"),
+        ev.MessageDelta(message_id="m", delta=" and half"),
+        ev.ResponseComplete(message_id="m", blocks=(ev.Block(text="half and half"),)),
+    ]
+
+    async def known(log: SqliteLog) -> set[tuple[str, int, Fence]]:
+        one = await log.session("s1")
+        stored = await log.sessions()
+        assert one in stored
+        return {(each.row.id, each.last_index, each.fence) for each in stored}
+
+    async def work(log: SqliteLog) -> None:
+        first, second = Writing(log), Writing(log, "s2")
+        await second.write(OPENED)
+        await first.write(OPENED)
+        for body in said:
+            await first.write(body)
+            assert await known(log) == {("s1", first.index, first.fence), ("s2", 1, second.fence)}
+
+    async def again(log: SqliteLog) -> None:
+        assert {(name, index) for name, index, _ in await known(log)} == {("s1", 7), ("s2", 1)}
+        writing = Writing(log)
+        stored = await log.session("s1")
+        writing.fence, writing.index = stored.fence, stored.last_index
+        await writing.write(ev.Notice(text="c"))
+        assert [event.index for event in await log.read("s1")] == [1, 2, 3, 5, 7, 8]
+
+    with_log(tmp_path / "x.db", work)
+    with_log(tmp_path / "x.db", again)
+
+
+def test_a_worker_does_everything_in_order_however_much_waits() -> None:
+    """More than the pipe that wakes it can hold."""
+    done: list[int] = []
+
+    async def work() -> None:
+        worker, may_begin = Worker(asyncio.get_running_loop(), "test"), Event()
+        worker.do(may_begin.wait, lambda *_: None)
+        for number in range(70_000):
+            worker.do(lambda number=number: number, lambda result, _: done.append(result))
+        may_begin.set()
+        assert await worker.call(lambda: "last") == "last"
+        worker.stop()
+
+    asyncio.run(work())
+    assert done == list(range(70_000))
+
+
+def test_a_deletion_is_told_before_the_appends_that_come_after_it(tmp_path: Path) -> None:
+    """Also when a busy loop hears of both at once."""
+
+    async def work(log: SqliteLog) -> None:
+        one, other = Writing(log, "s1"), Writing(log, "s2")
+        await one.write(OPENED)
+        await other.write(OPENED)
+        heard: list[str] = []
+
+        def told(receipt: Receipt | None, _: BaseException | None = None) -> None:
+            assert receipt is not None
+            heard.append(receipt.events[-1].cursor)
+
+        deleted = asyncio.ensure_future(log.delete("s1", one.fence, last_word(one), told))
+        await asyncio.sleep(0)
+        later = other.events(ev.Notice(text="later"))
+        log.submit(Append(session_id="s2", events=later, fence=other.fence), told)
+        await asyncio.sleep(0)  # it is on its way to the writer
+        done = Event()
+        log._writing.do(done.set, lambda *_: None)  # pyright: ignore[reportPrivateUsage]
+        done.wait()  # the loop stands still until both are durable
+        await deleted
+        assert heard == sorted(heard)
+        assert len(heard) == 2
+
+    with_log(tmp_path / "x.db", work)

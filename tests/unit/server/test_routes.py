@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from quarterdeck.deck.policy.rule import parse
+from quarterdeck.policy.rule import parse
 from tests.conformance.marks import case
 from tests.decks import SETTINGS, eventually, on_loop, until
 from tests.wires import Port, served

@@ -1,0 +1,232 @@
+"""`qd run`: a new session, followed in this terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import click
+
+from quarterdeck.cli.exits import Exit
+from quarterdeck.cli.wire import Unreachable, Wire, connected
+from quarterdeck.errors import QuarterdeckError
+from quarterdeck.home import Home, home
+
+#: What processes of ours tell each other; an agent must not have it from us.
+_OURS = ("QUARTERDECK_NONCE", "QUARTERDECK_LIFELINE")
+_FLAGS = "quarterdeck.run.flags"
+_MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
+
+
+class NoSuchFile(QuarterdeckError):
+    """An image, or the folder to work in."""
+
+    code = "no_such_file"
+
+
+class NoSuchProfile(QuarterdeckError):
+    """The configuration has no profile of this name."""
+
+    code = "no_such_profile"
+
+    def __init__(self, name: str, known: list[str], place: Home) -> None:
+        there = f"The profiles are: {', '.join(known)}." if known else f"Add [profile.{name}] to {place.config}."
+        super().__init__(f"there is no profile {name!r}", there)
+
+
+class NoSuchAgent(QuarterdeckError):
+    """Neither an agent nor clearly a prompt."""
+
+    code = "unknown_agent"
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        hint = f"The agents are: {', '.join(known)}, acp:COMMAND. For a prompt of one word name an agent before it."
+        super().__init__(f"no agent is called {name!r}", hint)
+
+
+class _Command(click.Command):
+    """What follows `--` belongs to the agent, whatever came before it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[_FLAGS] = args[at + 1 :]
+        return super().parse_args(ctx, args[:at])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- NATIVE FLAGS]"]
+
+
+@click.command(cls=_Command)
+@click.argument("agent", required=False)
+@click.argument("prompt", required=False)
+@click.option("-C", "--cwd", "folder", metavar="DIR", default=".", help="The folder to work in.  [default: this one]")
+@click.option("-m", "--model", default="", help="The model, in the agent's own words.")
+@click.option("-n", "--name", default="", help="A name for the list.")
+@click.option("-i", "--image", "images", multiple=True, type=click.Path(path_type=Path), help="An image to look at.")
+@click.option("--mode", default="", help="How much it may do unasked: plan, ask, edits, auto, bypass.")
+@click.option("--record", is_flag=True, help="Keep everything that the agent says, for `qd replay`.")
+@click.option("-d", "--detach", is_flag=True, help="Print the session's id and return.")
+@click.option("--json", "as_json", is_flag=True, help="Print one event a line.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    agent: str | None,
+    prompt: str | None,
+    folder: str,
+    images: tuple[Path, ...],
+    detach: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Start a session and follow it in the terminal.
+
+    AGENT is one of `claude`, `codex`, `gemini`, `builtin`, `demo` … or a @profile; without one, the first that is logged
+    in. PROMPT is what it shall do; `-` reads standard input. A line that you type answers what is asked, or is a message.
+    Ctrl-C stops the turn; a second one leaves, and the session goes on.
+    """
+    place = home()
+    wire = connected(place)
+    wanted = Wanted(wire.get("/agents")["agents"], place, agent, prompt)
+    body = {
+        **{name: value for name, value in given.items() if value},
+        **wanted.settled({name: value for name, value in given.items() if value}),
+        "cwd": _folder(folder),
+        "images": [_image(path) for path in images],
+        "env": _environment(),
+        "client_id": uuid4().hex,
+    }
+    if ctx.meta[_FLAGS]:
+        body["options"] = {"arguments": ctx.meta[_FLAGS]}
+    if detach:
+        click.echo(_created(place, wire, body)[1]["id"])
+        return
+    ctx.exit(_followed(place, wire, body, as_json))
+
+
+class Wanted:
+    """Who is to do what, from what was typed."""
+
+    def __init__(self, agents: list[dict[str, Any]], place: Home, agent: str | None, prompt: str | None) -> None:
+        self._place = place
+        self._agents = {one["name"]: one for one in agents}
+        self._agent, self._prompt = self._told_apart(agent, prompt)
+
+    def _told_apart(self, agent: str | None, prompt: str | None) -> tuple[str, str | None]:
+        """One argument alone may be either; a word that looks like an agent's name is never sent as a prompt."""
+        if agent is None:
+            return "", None
+        if agent in self._agents or agent.startswith(("@", "acp:")):
+            return agent, prompt
+        if prompt is None and (agent == "-" or len(agent.split()) != 1):
+            return "", agent
+        raise NoSuchAgent(agent, [name for name, one in self._agents.items() if one["driven"]])
+
+    def settled(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Agent, prompt, model and mode as the server takes them; what was given on the command line wins."""
+        found: dict[str, Any] = {}
+        preamble = ""
+        agent = self._agent
+        if agent.startswith("@"):
+            profile = self._profile(agent[1:])
+            agent, preamble = profile.agent, profile.preamble
+            found = {"model": profile.model, "mode": profile.mode or ""}
+        agent = agent or self._default()
+        prompt = self._text(agent)
+        found |= {"agent": agent, "prompt": f"{preamble}\n\n{prompt}" if preamble else prompt}
+        return {name: value for name, value in found.items() if name not in given}
+
+    def _profile(self, name: str) -> Any:
+        from quarterdeck.server.config import read
+
+        profiles = read(self._place.config, os.environ).profiles
+        if name not in profiles:
+            raise NoSuchProfile(name, sorted(profiles), self._place)
+        return profiles[name]
+
+    def _default(self) -> str:
+        """The first that is logged in; the demo is always there, and is said when it is taken for want of another."""
+        ready = [name for name, one in self._agents.items() if one["driven"] and one.get("login") == "ok"]
+        found = next((name for name in ready if name != "demo"), "demo")
+        if found == "demo":
+            click.echo("(no agent is logged in: this is the demo, with a scripted model)", err=True)
+        return found
+
+    def _text(self, agent: str) -> str:
+        if self._prompt == "-":
+            text = sys.stdin.read()
+        elif self._prompt is not None:
+            text = self._prompt
+        else:
+            text = self._agents.get(agent, {}).get("prompt") or _asked_for()
+        if not text.strip():
+            raise click.UsageError("the prompt is empty.")
+        return text
+
+
+def _asked_for() -> str:
+    """From the person, if there is one."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("a prompt is missing; `-` reads it from standard input.")
+    click.echo("What shall it do? ", nl=False, err=True)
+    return sys.stdin.readline()
+
+
+def _folder(path: str) -> str:
+    """As seen from here: the server stands elsewhere."""
+    found = os.path.abspath(os.path.expanduser(path))
+    if not os.path.isdir(found):
+        raise NoSuchFile(f"there is no folder {found}", "Create it, or name another one with -C.")
+    return found
+
+
+def _image(path: Path) -> dict[str, str]:
+    import base64
+
+    media = _MEDIA.get(path.suffix.lower())
+    if media is None:
+        raise click.UsageError(f"{path} is no image that agents read ({', '.join(sorted(set(_MEDIA)))}).")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise NoSuchFile(f"{path} cannot be read: {error.strerror}", "Name a file that you may read.") from None
+    return {"media_type": media, "data": base64.b64encode(data).decode("ascii")}
+
+
+def _environment() -> dict[str, str]:
+    """The caller's own, not that of whoever started the server. What JSON cannot say stays behind."""
+    return {name: value for name, value in os.environ.items() if name not in _OURS and _is_text(name + value)}
+
+
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _created(place: Home, wire: Wire, body: dict[str, Any]) -> tuple[Wire, Any]:
+    """The new session. Its key makes sure that a request which is repeated after a cut makes one session, not two."""
+    try:
+        return wire, wire.post("/sessions", body)
+    except Unreachable:
+        wire = connected(place)
+        return wire, wire.post("/sessions", body)
+
+
+def _followed(place: Home, wire: Wire, body: dict[str, Any], as_json: bool) -> Exit:
+    from quarterdeck.cli.follow import Follower
+    from quarterdeck.cli.stream import Stream
+
+    wire, view = _created(place, wire, body)
+    stream = Stream(place, wire, view["id"])
+    follower = Follower(stream, wire, view["id"], _print_json if as_json else None)
+    with follower.caught_signals():
+        if not as_json:
+            follower.paper.note(f"— {view['agent']} in {view['cwd']} (session {view['id']})", dim=True)
+        return follower.run()
+
+
+def _print_json(event: Any) -> None:
+    import json
+
+    click.echo(json.dumps(event, ensure_ascii=False))

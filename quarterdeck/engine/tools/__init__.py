@@ -1,0 +1,31 @@
+"""What the built-in agent can do, one file each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quarterdeck.engine.tools.base import Tool
+
+
+def builtin_tools() -> list[Tool]:
+    """The standard set. It is imported here, so that whoever needs no tools does not pay for them."""
+    from quarterdeck.engine.tools.files import edit_file, read_file, write_file
+    from quarterdeck.engine.tools.listing import glob, ls
+    from quarterdeck.engine.tools.people import ask_user, compact_conversation, task, write_todos
+    from quarterdeck.engine.tools.search import grep
+    from quarterdeck.engine.tools.shell import shell
+
+    return [
+        read_file,
+        write_file,
+        edit_file,
+        ls,
+        glob,
+        grep,
+        shell,
+        task,
+        write_todos,
+        ask_user,
+        compact_conversation,
+    ]

@@ -1,0 +1,1 @@
+"""The built-in agent, in a process of its own (quarterdeck/engine), and the demo: the same with a scripted model."""

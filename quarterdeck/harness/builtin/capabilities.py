@@ -1,0 +1,19 @@
+"""What the built-in agent can do: everything."""
+
+from __future__ import annotations
+
+from quarterdeck.harness.drive import Capabilities
+
+CAPABILITIES = Capabilities(
+    steer=True,
+    interrupt=True,
+    holds=True,
+    approvals=True,
+    questions=True,
+    resume=True,
+    images=True,
+    switch_model=True,
+    compact=True,
+    bash=True,
+    modes=("plan", "ask", "edits", "auto", "bypass"),
+)

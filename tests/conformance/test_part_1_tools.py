@@ -1,0 +1,214 @@
+"""Part 1 and U.1, as far as they speak of tools: the shipped tools in a real agent, on real files and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quarterdeck.engine.message import Result
+from quarterdeck.engine.tools import builtin_tools
+from quarterdeck.engine.tools.people import PATIENCE_S
+from quarterdeck.events import Option, Todo
+from tests.conformance.marks import case
+from tests.decks import Time
+from tests.engine import Heard, Script, calls, opened, run, text
+
+
+def wanted(name: str, call_id: str = "c1", **args: Any) -> list[Any]:
+    return calls((call_id, name, msgspec.json.encode(args).decode()))
+
+
+def agent_in(folder: Path, script: Script, **more: Any) -> Any:
+    return opened(script, tools=builtin_tools(), cwd=folder, **more)
+
+
+def told(script: Script) -> list[Result]:
+    """What the model was told of its calls, in its last request."""
+    return [part for message in script.requests[-1].messages for part in message.parts if isinstance(part, Result)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():  # noqa: ASYNC110  # what is waited for is another process
+        await asyncio.sleep(0.005)
+
+
+@case("1-106")
+def test_the_write_todos_tool_tells_the_list(tmp_path: Path) -> None:
+    async def work() -> None:
+        todos = [{"content": "look", "status": "completed"}, {"content": "leap"}]
+        script = Script(wanted("write_todos", todos=todos), text("ok"))
+        async with agent_in(tmp_path, script, session_id="s7") as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await agent.collect_reply()
+            (event,) = heard.of("todo_change")
+            assert event.session_id == "s7"
+            assert event.body.todos == (
+                Todo(id="1", content="look", status="completed"),
+                Todo(id="2", content="leap", status="pending"),
+            )
+            assert heard.one("tool_execution_end").ok
+
+    run(work)
+
+
+@case("U-056")
+def test_the_ask_user_tool_gives_up_after_five_minutes(tmp_path: Path) -> None:
+    assert PATIENCE_S == 5 * 60
+
+    async def work() -> None:
+        time = Time()
+        script = Script(wanted("ask_user", question="Which?"), text("then not"))
+        async with agent_in(tmp_path, script) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await heard.until("ask_user")
+            await time.skip(PATIENCE_S - 30)
+            assert heard.of("user_responded") == []
+            await time.skip(60)
+            assert (await heard.until("user_responded")).status == "timeout"
+            assert await agent.collect_reply() == "then not"
+            (result,) = told(script)
+            assert not result.ok
+            assert "nobody answered within 5 minutes" in result.text
+
+    asyncio.run(work())
+
+
+@case("1-094", "1-095")
+def test_the_ask_user_tool_asks_and_is_answered(tmp_path: Path) -> None:
+    async def work() -> None:
+        script = Script(wanted("ask_user", question="Which?", options=["red", "blue"]), text("blue then"))
+        async with agent_in(tmp_path, script, session_id="s7") as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            asked = await heard.until("ask_user")
+            assert heard.of("ask_user")[0].session_id == "s7"
+            assert asked.question == "Which?"
+            assert asked.options == (Option(id="1", label="red"), Option(id="2", label="blue"))
+            assert asked.ref
+            await agent.respond("2", asked.ref)
+            assert await agent.collect_reply() == "blue then"
+            (answered,) = heard.of("user_responded")
+            assert (answered.session_id, answered.body.ref, answered.body.response) == ("s7", asked.ref, "2")
+            assert told(script)[0].text == "blue"
+
+    run(work)
+
+
+@case("1-080")
+def test_an_abort_ends_everything_that_the_shell_started(tmp_path: Path) -> None:
+    async def work() -> None:
+        command = "trap '' TERM; (setsid sleep 1000 & echo $! >> pids); echo $$ >> pids; while :; do sleep 0.05; done"
+        script = Script(wanted("shell", command=command))
+        async with agent_in(tmp_path, script) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            pids = await two_pids(tmp_path / "pids")
+            assert all(map(alive, pids))
+            await agent.abort("enough")
+            killed = await heard.until("tool_killed")
+            assert (killed.name, killed.call_id, killed.reason) == ("shell", "c1", "enough")
+            assert (await heard.until("agent_abort")).reason == "enough"
+            await until(lambda: not any(map(alive, pids)))
+
+    run(work)
+
+
+async def two_pids(path: Path) -> list[int]:
+    def lines() -> list[str]:
+        return path.read_text().split() if path.exists() else []
+
+    await until(lambda: len(lines()) == 2)
+    return [int(line) for line in lines()]
+
+
+def test_steering_kills_a_command_at_once_and_the_model_goes_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        script = Script(wanted("shell", command="echo $$ >> pids; echo $$ >> pids; sleep 1000"), text("as you like"))
+        async with agent_in(tmp_path, script) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            pids = await two_pids(tmp_path / "pids")
+            await agent.steer("no, stop that")
+            assert await agent.collect_reply() == "as you like"
+            assert heard.one("tool_skipped_for_steering").name == "shell"
+            assert not any(map(alive, pids))
+
+    run(work)
+
+
+@case("1-075", "1-076", "1-077", "1-078")
+def test_the_tools_work_together(tmp_path: Path) -> None:
+    """A small piece of real work: write, edit, search, run, read; one call fails and is told so."""
+    steps = [
+        ("write_file", {"path": "src/a.py", "content": "print('helo')\n"}),
+        ("edit_file", {"path": "src/a.py", "edits": [{"old": "helo", "new": "hello"}]}),
+        ("glob", {"pattern": "*.py"}),
+        ("grep", {"pattern": "hel+o"}),
+        ("ls", {"path": "src"}),
+        ("shell", {"command": "cat src/a.py >&2; echo done"}),
+        ("read_file", {"path": "src/a.py"}),
+        ("read_file", {"path": "../../etc/passwd"}),
+        ("edit_file", {"path": "src/a.py"}),
+    ]
+
+    async def work() -> None:
+        script = Script(*(wanted(name, f"c{at}", **args) for at, (name, args) in enumerate(steps)), text("ready"))
+        async with agent_in(tmp_path, script, environment={"PATH": os.environ["PATH"]}) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            assert await agent.collect_reply() == "ready"
+            began, ended = heard.bodies("tool_execution_start"), heard.bodies("tool_execution_end")
+            assert [(one.name, one.call_id, one.args) for one in began] == [
+                (name, f"c{at}", args) for at, (name, args) in enumerate(steps)
+            ]
+            assert [one.ok for one in ended] == [True] * 7 + [False] * 2
+            assert [one.name for one in ended] == [name for name, _ in steps]
+            metrics = heard.bodies("tool_execution_metrics")
+            assert [one.call_id for one in metrics] == [f"c{at}" for at in range(len(steps))]
+            assert all(one.ended_at_ms - one.started_at_ms >= 0 and one.duration_ms >= 0 for one in metrics)
+            results = [one.text for one in told(script)]
+            assert results[2:5] == ["src/a.py", "src/a.py:1:print('hello')", "a.py  15"]
+            assert results[6] == "     1\tprint('hello')"
+            assert results[7:] == [
+                "../../etc/passwd is outside the working directory. Use a path inside it.",
+                "edit_file: argument edits is missing",
+            ]
+            streams = {one.stream: one.delta for one in heard.bodies("tool_execution_output")}
+            assert streams == {"stderr": "print('hello')\n", "stdout": "done\n"}
+
+    run(work)
+
+
+def test_what_a_tool_stored_can_be_read_in_pages(tmp_path: Path) -> None:
+    async def work() -> None:
+        folder = tmp_path / "work"
+        folder.mkdir()
+        script = Script(wanted("shell", command="seq 1 20000"), text("much"))
+        async with agent_in(folder, script, store=tmp_path / "store") as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await agent.collect_reply()
+            path = heard.one("tool_execution_end").path
+            assert f"the whole of it is in {path}" in told(script)[0].text
+            assert len(told(script)[0].text) < 31_000
+            script.replies = [wanted("read_file", "c2", path=path, offset=10_000, limit=2), text("seen")]
+            await agent.prompt("and?")
+            await agent.collect_reply()
+            assert told(script)[-1].text.startswith(" 10000\t10000\n 10001\t10001\n")
+            assert os.listdir(folder) == []
+
+    run(work)

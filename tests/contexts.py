@@ -1,0 +1,97 @@
+"""A small context for plugins that are asked directly, and how they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quarterdeck.engine.message import Message, Text
+from quarterdeck.engine.plugins.base import HOOKS, Answer, Emit, Plugin
+from quarterdeck.events import Body, Json
+
+WRITERS = ("write_file", "edit_file", "shell")
+
+
+class SmallContext:
+    """What a plugin may know, with a model that says what the test wrote down."""
+
+    def __init__(self, folder: Path, mode: str = "", replies: Sequence[str | Exception] = ()) -> None:
+        self.session_id = "s1"
+        self.turn_id = "t1"
+        self.agent_path: tuple[str, ...] = ()
+        self.cwd = folder / "project"
+        self.cwd.mkdir(exist_ok=True)
+        self.model = "test:model"
+        self.mode = mode
+        self.user_data: Json = None
+        self.messages: Sequence[Message] = ()
+        self.store = folder / "store"
+        self.events = 0
+        self.emitted: list[Body] = []
+        self.replies = list(replies)
+        self.requests: list[tuple[str, str, str]] = []
+        self.careful: set[str] = set()
+        self.saved: list[str] = []
+        self.made = 0
+
+    def emit(self, event: Body) -> None:
+        self.emitted.append(event)
+
+    async def ask_model(self, prompt: str, system: str = "", model: str = "") -> str:
+        self.requests.append((prompt, system, model))
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def tool_needs_approval(self, name: str) -> bool:
+        return name in self.careful
+
+    def tool_writes(self, name: str) -> bool:
+        return name in WRITERS
+
+    async def checkpoint(self) -> str:
+        self.made += 1
+        self.saved.append(f"c{self.made}")
+        return self.saved[-1]
+
+
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+def ask(plugin: Plugin, hook: str, *args: Any) -> list[Answer]:
+    """What a hook answers, as a list; each answer must be one that the hook allows."""
+    answer = getattr(plugin, hook)(*args)
+    if inspect.isawaitable(answer):
+        answer = asyncio.run(_awaited(answer))
+    found = [] if answer is None else list(answer) if isinstance(answer, list | tuple) else [answer]
+    assert all(isinstance(one, (*HOOKS[hook], Message)) for one in found)
+    return found
+
+
+def events_of(answers: Sequence[Answer]) -> list[Body]:
+    return [one.event for one in answers if isinstance(one, Emit)]
+
+
+def others_of(answers: Sequence[Answer]) -> list[Answer]:
+    return [one for one in answers if not isinstance(one, Emit)]
+
+
+def restarted(plugin: Plugin, fresh: Plugin) -> Plugin:
+    """The fresh plugin with what the other one remembered, by way of the log."""
+    fresh.restore(msgspec.json.decode(msgspec.json.encode(plugin.state)))
+    return fresh
+
+
+def user(text: str) -> Message:
+    return Message("user", (Text(text),))
+
+
+def assistant(text: str) -> Message:
+    return Message("assistant", (Text(text),))

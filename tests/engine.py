@@ -1,0 +1,208 @@
+"""An in-process model for tests of the loop, and what such tests share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from quarterdeck.engine.agent import Agent
+from quarterdeck.engine.journal import Journal
+from quarterdeck.engine.model import (
+    CallBegun,
+    CallPiece,
+    Chunk,
+    Finished,
+    ModelError,
+    Request,
+    TextPiece,
+    ThinkingPiece,
+    ToolSpec,
+)
+from quarterdeck.engine.opening import create_agent
+from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.events import Event, TokenUsage, encode_body
+from quarterdeck.kernel.view import View, fold, fold_all
+from tests.fuzz.legal import violations
+
+PATIENCE_S = 20
+USAGE = TokenUsage(input=10, output=5, cost_usd=0.001)
+
+Step = Chunk | Sequence[Chunk] | Exception | asyncio.Event | Callable[[], Any]
+
+
+class Script:
+    """A model that gives the replies it is told, one a request. An Event in a reply waits until it is set."""
+
+    provider = "scripted"
+    name = "one"
+
+    def __init__(self, *replies: Iterable[Step], name: str = "one") -> None:
+        self.replies = [list(reply) for reply in replies]
+        self.requests: list[Request] = []
+        self.closed = 0
+        self.name = name
+
+    async def stream(self, request: Request) -> AsyncGenerator[Sequence[Chunk]]:
+        self.requests.append(request)
+        assert self.replies, "the script is at its end"
+        try:
+            for step in self.replies.pop(0):
+                if isinstance(step, Exception):
+                    raise step
+                if isinstance(step, asyncio.Event):
+                    await step.wait()
+                elif isinstance(step, Sequence):
+                    yield step
+                elif callable(step):
+                    step()
+                else:
+                    yield [step]
+        finally:
+            self.closed += 1
+
+
+def text(*pieces: str, usage: TokenUsage | None = USAGE) -> list[Step]:
+    """A reply that says this, a chunk a piece."""
+    return [*(TextPiece(piece) for piece in pieces), Finished("end", usage)]
+
+
+def calls(
+    *wanted: tuple[str, str] | tuple[str, str, str], say: str = "", usage: TokenUsage | None = USAGE
+) -> list[Step]:
+    """A reply that calls these tools: (call id, name[, arguments])."""
+    chunks: list[Step] = [TextPiece(say)] if say else []
+    for index, (call_id, name, *args) in enumerate(wanted):
+        chunks += [CallBegun(index, call_id, name), CallPiece(index, args[0] if args else "{}")]
+    return [*chunks, Finished("tools", usage)]
+
+
+def thinking(*pieces: str) -> list[Step]:
+    return [ThinkingPiece(piece) for piece in pieces]
+
+
+def tool(name: str, run: Callable[[dict[str, Any], Hands], Any] | None = None, **options: Any) -> Tool:
+    """A tool that gives `name: arguments`, or what `run` gives."""
+
+    async def running(args: dict[str, Any], hands: Hands) -> Outcome:
+        if run is None:
+            return Outcome(f"{name} {args}")
+        given = run(args, hands)
+        if asyncio.iscoroutine(given):
+            given = await given
+        return given if isinstance(given, Outcome) else Outcome(str(given))
+
+    return Tool(spec=ToolSpec(name, f"does {name}", {"type": "object"}), run=running, **options)
+
+
+class Gate:
+    """A tool that waits until it is let go, and says when it began and whether it was ended."""
+
+    def __init__(self, name: str = "wait", **options: Any) -> None:
+        self.began = asyncio.Event()
+        self.go = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.cancelled = False
+        self.tool = tool(name, self._run, **options)
+
+    async def _run(self, args: dict[str, Any], hands: Hands) -> str:
+        self.began.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        finally:
+            self.ended.set()
+        return "let go"
+
+
+class Heard:
+    """Everything that an agent says, as it says it."""
+
+    def __init__(self, agent: Agent, since: int | None = None) -> None:
+        self.events: list[Event] = []
+        self._changed = asyncio.Event()
+        self._stream = agent.subscribe(since=since)
+        self.task = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        async for event in self._stream:
+            self.events.append(event)
+            self._changed.set()
+
+    @property
+    def types(self) -> list[str]:
+        return [event.type for event in self.events]
+
+    def of(self, *types: str) -> list[Event]:
+        return [event for event in self.events if event.type in types]
+
+    def bodies(self, *types: str) -> list[Any]:
+        return [event.body for event in self.of(*types)]
+
+    def one(self, name: str) -> Any:
+        (only,) = self.bodies(name)
+        return only
+
+    async def until(self, name: str, count: int = 1) -> Any:
+        """The `count`th event of this type, once it was heard."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(found := self.bodies(name)) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return found[count - 1]
+
+    async def end(self) -> list[Event]:
+        async with asyncio.timeout(PATIENCE_S):
+            await self.task
+        return self.events
+
+
+def opened(model: Any, **settings: Any) -> Any:
+    """An agent without tools of its own."""
+    settings.setdefault("tools", ())
+    return create_agent(model=model, **settings)
+
+
+def run(work: Callable[[], Any]) -> None:
+    """The test, with a limit to its patience."""
+    asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
+
+
+def passing(message: str = "overloaded", retry_after: float | None = 0) -> ModelError:
+    return ModelError("rate_limit", message, is_passing=True, retry_after=retry_after)
+
+
+def plain(event: Event) -> bytes:
+    return encode_body(event.body)
+
+
+@contextmanager
+def judged() -> Iterator[list[str]]:
+    """Every batch that any agent writes meanwhile is held to the product's own rules; what it breaks is listed."""
+    found: list[str] = []
+    views: dict[int, View] = {}
+    kept: list[Journal] = []
+    write, restore = Journal._hand_on, Journal.restore
+
+    def judging(journal: Journal, events: list[Event]) -> None:
+        kept.append(journal)  # so that no other one has its id
+        view = views[id(journal)] = fold_all(events, views.get(id(journal), View()))
+        if view.state != journal.state:
+            found.append(f"{events[-1].type}: the state alone is not the state of the view")
+        if view.state.lifecycle.value == "active" and view.state.process.value == "up":
+            found.extend(f"after {[event.type for event in events]}: {one}" for one in violations(view))
+        write(journal, events)
+
+    def restoring(journal: Journal, event: Event) -> None:
+        kept.append(journal)
+        views[id(journal)] = fold(views.get(id(journal), View()), event)
+        restore(journal, event)
+
+    Journal._hand_on, Journal.restore = judging, restoring  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        Journal._hand_on, Journal.restore = write, restore  # type: ignore[method-assign]

@@ -1,0 +1,102 @@
+"""Models for tests: a provider against the scripted model, and what came of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from quarterdeck.engine.message import Call, Message, Part, Result, Text, Thinking
+from quarterdeck.engine.model import (
+    CallBegun,
+    CallPiece,
+    Chunk,
+    Finished,
+    Model,
+    ModelError,
+    Request,
+    TextPiece,
+    ThinkingPiece,
+    ThinkingSigned,
+    ToolSpec,
+)
+from quarterdeck.engine.providers import model_of
+from quarterdeck.testing.model import ScriptedModel
+
+WIRES = ("anthropic", "openai", "chat", "gemini")
+#: A model that thinks, for each of the providers.
+NAMES = {"anthropic": "claude-opus-4-6", "openai": "gpt-5", "chat": "any", "gemini": "gemini-3-pro"}
+KEY = "sk-test-4f9a8b7c6d5e-secret"
+TOOL = ToolSpec("read_file", "Reads", {"type": "object", "properties": {"path": {"type": "string"}}})
+
+
+def provider(wire: str, scripted: ScriptedModel, **options: Any) -> Model:
+    """A provider that is set up to use the scripted model."""
+    url = scripted.openai_url if wire in ("openai", "chat") else scripted.url
+    nothing: Mapping[str, str] = {"HOME": "/nonexistent"}
+    model, _ = model_of(f"{wire}:x", {"api_key": KEY, "base_url": url, **options}, nothing)
+    return model
+
+
+def asked(wire: str, *messages: Message, **fields: Any) -> Request:
+    told = messages or (Message("user", (Text("go"),)),)
+    return Request(model=NAMES.get(wire, "m"), messages=told, **{"tools": (TOOL,), **fields})
+
+
+async def chunks(model: Model, request: Request) -> list[Chunk]:
+    return [chunk async for some in model.stream(request) for chunk in some]
+
+
+async def until_it_fails(model: Model, request: Request) -> tuple[list[Chunk], ModelError | None]:
+    """What came, and the error with which it ended, if it did."""
+    said: list[Chunk] = []
+    try:
+        async for some in model.stream(request):
+            said += some
+    except ModelError as error:
+        return said, error
+    return said, None
+
+
+async def reads(model: Model, request: Request) -> list[Sequence[Chunk]]:
+    return [some async for some in model.stream(request)]
+
+
+def replied(said: Sequence[Chunk]) -> Message:
+    """What a loop makes of the chunks: the message that goes into the next request."""
+    parts: list[Part] = []
+    calls: list[list[str]] = []
+    for chunk in said:
+        last = parts[-1] if parts else None
+        if isinstance(chunk, TextPiece):
+            parts[-1:] = [Text(last.text + chunk.text)] if isinstance(last, Text) else [*parts[-1:], Text(chunk.text)]
+        elif isinstance(chunk, ThinkingPiece):
+            grows = isinstance(last, Thinking) and not last.signature
+            parts[-1:] = [Thinking(last.text + chunk.text)] if grows else [*parts[-1:], Thinking(chunk.text)]
+        elif isinstance(chunk, ThinkingSigned):
+            grows = isinstance(last, Thinking) and not last.signature
+            signed = Thinking(last.text if grows else "", chunk.signature)
+            parts[-1:] = [signed] if grows else [*parts[-1:], signed]
+        elif isinstance(chunk, CallBegun):
+            calls.append([chunk.call_id, ""])
+            parts.append(Call(chunk.call_id, chunk.name, {}))
+        elif isinstance(chunk, CallPiece):
+            calls[chunk.index][1] += chunk.arguments
+    arguments = {name: msgspec.json.decode(text or "{}") for name, text in calls}
+    done = tuple(Call(p.call_id, p.name, arguments[p.call_id]) if isinstance(p, Call) else p for p in parts)
+    return Message("assistant", done)
+
+
+def results(reply: Message, text: str = "ok", **fields: Any) -> Message:
+    return Message("tool", tuple(Result(call.call_id, call.name, text, **fields) for call in reply.calls))
+
+
+def text_of(said: Sequence[Chunk]) -> str:
+    return "".join(chunk.text for chunk in said if isinstance(chunk, TextPiece))
+
+
+def finished(said: Sequence[Chunk]) -> Finished:
+    assert isinstance(said[-1], Finished)
+    assert not any(isinstance(chunk, Finished) for chunk in said[:-1])
+    return said[-1]

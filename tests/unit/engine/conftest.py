@@ -1,0 +1,16 @@
+"""Whatever a test has an agent do, every batch of its events is held to the rules of the product model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engine import judged
+
+
+@pytest.fixture(autouse=True)
+def lawful() -> Iterator[None]:
+    with judged() as broken:
+        yield
+    assert broken == []

@@ -1,0 +1,282 @@
+"""Plugins: asked in order, isolated in their faults, remembered in the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quarterdeck import SessionRefused
+from quarterdeck import events as ev
+from quarterdeck.engine.message import Message, Text
+from quarterdeck.engine.plugins.base import Abort, Continue, Emit, Hold, Intervene, Plugin, Skip, SwitchModel
+from quarterdeck.events import GateRequest
+from quarterdeck.log.memory import MemoryLog
+from tests.engine import Heard, Script, calls, opened, run, text, tool
+
+
+def heard_of(model: Script, *plugins: Plugin, **settings: Any) -> Heard:
+    found: list[Heard] = []
+
+    async def work() -> None:
+        async with opened(model, plugins=plugins, **settings) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await agent._core.at_rest()
+        await heard.end()
+        found.append(heard)
+
+    run(work)
+    return found[0]
+
+
+def test_a_plugin_that_raises_is_told_and_goes_unheard() -> None:
+    class Broken(Plugin):
+        name = "broken"
+
+        def before_request(self, messages: Any, context: Any) -> None:
+            raise KeyError("x")
+
+        async def after_response(self, message: Any, context: Any) -> None:
+            raise ValueError("y")
+
+        def before_tool(self, *_: Any) -> Any:
+            return "nonsense"
+
+    heard = heard_of(Script(calls(("c1", "echo")), text("fine")), Broken(), tools=[tool("echo")])
+    told = [(body.level, body.source) for body in heard.bodies("notice")]
+    assert told.count(("error", "broken")) == 4
+    assert told.count(("warning", "broken")) == 1
+    assert heard.one("agent_end").outcome == "completed"
+
+
+def test_what_a_plugin_remembers_is_saved_when_it_changed() -> None:
+    class Counts(Plugin):
+        name = "counts"
+
+        def __init__(self) -> None:
+            self.state = {"n": 0}
+
+        def before_request(self, messages: Any, context: Any) -> None:
+            self.state = {"n": self.state["n"] + 1}
+
+        def after_response(self, message: Any, context: Any) -> Continue:
+            return Continue()
+
+    heard = heard_of(Script(calls(("c1", "echo")), text("fine")), Counts(), tools=[tool("echo")])
+    assert [(body.name, body.state) for body in heard.bodies("plugin_state")] == [
+        ("counts", {"n": 1}),
+        ("counts", {"n": 2}),
+    ]
+
+
+def test_a_state_that_cannot_be_saved_is_told() -> None:
+    class Odd(Plugin):
+        def before_request(self, messages: Any, context: Any) -> None:
+            self.state = object()
+
+    heard = heard_of(Script(text("fine")), Odd())
+    assert "cannot be saved" in heard.bodies("notice")[0].text
+
+
+def test_two_plugins_of_one_name_keep_apart() -> None:
+    class Same(Plugin):
+        name = "same"
+
+        def __init__(self, step: int) -> None:
+            self.state, self.step = 0, step
+
+        def before_request(self, messages: Any, context: Any) -> None:
+            self.state += self.step
+
+    heard = heard_of(Script(text("fine")), Same(1), Same(10))
+    assert [(body.name, body.state) for body in heard.bodies("plugin_state")] == [("same", 1), ("same#2", 10)]
+
+
+def test_a_plugin_may_send_other_messages() -> None:
+    class Hides(Plugin):
+        def before_request(self, messages: list[Message], context: Any) -> list[Message]:
+            return [Message("user", (Text("hidden"),))]
+
+    model = Script(text("fine"))
+    heard = heard_of(model, Hides())
+    assert [one.text for one in model.requests[0].messages] == ["hidden"]
+    assert heard.one("agent_end").messages[0]["parts"][0]["text"] == "go"
+
+
+def test_a_request_that_a_plugin_leaves_out_ends_the_turn() -> None:
+    class Never(Plugin):
+        def before_request(self, messages: Any, context: Any) -> Skip:
+            return Skip()
+
+    model = Script()
+    heard = heard_of(model, Never())
+    assert model.requests == []
+    assert heard.one("agent_end").outcome == "completed"
+
+
+def test_calls_that_a_plugin_drops_do_not_run() -> None:
+    class Drops(Plugin):
+        def after_response(self, message: Message, context: Any) -> Skip:
+            return Skip()
+
+    heard = heard_of(Script(calls(("c1", "echo"))), Drops(), tools=[tool("echo")])
+    assert "skipped" in heard.one("tool_blocked").reason
+    assert "tool_execution_start" not in heard.types
+
+
+def test_a_plugin_says_more_before_the_turn_finishes() -> None:
+    class Once(Plugin):
+        state = False
+
+        def before_finish(self, context: Any) -> Intervene | None:
+            if self.state:
+                return None
+            self.state = True
+            return Intervene("are you sure?")
+
+    model = Script(text("done"), text("yes"))
+    heard_of(model, Once())
+    assert model.requests[1].messages[-1].text == "are you sure?"
+
+
+def test_what_is_said_after_a_tool_stands_behind_the_results() -> None:
+    class After(Plugin):
+        def after_tool(self, *_: Any) -> Intervene:
+            return Intervene("mind that")
+
+        def after_tool_batch(self, results: Any, context: Any) -> Intervene:
+            return Intervene(f"{len(results)} results")
+
+    model = Script(calls(("c1", "echo"), ("c2", "echo")), text("fine"))
+    heard_of(model, After(), tools=[tool("echo")])
+    *_, results, said = model.requests[1].messages
+    assert [part.call_id for part in results.parts] == ["c1", "c2"]
+    assert [part.text for part in said.parts] == ["mind that", "mind that", "2 results"]
+
+
+def test_a_plugin_switches_the_model_from_the_next_request_on() -> None:
+    class Switches(Plugin):
+        def after_tool_batch(self, results: Any, context: Any) -> SwitchModel:
+            return SwitchModel("scripted:two", {"x": 1})
+
+    two = Script(text("two"), name="two")
+    heard = heard_of(
+        Script(calls(("c1", "echo"))), Switches(), tools=[tool("echo")], resolve=lambda name, _: (two, "two")
+    )
+    assert two.requests[0].options == {"x": 1}
+    assert heard.one("model_switched").to == "scripted:two"
+
+
+def test_a_switch_to_a_model_that_cannot_be_had_is_told() -> None:
+    from quarterdeck.engine.errors import InvalidOption
+
+    class Switches(Plugin):
+        def before_request(self, messages: Any, context: Any) -> SwitchModel:
+            return SwitchModel("scripted:none")
+
+    def resolve(name: str, options: Any) -> Any:
+        raise InvalidOption("no such model")
+
+    heard = heard_of(Script(text("still one")), Switches(), resolve=resolve)
+    assert "no such model" in heard.one("notice").text
+    assert heard.one("agent_end").outcome == "completed"
+
+
+def test_a_failed_tool_is_shown_to_the_plugins_and_may_be_left_out() -> None:
+    seen: list[Any] = []
+
+    class Watches(Plugin):
+        def on_tool_error(self, name: str, call_id: str, error: str, attempt: int, context: Any) -> Skip:
+            seen.append((name, call_id, error, attempt))
+            return Skip()
+
+    def fails(args: Any, hands: Any) -> str:
+        raise ValueError("no")
+
+    heard = heard_of(Script(calls(("c1", "fails")), text("ok")), Watches(), tools=[tool("fails", fails)])
+    assert seen == [("fails", "c1", "ValueError: no", 1)]
+    assert "skipped by Watches" in heard.one("tool_execution_end").result
+
+
+def test_a_plugin_refuses_the_session() -> None:
+    class No(Plugin):
+        def session_start(self, context: Any) -> Abort:
+            return Abort("not today")
+
+    async def work() -> None:
+        with pytest.raises(SessionRefused, match="not today"):
+            await opened(Script(), plugins=[No()])
+
+    run(work)
+
+
+def test_what_a_hold_is_told_and_says() -> None:
+    told: list[Any] = []
+
+    class Holds(Plugin):
+        def before_tool(self, name: str, args: Any, call_id: str, context: Any) -> Hold:
+            def decided(status: str, option: str) -> Emit:
+                told.append((status, option))
+                return Emit(ev.ToolApprovedAlways(tool=name, command_family="x"))
+
+            return Hold(GateRequest(), decided=decided)
+
+    async def work() -> None:
+        async with opened(Script(calls(("c1", "echo")), text("ok")), plugins=[Holds()], tools=[tool("echo")]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await heard.until("approval_required")
+            await agent.approve(option="approve_always")
+            await agent.collect_reply()
+            start = heard.types.index("approval_resolved")
+            assert heard.types[start + 1] == "tool_approved_always"
+
+    run(work)
+    assert told == [("approved", "approve_always")]
+
+
+def test_what_a_plugin_may_know_and_ask() -> None:
+    seen: dict[str, Any] = {}
+
+    class Looks(Plugin):
+        async def before_request(self, messages: Any, context: Any) -> None:
+            if "answer" not in seen:
+                seen["answer"] = ""
+                seen["answer"] = await context.ask_model("a word?", system="be brief")
+                seen.update(
+                    model=context.model,
+                    mode=context.mode,
+                    data=context.user_data,
+                    messages=[one.text for one in context.messages],
+                    needs=(context.tool_needs_approval("risky"), context.tool_needs_approval("echo")),
+                    checkpoint=await context.checkpoint(),
+                    turn=bool(context.turn_id),
+                    path=context.agent_path,
+                    store=context.store.is_dir(),
+                )
+
+    model = Script(text("word"), text("fine"))
+    heard = heard_of(
+        model,
+        Looks(),
+        tools=[tool("risky", needs_approval=True), tool("echo")],
+        user_data=7,
+        mode="ask",
+        log=MemoryLog(),
+    )
+    assert seen.pop("checkpoint") == heard.one("checkpoint_saved").checkpoint_id
+    assert seen == {
+        "answer": "word",
+        "model": "scripted:one",
+        "mode": "ask",
+        "data": 7,
+        "messages": ["go"],
+        "needs": (True, False),
+        "turn": True,
+        "path": (),
+        "store": True,
+    }
+    assert model.requests[0].system == "be brief"
+    assert len(heard.bodies("usage")) == 2
+    assert heard.one("agent_end").usage.input == 20

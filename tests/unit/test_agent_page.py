@@ -1,0 +1,67 @@
+"""docs/agent.md tells the truth: every example is run, in order, and prints what its comments say."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quarterdeck
+from quarterdeck.engine.opening import create_agent
+from tests.engine import PATIENCE_S
+from tests.unit.test_plugins_page import Obedient, expected
+
+PAGE = (Path(__file__).parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(asyncio.wait_for(run_all(tmp_path, capsys), PATIENCE_S))
+
+
+async def run_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One after the other, as a reader would type them."""
+    names: dict[str, Any] = {"model": Obedient(), "project": str(folder), "__name__": "page"}
+    for number, block in enumerate(EXAMPLES, 1):
+        code = compile(block, f"docs/agent.md, example {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(code, names)
+        if inspect.isawaitable(result):
+            await result
+        assert capsys.readouterr().out.splitlines() == expected(block), f"example {number}"
+
+
+def test_every_example_promises_something() -> None:
+    assert len(EXAMPLES) >= 7
+    for block in EXAMPLES:
+        assert expected(block)
+
+
+def test_every_command_is_on_the_page_and_says_what_it_does() -> None:
+    for name, method in inspect.getmembers(quarterdeck.Agent, inspect.isfunction):
+        if not name.startswith("_"):
+            assert inspect.getdoc(method), name
+            assert "return" in inspect.get_annotations(method), name
+            assert re.search(rf"\b{name}\b", PAGE), name
+
+
+def test_every_option_is_on_the_page() -> None:
+    from quarterdeck.engine import opening
+
+    taken = inspect.signature(create_agent).parameters
+    options = {*taken, *_settings(opening)} - {"settings", "resolve"}
+    assert {name for name in options if f"`{name}`" not in PAGE} == set()
+
+
+def _settings(module: Any) -> set[str]:
+    """The names in the typed dictionary that only type checkers see."""
+    tree = ast.parse(inspect.getsource(module))
+    (found,) = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Settings"]
+    return {
+        node.target.id for node in found.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
