@@ -23,6 +23,7 @@ GROUPS = (
     "catalogue",
     "delivery",
     "requests",
+    "providers",
     "engine",
 )
 

@@ -205,6 +205,7 @@ _BODIES: tuple[Body, ...] = (
     ev.ApprovalRequired(gate=ev.GateRequest(gate_id="g2", tool="Edit", call_id="new", args=ARGS, options=OPTIONS)),
     ev.ApprovalResolved(status="approved", gate_id="g", by="ada"),
     ev.ToolApprovedAlways(tool="Bash", command_family="make", rule="Bash(make:*)"),
+    ev.RuleRemoved(rule="Bash(make:*)"),
     _QUESTION,
     ev.AskUser(question="Which of the two?", gate_id="g2", options=OPTIONS),
     ev.UserResponded(response="The first", gate_id="g", message_id="a", by="ada"),

@@ -6,7 +6,8 @@ another one takes its place, so that memory has every chance to grow and no excu
 
 First the server is driven as fast as its clients can read, for a while: the peak, with as much to tell at once as later.
 Then it runs at half of that, and every event that the log kept must have reached every client, in order, 99 of 100 within
-100 ms of when it happened.
+100 ms of when it happened. Whoever reads that has to know how long server and clients stood in line for a core, so it is
+told too: each hop of an event (loop, writer's thread, loop, client) can wait there.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from quarterdeck import events as ev
 from quarterdeck.deck.deck import Deck
 from quarterdeck.events import Body, Event, encode_event
 from quarterdeck.log.deltas import is_delta
+from quarterdeck.server import serve
 
 SESSIONS = 1_000
 CLIENTS = 100
@@ -83,6 +85,10 @@ class Clients:
     def say(self, word: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{word}\n".encode())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     async def end(self) -> dict[str, Any]:
         self.say("end")
@@ -217,6 +223,14 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
+def _waited(pid: int) -> float:
+    """How many seconds the threads of a process could have run and had no core."""
+    return sum(
+        int((task / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    )
+
+
 def _quantile(ages: dict[str, int], part: float) -> int:
     left = part * sum(ages.values())
     for age, count in sorted((int(age), count) for age, count in ages.items()):
@@ -233,6 +247,7 @@ def _mean(samples: list[tuple[float, int]], start: float, end: float) -> float:
 
 async def _run(host: Host, folder: Path, seconds: float, sessions: int, count: int) -> dict[str, Any]:
     deck, url, token = await host.deck(folder / "home")
+    serve.settle_memory()
     soak = Soak(deck, folder)
     clients = await Clients.start(url, token, count)
     while not clients.last:  # noqa: ASYNC110
@@ -243,8 +258,10 @@ async def _run(host: Host, folder: Path, seconds: float, sessions: int, count: i
     await _quiet(clients)
     clients.say("forget")
     started, cpu = soak.published, time.process_time()
+    before = [_waited(pid) for pid in (os.getpid(), clients.pid)]
     samples = await _steady(soak, peak / 2, seconds)
     spent = time.process_time() - cpu
+    waits = [_waited(pid) - waited for pid, waited in zip((os.getpid(), clients.pid), before, strict=True)]
     await soak.settled()
     await _quiet(clients)
     last = await clients.end()
@@ -260,6 +277,9 @@ async def _run(host: Host, folder: Path, seconds: float, sessions: int, count: i
         "events at half of it": soak.published - started,
         "deliveries in all": last["received"],
         "CPU share of the server": round(spent / seconds, 2),
+        "server waited for a core, share": round(waits[0] / seconds, 2),
+        "clients waited for one, share": round(waits[1] / seconds, 2),
+        "load averages": " ".join(f"{load:.1f}" for load in os.getloadavg()),
         "p50 ms": _quantile(last["ages"], 0.5),
         "p99 ms": _quantile(last["ages"], 0.99),
         "worst ms": _quantile(last["ages"], 1),

@@ -41,11 +41,14 @@ _EXPORTS: dict[str, str] = {
     "Image": "quarterdeck.events",
     "InvalidCommand": "quarterdeck.kernel.commands",
     "InvalidInput": "quarterdeck.deck.inputs",
+    "InvalidMcpServer": "quarterdeck.engine.tools.mcp.settings",
     "InvalidOption": "quarterdeck.engine.errors",
     "InvalidRule": "quarterdeck.policy",
     "InvalidSetting": "quarterdeck.deck.settings",
     "InvalidTool": "quarterdeck.engine.tools.function",
     "LogUnavailable": "quarterdeck.log.base",
+    "McpNotInstalled": "quarterdeck.engine.tools.mcp.connection",
+    "McpServers": "quarterdeck.engine.tools.mcp.servers",
     "Message": "quarterdeck.engine.message",
     "ModelError": "quarterdeck.engine.model",
     "NewerLog": "quarterdeck.log.base",
@@ -84,6 +87,7 @@ _EXPORTS: dict[str, str] = {
     "UnknownAgent": "quarterdeck.harness.registry",
     "View": "quarterdeck.kernel.view",
     "Why": "quarterdeck.kernel.view",
+    "builtin_tools": "quarterdeck.engine.tools",
     "create_agent": "quarterdeck.engine.opening",
     "open": "quarterdeck.deck.opening",
     "resume": "quarterdeck.engine.opening",
@@ -135,11 +139,15 @@ if TYPE_CHECKING:
     from quarterdeck.engine.options import SubAgent as SubAgent
     from quarterdeck.engine.plugins.base import Plugin as Plugin
     from quarterdeck.engine.subscription import Subscription as Subscription
+    from quarterdeck.engine.tools import builtin_tools as builtin_tools
     from quarterdeck.engine.tools.base import Hands as Hands
     from quarterdeck.engine.tools.base import Outcome as Outcome
     from quarterdeck.engine.tools.base import Tool as Tool
     from quarterdeck.engine.tools.function import InvalidTool as InvalidTool
     from quarterdeck.engine.tools.function import tool as tool
+    from quarterdeck.engine.tools.mcp.connection import McpNotInstalled as McpNotInstalled
+    from quarterdeck.engine.tools.mcp.servers import McpServers as McpServers
+    from quarterdeck.engine.tools.mcp.settings import InvalidMcpServer as InvalidMcpServer
     from quarterdeck.errors import AlreadyDecided as AlreadyDecided
     from quarterdeck.errors import NoSuchGate as NoSuchGate
     from quarterdeck.errors import NotAllowed as NotAllowed

@@ -11,11 +11,12 @@ from quarterdeck import events as ev
 from quarterdeck.events import Image
 from quarterdeck.harness import registry
 from quarterdeck.harness.base import Object, text_of
-from quarterdeck.harness.drive import Lines, NotInstalled, Spawn, Start
+from quarterdeck.harness.drive import Decision, Lines, NotInstalled, Spawn, Start
 from quarterdeck.harness.registry import Harness
+from quarterdeck.kernel.gate import Gate
 from quarterdeck.testing.harness import TestDriver, TestTranslator
 
-NAMES = ("plain", "forgetful", "nameless", "missing", "mute", "early", "gated", "twin", "able", "lying")
+NAMES = ("plain", "forgetful", "nameless", "missing", "mute", "early", "gated", "twin", "able", "lying", "holding")
 
 
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +113,15 @@ class TwinDriver(TestDriver):
         return super().spawn(replace(start, native_session_id="twin"))
 
 
+class HoldingDriver(TestDriver):
+    """It ends its turn by itself when a decision says so."""
+
+    capabilities = replace(TestDriver.capabilities, holds=True)
+
+    def answer(self, gate: Gate, decision: Decision) -> Lines:
+        return [{**line, "resumes": decision.resumes} for line in super().answer(gate, decision)]
+
+
 class AbleDriver(TestDriver):
     """It can do what the scripted one cannot."""
 
@@ -150,6 +160,7 @@ _MADE = {
     "early": (EarlyDriver, TestTranslator),
     "gated": (GatedDriver, TestTranslator),
     "twin": (TwinDriver, TestTranslator),
+    "holding": (HoldingDriver, TestTranslator),
     "able": (AbleDriver, AbleTranslator),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +61,15 @@ class SmallContext:
         return self.saved[-1]
 
 
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
 def ask(plugin: Plugin, hook: str, *args: Any) -> list[Answer]:
     """What a hook answers, as a list; each answer must be one that the hook allows."""
-
-    async def asked() -> Any:
-        answer = getattr(plugin, hook)(*args)
-        return await answer if inspect.isawaitable(answer) else answer
-
-    answer = asyncio.run(asked())
+    answer = getattr(plugin, hook)(*args)
+    if inspect.isawaitable(answer):
+        answer = asyncio.run(_awaited(answer))
     found = [] if answer is None else list(answer) if isinstance(answer, list | tuple) else [answer]
     assert all(isinstance(one, (*HOOKS[hook], Message)) for one in found)
     return found

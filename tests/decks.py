@@ -19,6 +19,7 @@ import msgspec
 
 from quarterdeck import Deck, SessionHandle, Settings
 from quarterdeck.deck.clock import Clock
+from quarterdeck.deck.login import LoginShell
 from quarterdeck.events import Event
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.view import View
@@ -83,7 +84,7 @@ class Time:
 
 
 @asynccontextmanager
-async def _opened(home: Path, settings: Settings, clock: Clock | None, environment: dict[str, str] | None) -> Any:
+async def _opened(home: Path, settings: Settings, clock: Clock | None, environment: Any) -> Any:
     deck = await Deck.open(home / "home", settings=settings, clock=clock, environment=environment)
     try:
         yield deck
@@ -95,7 +96,7 @@ def at_home(
     folder: Path,
     settings: Settings = SETTINGS,
     clock: Clock | None = None,
-    environment: dict[str, str] | None = None,
+    environment: dict[str, str] | LoginShell | None = None,
     **changes: object,
 ) -> AbstractAsyncContextManager[Deck]:
     """A deck over the home in this folder; `changes` are to the settings."""

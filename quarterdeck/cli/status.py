@@ -51,9 +51,11 @@ def _found(place: Home) -> dict[str, Any]:
     try:
         wire.get("/healthz")
         badge = wire.get("/sessions", limit=1)["badge"]
+        environment = wire.get("/environment")
     except QuarterdeckError as error:
         return told | error.as_json()
-    return told | {"healthy": True, "sessions": badge["count"], "attention": badge["attention"]}
+    told |= {"healthy": True, "sessions": badge["count"], "attention": badge["attention"]}
+    return told | {"environment": environment}
 
 
 def _as_text(found: dict[str, Any]) -> list[str]:
@@ -65,11 +67,20 @@ def _as_text(found: dict[str, Any]) -> list[str]:
     ]
     if found["healthy"]:
         lines.append(f"{found['sessions']} sessions, {found['attention']} need you")
+        lines += _environment(found["environment"])
     else:
         lines += [f"not healthy: {found['error']['message']}", found["error"]["hint"]]
     if found["version"] != __version__:
         lines.append(f"this is qd {__version__}: `qd restart` brings the server to the same version")
     return lines
+
+
+def _environment(found: dict[str, Any]) -> list[str]:
+    """Only what is not as it should be."""
+    if not found["problem"]:
+        return []
+    which = "the server's own environment" if found["source"] == "server" else "the environment as it was before"
+    return [f"agents get {which}: {found['problem']}"]
 
 
 def _since(since: int) -> str:

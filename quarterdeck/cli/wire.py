@@ -1,22 +1,26 @@
 """The command line's own client: finds the server of this home, starts it if need be, and talks JSON to it.
 
-Only `http.client`: a command must not pay for a framework. What the server refuses becomes an error with the server's
-code, message and hint, and so the exit code of the contract.
+A connection of our own (`line`), and `http.client` where that is not enough: a command must not pay for a framework. What
+the server refuses becomes an error with the server's code, message and hint, and so the exit code of the contract.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
-from collections.abc import Generator, Mapping
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlencode, urlsplit
 
+from quarterdeck.cli.line import Answer, Line
 from quarterdeck.client.blocks import Splitter
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home, home
 from quarterdeck.server import beacon
 from quarterdeck.server.beacon import Beacon
+
+if TYPE_CHECKING:
+    import http.client
 
 _TIMEOUT_S = 30.0
 
@@ -50,7 +54,8 @@ class Wire:
     def __init__(self, light: Beacon, token: str) -> None:
         self.beacon = light
         self._token = token
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection: Line | http.client.HTTPConnection | None = None
+        self._connect: Callable[[Beacon], Line | http.client.HTTPConnection] = _connection
 
     def get(self, path: str, **query: Any) -> Any:
         """The answer to a GET; parameters that are None are left out."""
@@ -65,7 +70,7 @@ class Wire:
         answer = self._sent(method, path, body)
         try:
             data = answer.read()
-        except (OSError, http.client.HTTPException) as error:
+        except _failures() as error:
             raise self._unreachable(error) from None
         if answer.status >= 400:
             raise _refusal(answer.status, data)
@@ -76,12 +81,13 @@ class Wire:
         it is cut."""
         accept = {"Accept": "text/event-stream"}
         with Wire(self.beacon, self._token) as other:
-            answer = other._sent("GET", f"{path}?{urlencode(query)}", None, accept, timeout=None)
+            other._connect = _streaming
+            answer = cast("http.client.HTTPResponse", other._sent("GET", f"{path}?{urlencode(query)}", None, accept))
             try:
                 if answer.status >= 400:
                     raise _refusal(answer.status, answer.read())
                 yield from _events(answer)
-            except (OSError, http.client.HTTPException) as error:
+            except _failures() as error:
                 raise self._unreachable(error) from None
 
     def __enter__(self) -> Wire:
@@ -101,29 +107,28 @@ class Wire:
         path: str,
         body: Mapping[str, Any] | None,
         headers: Mapping[str, str] | None = None,
-        timeout: float | None = _TIMEOUT_S,
-    ) -> http.client.HTTPResponse:
+    ) -> Answer | http.client.HTTPResponse:
         """A kept connection may have been closed by the other side; a request is repeated only if it changes nothing."""
         data = None if body is None else json.dumps(body).encode()
         json_only = {"Accept": "application/json", "Content-Type": "application/json"}
         every = {"Authorization": f"Bearer {self._token}", **json_only, **(headers or {})}
         was_open = self._connection is not None
         try:
-            return self._once(method, path, data, every, timeout)
-        except (OSError, http.client.HTTPException) as error:
+            return self._once(method, path, data, every)
+        except _failures() as error:
             self.close()
             if not (was_open and method == "GET"):
                 raise self._unreachable(error) from None
         try:
-            return self._once(method, path, data, every, timeout)
-        except (OSError, http.client.HTTPException) as error:
+            return self._once(method, path, data, every)
+        except _failures() as error:
             raise self._unreachable(error) from None
 
     def _once(
-        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str], timeout: float | None
-    ) -> http.client.HTTPResponse:
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> Answer | http.client.HTTPResponse:
         if self._connection is None:
-            self._connection = _connection(self.beacon, timeout)
+            self._connection = self._connect(self.beacon)
         self._connection.request(method, path, data, dict(headers))
         return self._connection.getresponse()
 
@@ -134,18 +139,40 @@ class Wire:
         )
 
 
-def _connection(light: Beacon, timeout: float | None) -> http.client.HTTPConnection:
+def _failures() -> tuple[type[Exception], ...]:
+    """What may go wrong on a connection; `http.client` has errors of its own, if somebody uses it."""
+    module = sys.modules.get("http.client")
+    return (OSError,) if module is None else (OSError, module.HTTPException)
+
+
+def _connection(light: Beacon) -> Line | http.client.HTTPConnection:
     parts = urlsplit(light.address)
     assert parts.hostname is not None
-    if parts.scheme != "https":
-        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+    if parts.scheme == "https":
+        return _secure(light, parts.hostname, parts.port, _TIMEOUT_S)
+    return Line(parts.hostname, parts.port, _TIMEOUT_S)
+
+
+def _streaming(light: Beacon) -> http.client.HTTPConnection:
+    """For an answer that has no end."""
+    import http.client
+
+    parts = urlsplit(light.address)
+    assert parts.hostname is not None
+    if parts.scheme == "https":
+        return _secure(light, parts.hostname, parts.port, None)
+    return http.client.HTTPConnection(parts.hostname, parts.port)
+
+
+def _secure(light: Beacon, host: str, port: int | None, timeout: float | None) -> http.client.HTTPConnection:
+    import http.client
     import ssl
 
     # the very certificate that the server of this home shows, whoever signed it and for whatever name
     context = ssl.create_default_context(cafile=light.tls_cert)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=context)
+    return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
 
 
 def _events(answer: http.client.HTTPResponse) -> Generator[Told]:

@@ -31,6 +31,7 @@ class Creation(Struct, frozen=True, kw_only=True):
     mode: str = ""
     continues: str = ""
     arguments: tuple[str, ...] = ()
+    own_environment: bool = False
 
 
 async def created(session: Session, wanted: Creation, client_id: str) -> None:
@@ -77,6 +78,7 @@ def _bodies(wanted: Creation) -> list[Body]:
         repo=repo_of(wanted.cwd),
         continues=wanted.continues,
         arguments=wanted.arguments,
+        own_environment=wanted.own_environment,
     )
     if wanted.prompt is None:
         return [opened]

@@ -25,6 +25,7 @@ from quarterdeck.deck.catalogue import Catalogue
 from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock, Jump
 from quarterdeck.deck.creation import Creation, created
+from quarterdeck.deck.environment import Environments, Fixed, Given, Surroundings
 from quarterdeck.deck.handle import SessionHandle
 from quarterdeck.deck.keeper import end_left_over_of
 from quarterdeck.deck.rules import RuleStore
@@ -43,7 +44,7 @@ from quarterdeck.kernel.roster import Badge, Filter, Page
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Receipt, Row, Stored
+from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Receipt, Row, StaleFence, Stored
 from quarterdeck.log.rows import packed, row_of, unpacked
 from quarterdeck.log.tail import Feed
 
@@ -79,7 +80,7 @@ class Deck:
         stored: Sequence[Stored],
         settings: Settings,
         clock: Clock,
-        environment: Mapping[str, str],
+        environment: Surroundings,
     ) -> None:
         self.home = home
         self.settings = settings
@@ -90,8 +91,7 @@ class Deck:
         self.watchers: list[Callable[[Sequence[Event]], None]] = []
         self._log = log
         self._lock: IO[str] | None = None
-        self._environment = environment
-        self._environments: dict[str, Mapping[str, str]] = {}
+        self.environments = Environments(environment)
         self._recorded: set[str] = set()
         self._supervisor = Supervisor(settings.running_limit)
         self._catalogue = Catalogue(stored, self._live_view)
@@ -131,7 +131,7 @@ class Deck:
         home: str | os.PathLike[str],
         *,
         settings: Settings | None = None,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | Surroundings | None = None,
         clock: Clock | None = None,
     ) -> Deck:
         """Ready when it returns. HomeInUse, LogUnavailable, NewerLog."""
@@ -155,14 +155,15 @@ class Deck:
         home: Path,
         *,
         settings: Settings | None = None,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | Surroundings | None = None,
         clock: Clock | None = None,
     ) -> Deck:
         """A deck over a log that is open already; the caller answers for nobody else using it."""
-        caller = os.environ.copy() if environment is None else dict(environment)
-        chosen = settings or settings_from(caller)
+        given = os.environ.copy() if environment is None else environment
+        usual = Fixed(given) if isinstance(given, Mapping) else given
+        chosen = settings or settings_from(await usual.current())
         feed = await Feed.over(log, chosen.tail)
-        deck = cls(home, log, feed, await log.sessions(), chosen, clock or Clock(), caller)
+        deck = cls(home, log, feed, await log.sessions(), chosen, clock or Clock(), usual)
         await deck._repair()
         deck._every("reaper", chosen.reaper_every)
         deck._every("retention", chosen.retention_every)
@@ -190,6 +191,7 @@ class Deck:
         for job in self._jobs:
             job.cancel()
         await self.changes.close()
+        await self.environments.usual.close()
         active = [row.id for row in self._catalogue.rows() if row.status == "active"]
         sessions = [await self._session(name) for name in active]
         sessions += [one for name, one in self._supervisor.sessions.items() if name not in active]
@@ -241,6 +243,7 @@ class Deck:
             mode=mode,
             continues=continues,
             arguments=tuple(arguments),
+            own_environment=chosen is not None,
         )
         session_id = _id_for(client_id)
         session = self._supervisor.sessions.get(session_id)
@@ -249,7 +252,7 @@ class Deck:
         if session is None:
             session = self._supervisor.add(Session(self.house, session_id, View(), ""))
         if chosen is not None:
-            self._environments.setdefault(session_id, dict(chosen))
+            self.environments.add(session_id, chosen)
         if record:
             self._recorded.add(session_id)
         try:
@@ -257,7 +260,7 @@ class Deck:
         except BaseException:
             if not session.view.index:
                 self._supervisor.sessions.pop(session_id, None)
-                self._environments.pop(session_id, None)
+                self.environments.forget(session_id)
             raise
         return SessionHandle(self, session_id)
 
@@ -317,18 +320,30 @@ class Deck:
         session = await self._session(session_id)
         cmd.check(session.state, cmd.Delete())
         await session.startup.stop()
-        await session.record.settled()
-        cmd.check(session.state, cmd.Delete())  # nobody woke it meanwhile
-        last = Event(session_id, session.view.index + 1, self.clock.wall(), "user", ev.SessionDeleted())
-        await self._log.delete(session_id, session.record.fence, last, self._deleted)
+        await self._delete(session)
         trace_file(self.home, session_id).unlink(missing_ok=True)
         await self.changes.forget(session_id, session.state.profile.cwd)
+
+    async def _delete(self, session: Session) -> None:
+        """Once nothing of it is on its way to the log. Whoever comes before it is gone is done first, and may wake it."""
+        while True:
+            while not session.record.is_settled:
+                await session.record.settled()
+            cmd.check(session.state, cmd.Delete())
+            fence, at = session.record.fence, self.clock.wall()
+            last = Event(session.id, session.view.index + 1, at, "user", ev.SessionDeleted())
+            try:
+                await self._log.delete(session.id, fence, last, self._deleted)
+                return
+            except StaleFence:
+                if session.record.is_settled and session.record.fence == fence:
+                    raise  # it is not ours any more
 
     def _deleted(self, receipt: Receipt) -> None:
         """At once: what becomes durable after it is not to be published before it."""
         session_id = receipt.events[0].session_id
         self._supervisor.sessions.pop(session_id, None)
-        self._environments.pop(session_id, None)
+        self.environments.forget(session_id)
         self._catalogue.removed(session_id)
         self._recorded.discard(session_id)
         self._publish(receipt.events)
@@ -446,8 +461,10 @@ class Deck:
         for watch in self.watchers:
             watch(events)
 
-    async def _environment_of(self, session_id: str) -> Mapping[str, str]:
-        return self._environments.get(session_id, self._environment)
+    async def _environment_of(self, session_id: str) -> Given:
+        first = await self._log.read(session_id, 0, 1)
+        had_own = bool(first) and isinstance(first[0].body, ev.SessionOpened) and first[0].body.own_environment
+        return await self.environments.of(session_id, had_own=had_own)
 
     def _next_gate(self) -> str:
         self._last_gate += 1

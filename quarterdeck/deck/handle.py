@@ -17,6 +17,7 @@ from quarterdeck.kernel.summary import Details, Summary, details, summary
 from quarterdeck.kernel.timeline import Entry, window
 from quarterdeck.kernel.view import View, Why, fold_all, why
 from quarterdeck.log.base import PAGE
+from quarterdeck.policy import Rule
 
 if TYPE_CHECKING:
     from quarterdeck.deck.deck import Deck
@@ -135,6 +136,16 @@ class SessionHandle(Verbs):
         """Pins, snoozes, or says up to where a person has read."""
         wanted = keeping.Mark(pinned=pinned, snoozed_until=snoozed_until, read_index=read_index)
         return await keeping.mark(await self._deck.in_use(self.id), wanted, client_id)
+
+    async def rules(self) -> tuple[Rule, ...]:
+        """What was allowed, or forbidden, for this session alone."""
+        session = await self._deck.in_use(self.id)
+        await session.load()
+        return session.rules
+
+    async def remove_rule(self, rule_id: str, *, client_id: str = "") -> Done:
+        """Takes such a rule back; NoSuchRule."""
+        return await keeping.unrule(await self._deck.in_use(self.id), keeping.Unrule(rule_id), client_id)
 
     async def _obey(self, command: cmd.Command, client_id: str, kind: type[A]) -> A:
         session = await self._deck.in_use(self.id)

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from quarterdeck import events as ev
-from quarterdeck.harness.drive import Decision, Lines
+from quarterdeck.harness.drive import Decision, KillTools, Lines
 from quarterdeck.kernel.gate import Gate
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
 
-CANCELLED = Decision(status="cancelled", stops=True)
+CANCELLED = Decision(status="cancelled", stops=True, resumes=False)
 
 
-def interrupt(session: Session, gates: Sequence[Gate] = ()) -> None:
+def interrupt(session: Session, gates: Sequence[Gate] = (), kill_tools: KillTools = "killable") -> None:
     """What was asked is answered as cancelled, then the turn is interrupted. An agent that does not react is ended."""
     launch = session.launch
     if launch is None:
@@ -24,10 +24,16 @@ def interrupt(session: Session, gates: Sequence[Gate] = ()) -> None:
     lines: Lines = []
     for gate in gates:
         lines += launch.driver.answer(gate, CANCELLED)
-    launch.say([*lines, *launch.driver.interrupt()])
+    launch.say([*lines, *launch.driver.interrupt(kill_tools)])
     turn = session.state.turn.id
     loop = asyncio.get_running_loop()
     loop.call_later(session.house.settings.stop_grace, _insist, session, launch, turn)
+
+
+def hold(session: Session, decision: Decision) -> None:
+    """A turn that is not to go on by this decision: an agent that would all the same is interrupted."""
+    if not decision.resumes and session.state.turn.is_open and not session.capabilities.holds:
+        interrupt(session)
 
 
 def _insist(session: Session, launch: object, turn: str) -> None:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from quarterdeck import events as ev
 from quarterdeck.deck import inputs
 from quarterdeck.deck.delivery import ON_ITS_WAY
+from quarterdeck.deck.rules import NoSuchRule
 from quarterdeck.errors import NotAllowed, QuarterdeckError
 from quarterdeck.events import Body
 from quarterdeck.kernel import commands as cmd
@@ -54,6 +55,12 @@ class Mark(Struct, frozen=True, kw_only=True):
     pinned: bool | None = None
     snoozed_until: int | None = None
     read_index: int | None = None
+
+
+class Unrule(Struct, frozen=True):
+    """Takes back what was allowed for this session once and for all."""
+
+    rule_id: str
 
 
 async def edit(session: Session, wanted: Edit, client_id: str = "") -> Done:
@@ -112,6 +119,20 @@ async def mark(session: Session, wanted: Mark, client_id: str = "") -> Done:
         return await session.commit([body], Done(), "mark", client_id, print_)
 
     return await session.answer("mark", wanted, Done, client_id, work)
+
+
+async def unrule(session: Session, wanted: Unrule, client_id: str = "") -> Done:
+    await session.load()
+
+    async def work(print_: str) -> Done:
+        rule = next((one for one in session.rules if one.id == wanted.rule_id), None)
+        if rule is None:
+            raise NoSuchRule(wanted.rule_id)
+        done = await session.commit([ev.RuleRemoved(rule=rule.text)], Done(), "unrule", client_id, print_)
+        session.drop_rule(rule)
+        return done
+
+    return await session.answer("unrule", wanted, Done, client_id, work)
 
 
 def _found(session: Session, item_id: str) -> Waiting:

@@ -32,6 +32,8 @@ class Launch(Ear):
         self.is_doomed = False
         self.pid: int | None = None
         self._process: AgentProcess | None = None
+        #: Calls back when everything that was told so far is durable, for drivers whose answers promise that.
+        self.when_kept: Callable[[Callable[[], object]], None] | None = None
         #: Set when the process was spawned, or could not be.
         self.begun = asyncio.Event()
         #: Set when the agent is ready, or will never be.
@@ -57,8 +59,12 @@ class Launch(Ear):
             self._note_process(signal)
         super().hear(signal)
         answer = self.driver.heard(signal)
-        if answer:
+        if not answer:
+            return
+        if self.when_kept is None or not getattr(self.driver, "waits_for_log", False):
             self.say(answer)
+        else:
+            self.when_kept(lambda: self.say(answer))
 
     def tell(self, bodies: list[Body], origin: Origin) -> None:
         if not self.is_ready and any(isinstance(body, ev.AgentReady) and not body.agent_path for body in bodies):

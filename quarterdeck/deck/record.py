@@ -25,7 +25,7 @@ from quarterdeck.kernel.order import completed
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Timeline
 from quarterdeck.kernel.view import View, fold
-from quarterdeck.log.base import NEW, Append, Fence, Log, LogUnavailable, Receipt, Row, StaleFence
+from quarterdeck.log.base import NEW, Append, Fence, Log, LogUnavailable, NoSuchSession, Receipt, Row, StaleFence
 from quarterdeck.log.rows import packed, row_of
 
 #: How many events may pass before the small view is stored again, if nothing else asks for it.
@@ -231,7 +231,7 @@ class Record:
         self.trouble = error
         self._tally.refused += 1
         self._on_trouble(error)
-        if not isinstance(error, StaleFence):
+        if not isinstance(error, StaleFence | NoSuchSession):
             self._retry = asyncio.get_running_loop().call_later(self._pause, self._try_again)
             self._pause = min(2 * self._pause, RETRY_S[1])
 

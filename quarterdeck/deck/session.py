@@ -11,7 +11,7 @@ This file is what lives. What commands mean is in `wishes.py`, where texts go in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
 from quarterdeck.deck.ear import Ear
+from quarterdeck.deck.environment import Given
 from quarterdeck.deck.interruption import interrupt
 from quarterdeck.deck.launch import Launch
 from quarterdeck.deck.observation import Observation
@@ -62,7 +63,7 @@ class House(Struct):
     home_id: str
     publish: Callable[[Sequence[Event]], None]
     harness_of: Callable[[str], Harness]
-    environment_of: Callable[[str], Awaitable[Mapping[str, str]]]
+    environment_of: Callable[[str], Awaitable[Given]]
     next_gate: Callable[[], str]
     #: A session's row is durable as it is now.
     listed: Callable[[Row], None]
@@ -207,7 +208,7 @@ class Session:
                 await self.record.settled()
                 events = await self.house.log.read(self.id, view.index, PAGE)
                 view = fold_all(events, view) if events else replace(view, index=self.record.durable.index)
-                self._rules = (*self._rules, *session_rules(events))
+                self._rules = session_rules(events, self._rules)
             self.record.adopt(view.timeline)
             self._is_whole = True
         finally:
@@ -297,19 +298,42 @@ class Session:
             self.record.write(self.closings((gate,), decision, "rule", verdict.text), "supervisor")
             self.later(self._tell_decision(gate, decision, self.launch))
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Those of this session only, once it is loaded."""
+        return self._rules
+
     def add_rule(self, rule: Rule) -> None:
         """A rule of this session only."""
         self._rules = (*self._rules, rule)
 
+    def drop_rule(self, rule: Rule) -> None:
+        """It decides nothing any more."""
+        self._rules = tuple(one for one in self._rules if one.id != rule.id)
+
     async def _tell_decision(self, gate: Gate, decision: Decision, asked_by: Launch | None) -> None:
-        """The agent hears of a decision when it is durable; a store that refuses it keeps it and tries again."""
-        while not self.record.is_settled:
-            try:
-                await self.record.settled()
-            except QuarterdeckError:
-                await asyncio.sleep(1)
+        """The agent hears of a decision when it is durable."""
+        await self._kept()
         if asked_by is self.launch:
             self.say_decision(gate, decision)
+
+    async def _kept(self) -> None:
+        """What was written so far is durable; a store that refuses it keeps it and tries again."""
+        while True:
+            try:
+                await self.record.settled()
+                return
+            except QuarterdeckError:
+                await asyncio.sleep(1)
+
+    def when_kept(self, follows: Callable[[], object]) -> None:
+        """This follows when all that was written so far is durable."""
+
+        async def waited() -> None:
+            await self._kept()
+            follows()
+
+        self.later(waited())
 
     def say_decision(self, gate: Gate, decision: Decision) -> None:
         """To the agent, if it is there."""

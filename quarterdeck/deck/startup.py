@@ -20,6 +20,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Event
 from quarterdeck.harness.drive import Start
 from quarterdeck.kernel.routing import is_promised
+from quarterdeck.kernel.state import State
 from quarterdeck.log.base import PAGE
 
 if TYPE_CHECKING:
@@ -112,9 +113,8 @@ class Startup:
     async def _bring_up(self) -> None:
         session, house = self._session, self._session.house
         profile = session.state.profile
-        # a new task is a new conversation
-        native = "" if session.state.beneath.value == "creating" else profile.native_session_id
         harness = house.harness_of(profile.agent)
+        native = "" if _begins_anew(session.state) else profile.native_session_id
         start = Start(
             cwd=profile.cwd,
             model=profile.model,
@@ -126,9 +126,13 @@ class Startup:
         nonce = launch_nonce(house.home_id, secrets.token_hex(8))
         launch = Launch(harness, start, nonce, session.hear, house.clock.monotonic)
         launch.watcher = house.trace(session.id)
+        launch.when_kept = session.when_kept
         self._own(native)
         await session.load()
         await house.changes.before_start(session)
+        environment = await house.environment_of(session.id)
+        if environment.notice:
+            session.note(ev.Notice(text=environment.notice, level="warning", source="deck"))
         try:
             await session.record.commit([ev.ProcessStarting(nonce=nonce)], "supervisor")
         except asyncio.CancelledError:
@@ -137,7 +141,7 @@ class Startup:
         session.unobserve()
         session.launch = launch
         try:
-            await launch.begin(await house.environment_of(session.id), session.view)
+            await launch.begin(environment.variables, session.view)
         except OSError as error:  # the folder or the program is gone
             raise StartFailed(profile.agent, f"{error.strerror}: {error.filename}") from None
         try:
@@ -221,6 +225,12 @@ class Startup:
         owners, name = self._session.house.owners, self._session.id
         if native_session_id and owners.setdefault(native_session_id, name) != name:
             raise OwnedElsewhere(native_session_id, owners[native_session_id])
+
+
+def _begins_anew(state: State) -> bool:
+    """A new task is a new conversation, whatever the session shows meanwhile."""
+    text = next_text(state)
+    return state.beneath.value == "creating" or (text is not None and text.new_task)
 
 
 def _early_end(launch: Launch, body: ev.ProcessExited) -> str:

@@ -15,7 +15,7 @@ from quarterdeck import events as ev
 from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import inputs
 from quarterdeck.deck.delivery import ON_ITS_WAY
-from quarterdeck.deck.interruption import CANCELLED, interrupt
+from quarterdeck.deck.interruption import CANCELLED, hold, interrupt
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Body
 from quarterdeck.harness.drive import CannotDo, Decision, Lines
@@ -185,7 +185,7 @@ async def _abort(wish: Wish, command: cmd.Abort) -> Dropped:
     # an agent that has not begun yet may not listen: it is told again when it does
     session.is_unwanted = is_sending and not runs
     if runs or is_sending:
-        interrupt(session, gates)
+        interrupt(session, gates, command.kill_tools)
     return answer
 
 
@@ -207,13 +207,13 @@ async def _approve(wish: Wish, command: cmd.Approve) -> Decided:
     wish.check()
     gate = to_decide(session.state.gates, command.gate_id)
     if command.always is None:
-        return await _say_yes(wish, gate, None)
+        return await _say_yes(wish, gate, None, command.auto_resume)
     rule = rule_for(gate, command.always, gate_desk.place_of(session.state), session.house.clock.wall())
     rules = session.house.rules
     is_new = rule.scope != "session" and await asyncio.to_thread(rules.add, rule) is rule
     try:
         wish.check()
-        answer = await _say_yes(wish, gate, rule)
+        answer = await _say_yes(wish, gate, rule, command.auto_resume)
     except BaseException:
         if is_new:  # somebody else decided meanwhile, or the store refuses: then nothing was said for always either
             await asyncio.to_thread(rules.remove, rule.id)
@@ -224,12 +224,13 @@ async def _approve(wish: Wish, command: cmd.Approve) -> Decided:
     return answer
 
 
-async def _say_yes(wish: Wish, gate: Gate, rule: Rule | None) -> Decided:
-    decision = Decision(status="approved", always=rule is not None)
+async def _say_yes(wish: Wish, gate: Gate, rule: Rule | None, resumes: bool) -> Decided:
+    decision = Decision(status="approved", always=rule is not None, resumes=resumes)
     closed = wish.session.closings((gate,), decision, "user")
     bodies = closed if rule is None else [always(rule), *closed]
     answer = await wish.commit(bodies, Decided(gate.id, rule.text if rule is not None else ""))
     wish.session.say_decision(gate, decision)
+    hold(wish.session, decision)
     return answer
 
 
@@ -237,11 +238,11 @@ async def _reject(wish: Wish, command: cmd.Reject) -> Decided:
     session = wish.session
     wish.check()
     gate = to_decide(session.state.gates, command.gate_id)
-    decision = Decision(status="rejected", reason=command.reason, stops=not command.auto_resume)
+    go_on = command.auto_resume
+    decision = Decision(status="rejected", reason=command.reason, stops=not go_on, resumes=go_on)
     answer = await wish.commit(session.closings((gate,), decision, "user"), Decided(gate.id))
     session.say_decision(gate, decision)
-    if not command.auto_resume and session.state.turn.is_open:
-        interrupt(session)
+    hold(session, decision)
     return answer
 
 
@@ -267,18 +268,20 @@ async def _retry(wish: Wish, _: cmd.Retry) -> Done:
     bodies: list[Body] = [ev.TurnRetried()]
     bodies += [ev.DeliveryChanged(message_id=item.id, status="queued") for item in failed]
     if not failed and not session.state.queue:
-        bodies.append(ev.PromptQueued(text=_last_text(session), message_id=uuid4().hex))
+        bodies.append(_last_text(session))
     answer = await wish.commit(bodies, Done())
     session.delivery.pump()
     return answer
 
 
-def _last_text(session: Session) -> str:
-    entries = session.view.timeline.entries
+def _last_text(session: Session) -> ev.PromptQueued:
+    """With its images, as it was."""
+    entries, name = session.view.timeline.entries, uuid4().hex
     for place in range(len(entries) - 1, -1, -1):
-        if entries[place].kind == "user" and not entries[place].path:
-            return entries[place].text
-    return session.house.settings.continue_text
+        last = entries[place]
+        if last.kind == "user" and not last.path:
+            return ev.PromptQueued(text=last.text, message_id=name, images=last.images)
+    return ev.PromptQueued(text=session.house.settings.continue_text, message_id=name)
 
 
 async def _resume(wish: Wish, _: cmd.Resume) -> Status:
@@ -299,8 +302,11 @@ async def _resume(wish: Wish, _: cmd.Resume) -> Status:
 
 
 def _check_resume(wish: Wish) -> None:
-    """002: the agent can, it says so of this session, and what it resumes by is there."""
+    """002: the agent can, it says so of this session, and what it resumes by is there. Without a conversation nothing is
+    resumed: the agent is started, as it would have been."""
     state = wish.session.state
+    if state.profile.unmet:
+        return
     if not state.profile.native_session_id:
         raise wish.refuse("nothing is stored that it could be resumed by")
     if not wish.session.capabilities.resume:

@@ -25,7 +25,7 @@ from quarterdeck.events import DELTAS, Body, Event, Origin
 from quarterdeck.kernel import activity
 from quarterdeck.kernel.state import EMPTY, State
 from quarterdeck.kernel.view import stepped
-from quarterdeck.log.base import NEW, Append, Fence, Log, LogUnavailable, Receipt, Row, StaleFence
+from quarterdeck.log.base import NEW, Append, Fence, Log, LogUnavailable, NoSuchSession, Receipt, Row, StaleFence
 from quarterdeck.log.rows import packed, row_of
 
 Path: TypeAlias = tuple[str, ...]
@@ -215,7 +215,7 @@ class Journal:
             if not waiter.done():
                 waiter.set_exception(known)
                 waiter.exception()  # looked at: a caller that left must not make it look lost
-        if isinstance(known, StaleFence):
+        if isinstance(known, StaleFence | NoSuchSession):
             if self._on_lost is not None:
                 self._on_lost(known)
             return

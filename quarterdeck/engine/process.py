@@ -5,7 +5,8 @@ The first line opens it: `{"op": "open", "session", "model", "mode"}` for a new 
 
     {"op": "prompt", "id", "text", "images"}        {"op": "steer", "id", "text"}
     {"op": "interrupt", "kill_tools"}               {"op": "answer", "ref", "status", "answer", "reason", "auto_resume"}
-    {"op": "model", "model"}   {"op": "mode", "mode"}   {"op": "compact"}   {"op": "bash", "id", "command"}   {"op": "bye"}
+    {"op": "model", "model"}    {"op": "mode", "mode"}    {"op": "compact"}    {"op": "bash", "id", "command"}
+    {"op": "kept", "n"}         {"op": "bye"}
 
 What it answers are events, one a line, or several that belong together: `{"events": […]}`. Words for people go to
 standard error. It ends with everything that it started when its input ends. A key is in no line: providers are set up from
@@ -19,7 +20,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +35,8 @@ from quarterdeck.events import Event, Image
 if TYPE_CHECKING:
     from quarterdeck.engine.agent import Agent
     from quarterdeck.engine.bash import Bash
+    from quarterdeck.engine.tools.mcp.servers import McpServers
+    from quarterdeck.engine.tools.mcp.settings import McpServer
     from quarterdeck.log.base import Log
 
 Line = dict[str, Any]
@@ -56,16 +59,18 @@ async def _served(reader: Any, writer: Any) -> None:
     first = await _next(lines)
     if first is None:
         return
-    process = Process(log, await _opened(first, log))
+    process = Process(log)
     loop = asyncio.get_running_loop()
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(one, lines.feed_eof)
-    try:
-        while (line := await _next(lines)) is not None and line.get("op") != "bye":
-            process.obey(line)
-    finally:
-        await process.end()
-        await log.close()
+    opening = asyncio.ensure_future(process.open(first))
+    opening.add_done_callback(lambda done: lines.feed_eof() if done.exception() else None)
+    while (line := await _next(lines)) is not None and line.get("op") != "bye":
+        process.obey(line)
+    log.leave()
+    await opening
+    await process.end()
+    await log.close()
 
 
 async def _next(lines: asyncio.StreamReader) -> Line | None:
@@ -113,13 +118,48 @@ def history_of(session: str, found: Sequence[Any]) -> list[Event]:
 class Process:
     """One agent, and what it is told. Orders begin in the order in which they come; none waits for the one before."""
 
-    def __init__(self, log: DeckLog, agent: Agent) -> None:
+    def __init__(self, log: DeckLog) -> None:
         self._log = log
-        self._agent = agent
+        self._opened: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._bash: set[Bash] = set()
+        self._servers: McpServers | None = None
+        self._mounting: asyncio.Task[None] | None = None
+
+    def mount(self) -> None:
+        """Starts the MCP servers that are configured, beside everything else; prompts wait for their tools."""
+        from quarterdeck.engine.tools.config import tool_settings
+
+        servers = tool_settings(os.environ).servers
+        if servers:
+            self._mounting = asyncio.ensure_future(self._mounted(servers))
+
+    async def _mounted(self, servers: Mapping[str, McpServer]) -> None:
+        from quarterdeck.engine.tools.mcp.servers import McpServers
+
+        self._servers = McpServers(servers)
+        try:
+            tools = await self._servers.start()
+        except QuarterdeckError as error:
+            self._complain(f"{error.message}. {error.hint}")
+            return
+        for problem in self._servers.problems.values():
+            self._complain(f"{problem.message}. {problem.hint}")
+        if tools:
+            await self._agent.attach_tool(*tools)
+
+    @property
+    def _agent(self) -> Agent:
+        return self._opened.result()
+
+    async def open(self, line: Line) -> None:
+        self._opened.set_result(await _opened(line, self._log))
+        self.mount()
 
     def obey(self, line: Line) -> None:
+        if line.get("op") == "kept":
+            self._log.kept(line.get("n"))
+            return
         order = _ORDERS.get(_text(line, "op"))
         if order is None:
             self._complain(f"it was told {_text(line, 'op')!r}, which it does not know")
@@ -130,6 +170,8 @@ class Process:
 
     async def _done(self, order: Callable[[Process, Line], Awaitable[object]], line: Line) -> None:
         try:
+            if not self._opened.done():
+                await asyncio.shield(self._opened)  # it has said that it is ready, and waits for that to be kept
             await order(self, line)
         except _TOLD:
             pass
@@ -146,11 +188,19 @@ class Process:
             task.cancel()
         for bash in self._bash:
             bash.kill()
-        await self._agent.stop()
+        if self._opened.done():
+            await self._agent.stop()
+        if self._mounting is not None:
+            self._mounting.cancel()
+            await asyncio.wait([self._mounting])
+        if self._servers is not None:
+            await self._servers.close()
 
     # --- each of them
 
     async def prompt(self, line: Line) -> None:
+        if self._mounting is not None:
+            await asyncio.wait([self._mounting])
         images = msgspec.convert(line.get("images") or (), tuple[Image, ...])
         await self._agent.prompt(_text(line, "text"), images=images, message_id=_text(line, "id"))
 

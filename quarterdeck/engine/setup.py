@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,17 @@ def ready_providers(environment: Mapping[str, str]) -> list[str]:
 def settings(cwd: Path, mode: str, session: str) -> dict[str, Any]:
     """For create_agent."""
     from quarterdeck.engine.plugins.shipped import default_plugins
+    from quarterdeck.engine.tools.config import tool_settings
 
+    tools = tool_settings(os.environ)
     return {
         "cwd": str(cwd),
         "mode": mode,
         "plugins": default_plugins(mode, _PLUGINS),
         "system_prompt": instructions(cwd),
         "store": home().folder / "results" / session,
+        "sandbox": tools.sandbox,
+        "allowed_paths": tools.allowed_paths,
     }
 
 

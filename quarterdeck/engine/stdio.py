@@ -1,8 +1,9 @@
 """The deck on the other end of the pipes: for an agent in a process of its own it is the log.
 
-Everything that the agent writes goes out as JSON lines, one for each batch of events, and counts as kept when the pipe has
-taken it; a deck that does not read makes the agent wait, as a slow disk would. What only a deck may say (that a session
-opens, that a text waits) it says itself, so that is left out.
+Everything that the agent writes goes out as JSON lines, one for each batch of events. Behind what is more than words in
+pieces comes `{"keep": N}`, and the deck answers `{"op": "kept", "n": N}` when all of it is durable; only then does the agent
+go on to what depends on it. So no call runs that the log does not know of. What only a deck may say (that a session opens,
+that a text waits) it says itself, so that is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import IO
 
 from quarterdeck import events as ev
 from quarterdeck.errors import MalformedEvent
-from quarterdeck.events import Body, Event, encode_body
+from quarterdeck.events import DELTAS, Body, Event, encode_body
 from quarterdeck.log.base import PAGE, Append, LogUnavailable, Receipt, Told
 
 #: What the deck knows before the agent does, and has in its log.
@@ -27,8 +28,6 @@ _ITS_OWN = (
     ev.PromptQueued,
     ev.SettingChanged,
 )
-#: A deck that is so far behind is waited for.
-_BEHIND = 1 << 20
 #: One line holds the whole history of a session that goes on.
 _LONGEST_LINE = 1 << 30
 
@@ -38,15 +37,15 @@ class DeckLog(asyncio.BaseProtocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.WriteTransport | None = None
-        self._waiting: list[tuple[Told, Receipt]] = []
-        self._is_full = False
+        self._waiting: dict[int, tuple[Told, Receipt]] = {}
+        self._number = 0
+        self._is_leaving = False
         self._closed = asyncio.Event()
 
     @classmethod
     async def on(cls, stream: IO[bytes]) -> DeckLog:
         log = cls()
         transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: log, stream)
-        transport.set_write_buffer_limits(high=_BEHIND)
         log._transport = transport
         return log
 
@@ -63,10 +62,24 @@ class DeckLog(asyncio.BaseProtocol):
             return
         self._write(event.body for event in append.events)
         receipt = Receipt(append.fence, append.events)
-        if self._is_full:
-            self._waiting.append((told, receipt))
-        else:
+        if self._is_leaving or all(type(event.body) in DELTAS for event in append.events):
             loop.call_soon(told, receipt, None)
+            return
+        self._number += 1
+        self._waiting[self._number] = (told, receipt)
+        self._transport.write(b'{"keep":%d}\n' % self._number)
+
+    def kept(self, number: object) -> None:
+        """The deck has it, and whatever came before it."""
+        if isinstance(number, int):
+            for one in [one for one in self._waiting if one <= number]:
+                told, receipt = self._waiting.pop(one)
+                told(receipt, None)
+
+    def leave(self) -> None:
+        """Nobody answers any more: what is said from here on is said, and that is all."""
+        self._is_leaving = True
+        self.kept(self._number)
 
     async def read(
         self, session_id: str, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None
@@ -80,20 +93,11 @@ class DeckLog(asyncio.BaseProtocol):
 
     # --- the pipe
 
-    def pause_writing(self) -> None:
-        self._is_full = True
-
-    def resume_writing(self) -> None:
-        self._is_full = False
-        waiting, self._waiting = self._waiting, []
-        for told, receipt in waiting:
-            told(receipt, None)
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._closed.set()
-        waiting, self._waiting = self._waiting, []
-        for told, _ in waiting:
+        waiting, self._waiting = self._waiting, {}
+        for told, _ in waiting.values():
             told(None, LogUnavailable("the deck is gone"))
 
     async def close(self) -> None:

@@ -68,6 +68,7 @@ from quarterdeck.events.gate import (
     DialogRequired,
     DialogResolved,
     GateStatus,
+    RuleRemoved,
     ToolApprovedAlways,
     UserResponded,
 )
@@ -221,6 +222,7 @@ __all__ = [
     "Repo",
     "RequestStart",
     "ResponseComplete",
+    "RuleRemoved",
     "Retry",
     "SessionArchived",
     "SessionDeleted",

@@ -88,6 +88,7 @@ GROUPS: dict[str, tuple[type[Body], ...]] = {
         gate.ApprovalRequired,
         gate.ApprovalResolved,
         gate.ToolApprovedAlways,
+        gate.RuleRemoved,
         gate.AskUser,
         gate.UserResponded,
         gate.DialogRequired,

@@ -38,6 +38,12 @@ class ToolApprovedAlways(Body):
     rule: str = ""
 
 
+class RuleRemoved(Body):
+    """A rule of this session, as `tool_approved_always` told its text, decides nothing any more."""
+
+    rule: str
+
+
 class AskUser(Body):
     """The agent asks a question. Several at once stand in `questions`."""
 

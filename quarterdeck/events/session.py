@@ -26,6 +26,8 @@ class SessionOpened(Body):
     continues: str = ""
     #: Flags of the agent's own, for its command line.
     arguments: tuple[str, ...] = ()
+    #: Whether an environment was given for its agent; what was in it is nowhere.
+    own_environment: bool = False
 
 
 class SessionResumed(Body):

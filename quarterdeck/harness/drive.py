@@ -22,6 +22,7 @@ from quarterdeck.harness.base import Signal
 from quarterdeck.kernel.gate import Gate
 
 Mode: TypeAlias = Literal["plan", "ask", "edits", "auto", "bypass"]
+KillTools: TypeAlias = Literal["killable", "all", "none"]
 #: Lines for the agent's standard input; each is written as one JSON line.
 Lines: TypeAlias = list[Json]
 
@@ -31,6 +32,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     steer: bool = False
     interrupt: bool = True
+    #: A decision that does not resume ends its turn: it need not be interrupted besides.
+    holds: bool = False
     approvals: bool = False
     questions: bool = False
     dialogs: bool = False
@@ -67,13 +70,18 @@ class Spawn(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """How a gate is decided. `answer` is a text, an option's id, or a list of them per question; `stops` ends the turn."""
+    """How a gate is decided. `answer` is a text, an option's id, or a list of them per question; `stops` ends the turn.
+
+    Without `resumes` the decision is kept and the turn does not go on by it: a call that was allowed may run when it comes
+    again.
+    """
 
     status: Literal["approved", "rejected", "answered", "cancelled"]
     answer: Json = None
     reason: str = ""
     always: bool = False
     stops: bool = False
+    resumes: bool = True
 
 
 class NotInstalled(QuarterdeckError):
@@ -115,7 +123,9 @@ class Driver(Protocol):
 
     def steer(self, text: str, ref: str) -> Lines: ...
 
-    def interrupt(self) -> Lines: ...
+    def interrupt(self, kill_tools: KillTools = "killable") -> Lines:
+        """Ends the turn. `kill_tools` is for agents that can tell calls which may be killed from others."""
+        ...
 
     def answer(self, gate: Gate, decision: Decision) -> Lines: ...
 

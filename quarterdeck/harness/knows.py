@@ -348,6 +348,26 @@ OLD_KILO = Source(
         "steer": _partly("a text is the answer to whatever is asked"),
     },
 )
+_ENGINE = {
+    "activity": _yes("the engine says it itself; nothing is guessed or debounced"),
+    "approvals": _yes("the call is held until somebody decides"),
+    "questions": _yes("the tool ask_user"),
+    "texts": _yes("in pieces, reasoning too where the model shows it"),
+    "tools": _yes("arguments, live output, end, and how long each took"),
+    "usage": _yes("with every reply of the model"),
+    "cost": _partly("where config.toml names the prices of the model"),
+    "background": _yes("calls that run on through an interrupt; its shell leaves nothing behind"),
+    "interrupts": _yes("agent_abort, with what was cut off"),
+    "resume": _yes("from our own log, which is its only memory"),
+    "steer": _yes("merged before the next request of the turn"),
+}
+BUILTIN = Source(agent="builtin", source="engine", seen="this release, its own events", knows=_ENGINE)
+DEMO = Source(
+    agent="demo",
+    source="engine",
+    seen="this release, with a scripted model",
+    knows=_ENGINE | {"cost": _yes("nothing")},
+)
 
 SOURCES = (
     CLAUDE_STREAM,
@@ -368,4 +388,6 @@ SOURCES = (
     CLINE_1,
     CLINE_2_JSON,
     OLD_KILO,
+    BUILTIN,
+    DEMO,
 )

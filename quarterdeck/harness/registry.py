@@ -6,6 +6,9 @@ its object a function that takes the agent's name and gives a `Harness`. It is l
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "quarterdeck.harnesses"
+_QUIET_NS = 60 * 10**9
+_kept: tuple[dict[str, int], list[EntryPoint]] | None = None
 
 #: agent name → "module:function"; the function makes a new translator.
 TRANSLATORS = {
@@ -122,6 +127,26 @@ def _loaded(target: str) -> Any:
 
 
 def _entry_points() -> list[EntryPoint]:
+    """Finding them opens a file of every installed package, so they are kept as long as no package comes or goes: that
+    changes a folder of the path. One that changed just now may be in the middle of an installation."""
+    global _kept
+    stamps = {folder: _changed_at(folder) for folder in sys.path}
+    if _kept is None or _kept[0] != stamps:
+        found = _found_entry_points()
+        is_quiet = max(stamps.values(), default=0) < time.time_ns() - _QUIET_NS
+        _kept = (stamps, found) if is_quiet else None
+        return found
+    return _kept[1]
+
+
+def _changed_at(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _found_entry_points() -> list[EntryPoint]:
     from importlib.metadata import entry_points  # it brings the email package along: not for the quick commands
 
     return [one for one in entry_points(group=GROUP) if one.name not in TRANSLATORS and one.name not in HARNESSES]

@@ -228,7 +228,7 @@ def _steering_is_full(state: State, limit: int) -> bool:
 
 def _resume_obstacle(state: State) -> str | None:
     if state.lifecycle.value == "suspended":
-        return None if state.profile.resumable else "the agent cannot resume this session"
+        return None if state.profile.can_resume else "the agent cannot resume this session"
     return None if state.phase.value in _RESUMABLE_PHASES else "nothing is paused, stopped or completed"
 
 

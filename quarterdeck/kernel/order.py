@@ -34,13 +34,18 @@ def completed(view: View, body: Body) -> tuple[Body, ...]:
     open_turn = view.state.turn.is_open
     if isinstance(body, ev.AgentStart):
         return _started(view, body)
-    if isinstance(body, ev.AgentEnd) and not open_turn:
+    if not open_turn and _closes(body):
         return ()
     if open_turn:
         closing = _closing(body)
         if closing is not None:
             return (body, closing)
     return _begun_first(view, body)
+
+
+def _closes(body: Body) -> bool:
+    """Whether this is the end of a turn. An abort that names none is a person's, who may stop what has not begun."""
+    return isinstance(body, ev.AgentEnd) or (isinstance(body, ev.AgentAbort) and bool(body.turn_id))
 
 
 def _started(view: View, body: ev.AgentStart) -> tuple[Body, ...]:

@@ -55,6 +55,8 @@ class Profile(Struct, frozen=True, gc=False):
     agent_version: str = ""
     capabilities: tuple[str, ...] = ()
     resumable: bool = False
+    #: No agent was ever ready for it.
+    unmet: bool = False
     end_reason: str | None = None
     pinned: bool = False
     snoozed_until: int | None = None
@@ -63,6 +65,11 @@ class Profile(Struct, frozen=True, gc=False):
     context: Context | None = None
     continues: str = ""
     arguments: tuple[str, ...] = ()
+
+    @property
+    def can_resume(self) -> bool:
+        """The agent can go on in its conversation; or there is none yet, and a start is all that is missing."""
+        return self.resumable or self.unmet
 
     @property
     def approves_itself(self) -> bool:

@@ -14,7 +14,7 @@ from quarterdeck.events import Image
 class Waiting(Struct, frozen=True, gc=False):
     """One text that waits. `receipt` says how far it got: queued, sending, delivered, failed, unknown.
 
-    `retries` counts how often a person had it sent again.
+    `retries` counts how often a person had it sent again; `new_task` begins a conversation of its own.
     """
 
     id: str
@@ -24,6 +24,7 @@ class Waiting(Struct, frozen=True, gc=False):
     since: int
     images: tuple[Image, ...] = ()
     retries: int = 0
+    new_task: bool = False
 
 
 Queue = tuple[Waiting, ...]

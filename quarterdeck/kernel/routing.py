@@ -69,7 +69,7 @@ def is_held(state: State) -> bool:
 
 
 def _outside(state: State, status: str) -> Route:
-    if status == "suspended" and state.profile.resumable:
+    if status == "suspended" and state.profile.can_resume:
         return Route("resume_then_prompt", "Resumes and sends")
     reason = lifecycle.HINTS.get(status, "There is no such session")
     if status == "suspended":

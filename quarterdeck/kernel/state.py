@@ -19,7 +19,7 @@ from quarterdeck.kernel.turn import NO_TURN, Turn
 from quarterdeck.kernel.usage import Ledger
 
 #: Raised by a release that folds the same events to something else; see docs/library.md on refolding.
-FOLD_VERSION = 1
+FOLD_VERSION = 2
 
 #: The lifecycle of a session that does not exist yet.
 NOT_OPENED = "none"

@@ -150,7 +150,7 @@ def summary(view: View) -> Summary:
         signal=state.signal.value,
         usage=usage_shown(state.usage),
         owner=profile.owner,
-        resumable=profile.resumable,
+        resumable=profile.can_resume,
         error=state.error if state.phase.value == "error" or state.lifecycle.value == "error" else None,
         index=view.index,
     )
@@ -171,7 +171,7 @@ def details(view: View) -> Details:
         plan=state.plan,
         context=profile.context,
         thinking=profile.thinking,
-        deletes_at=lifecycle.deletes_at(state.lifecycle.value, state.last_active_at, profile.resumable),
+        deletes_at=lifecycle.deletes_at(state.lifecycle.value, state.last_active_at, profile.can_resume),
         native_session_id=profile.native_session_id,
         fold_version=state.fold_version,
     )

@@ -135,7 +135,10 @@ class Log(Protocol):
     """What an adapter offers. All of it is safe to call from one event loop; nothing blocks the loop."""
 
     async def append(self, append: Append) -> Receipt:
-        """Durable when it returns. Appends of one loop pass may share one commit."""
+        """Durable when it returns. Appends of one loop pass may share one commit.
+
+        StaleFence; NoSuchSession when there was one and it was deleted.
+        """
         ...
 
     def submit(self, append: Append, told: Told) -> None:

@@ -104,7 +104,7 @@ class MemoryLog:
     def _fenced(self, append: Append) -> _Session:
         session = self._sessions.get(append.session_id)
         if (NEW if session is None else str(session.last_index)) != append.fence:
-            raise StaleFence(append.session_id)
+            raise NoSuchSession(append.session_id) if session is None else StaleFence(append.session_id)
         if not append.events or (session is None and (append.row is None or append.view is None)):
             raise LogUnavailable("an append needs events, the first one its row and view", "This is a defect.")
         if session is None:

@@ -39,7 +39,7 @@ def row_of(state: State) -> Row:
         repo=profile.repo.root if profile.repo is not None else "",
         name=profile.name,
         end_reason=profile.end_reason,
-        supports_resume=profile.resumable,
+        supports_resume=profile.can_resume,
         resume_data=profile.native_session_id or None,
         pinned=profile.pinned,
         last_gate=last_gate(state.gates),

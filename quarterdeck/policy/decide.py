@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.events import Event, ToolApprovedAlways
+from quarterdeck.events import Event, RuleRemoved, ToolApprovedAlways
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.policy import paths, shell
 from quarterdeck.policy.paths import Place
@@ -216,19 +216,27 @@ def always(rule: Rule) -> ToolApprovedAlways:
     return ToolApprovedAlways(tool=rule.tool, command_family=family, scope=rule.scope, rule=rule.text)
 
 
-def session_rules(events: Iterable[Event]) -> tuple[Rule, ...]:
-    """The rules of sessions, from their logs. What agents tell of their own rules is not ours to act on."""
-    found: dict[str, Rule] = {}
+def session_rules(events: Iterable[Event], known: Iterable[Rule] = ()) -> tuple[Rule, ...]:
+    """The rules of sessions, from their logs, after those that are known from before. What agents tell of their own rules
+    is not ours to act on."""
+    found = {rule.id: rule for rule in known}
     for event in events:
         rule = _session_rule(event)
-        if rule is not None:
+        if rule is None:
+            continue
+        if isinstance(event.body, RuleRemoved):
+            found.pop(rule.id, None)
+        else:
             found.setdefault(rule.id, rule)
     return tuple(found.values())
 
 
 def _session_rule(event: Event) -> Rule | None:
+    """The rule that is made, or taken away, here."""
     body = event.body
-    if not isinstance(body, ToolApprovedAlways) or body.scope != "session" or event.origin not in _OURS:
+    if not isinstance(body, ToolApprovedAlways | RuleRemoved) or event.origin not in _OURS:
+        return None
+    if isinstance(body, ToolApprovedAlways) and body.scope != "session":
         return None
     try:
         rule = parse(body.rule, event.at)

@@ -26,6 +26,8 @@ from msgspec import Struct
 Words: TypeAlias = tuple[str, ...]
 
 LONGEST = 20_000
+#: How many words behind a program may belong to it, where commands cannot be told apart.
+_FAR = 500
 
 _PIECE = re.compile(
     r"""(?P<blank>[ \t]+)
@@ -225,12 +227,22 @@ def contains(command: Command, family: Words) -> bool:
     if any(_is_of(words, family) for words in (*command.parts, *command.loose)):
         return True
     hidden = command.loose if not command.parts or any(map(runs_others, command.parts)) else ()
-    return any(_is_of(words[at:], family) for words in hidden for at in range(1, len(words)))
+    return any(_is_of(words[at : at + _FAR], family) for words in hidden for at in _places(words, family[0]) if at)
+
+
+def _places(words: Words, program: str) -> Iterator[int]:
+    """Where this program is named; a command may have thousands of words."""
+    wanted = _program(program)
+    return (at for at, word in enumerate(words) if _program(word) == wanted)
+
+
+def _program(word: str) -> str:
+    return posixpath.basename(word).casefold()
 
 
 def _is_of(words: Words, family: Words) -> bool:
     """Options, and what may be their values, may stand between program and subcommand: `git -C x push`."""
-    if posixpath.basename(words[0]).casefold() != posixpath.basename(family[0]).casefold():
+    if _program(words[0]) != _program(family[0]):
         return False
     options = [word for word in family[1:] if word.startswith("-")]
     rest = [word for word in family[1:] if not word.startswith("-")]

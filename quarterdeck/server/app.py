@@ -100,6 +100,8 @@ class Server:
         add("/events", self._all_events, allow_head=False)
         add("/sessions/{id}/events", self._events, allow_head=False)
         add("/ws", self._socket, allow_head=False)
+        self.app.on_startup.append(self.presence.begin)
+        self.app.on_cleanup.append(self.presence.end)
         self.app.on_shutdown.extend((self.streams.close, self.shared.on_shutdown))
         self.ingest.register(self.app)
 
@@ -232,7 +234,7 @@ class Server:
     async def _health(self, _: web.Request) -> web.StreamResponse:
         """Whether the log can be read and written: a server that cannot is not healthy, whatever it answers."""
         await self.health.check()
-        return _json({"status": "ok"})
+        return _json({"status": "ok", "environment": self.deck.environments.usual.source})
 
     async def _metrics(self, _: web.Request) -> web.StreamResponse:
         return web.Response(body=(await self.metrics.text()).encode(), headers={"Content-Type": metrics.CONTENT_TYPE})

@@ -22,7 +22,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -35,8 +35,9 @@ PREFIX = "QUARTERDECK_"
 _NO_SETTINGS = frozenset({"QUARTERDECK_HOME", "QUARTERDECK_NONCE", "QUARTERDECK_LIFELINE"})
 #: Settings that are lists of texts.
 _LISTS = frozenset({"allow_host", "workspace"})
-#: Tables that are no settings: profiles are read here, the models' keys and prices by the engine, which alone needs them.
-_TABLES = ("profile", "provider", "price")
+#: Tables that are no settings: profiles are read here, the models' keys and prices, and the tools, by the engine, which
+#: alone needs them.
+_TABLES = ("profile", "provider", "price", "tools", "mcp")
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 #: The agents of the contract; those of the registry come on top.
 _AGENTS = ("claude", "codex", "gemini", "opencode", "kilo", "pi", "cline", "builtin", "demo")
@@ -52,6 +53,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     tls_key: str = ""
     #: Others than this machine may reach it. Without this no such host is taken.
     expose: bool = False
+    #: What agents are started with that are given none: the login shell's environment, or that of the server.
+    environment: Literal["login", "server"] = "login"
     #: Where OpenTelemetry spans go (OTLP over HTTP); '' sends none. Contents are texts, arguments and results.
     otel_endpoint: str = ""
     otel_contents: bool = False

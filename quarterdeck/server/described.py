@@ -4,13 +4,16 @@ itself, and the doors of agents."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
+from quarterdeck.deck.login import Source
 from quarterdeck.harness import hooks
 from quarterdeck.server.refusals import WITH_A_BODY, refusals
 
 _ID: dict[str, Any] = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 _OBJECT = {"type": "object"}
+#: Where the environment of agents comes from: `server` is not what is usual.
+_SOURCE = {"enum": list(get_args(Source))}
 #: What opens the doors of agents, and nothing else.
 _SECRET = [{"secret": list[str]()}]
 _OPEN: list[Any] = []
@@ -52,7 +55,7 @@ def _page() -> dict[str, Any]:
 
 
 def _health() -> dict[str, Any]:
-    answer = _answer("The log can be read and written", _constant(status={"const": "ok"}))
+    answer = _answer("The log can be read and written", _constant(status={"const": "ok"}, environment=_SOURCE))
     return _get("/healthz", "Whether the server works", answer) | {"security": _OPEN}
 
 

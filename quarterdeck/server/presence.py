@@ -1,26 +1,45 @@
-"""Who is connected for long, and by which token: a stream does not outlive the token that opened it."""
+"""Who is connected for long, and by which token: a stream does not outlive the token that opened it.
+
+Nobody looks regularly. Whoever changes the tokens rings (`bell`); a change that was made by hand is seen with the next
+request of anybody, and then the streams are looked at as well.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 
 from aiohttp import web
 
+from quarterdeck.server.bell import Bell
 from quarterdeck.server.tokens import Tokens, Visitor
 
-#: How long a stream may outlive its token.
-EVERY_S = 2.0
+log = logging.getLogger("quarterdeck.server")
 
 
 class Presence:
-    """The open streams. While there are any their tokens are looked at again and again."""
+    """The open streams."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._here: dict[asyncio.Transport, Visitor] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._bell: Bell | None = None
+        tokens.on_change = self._soon
+
+    async def begin(self, _: web.Application) -> None:
+        """Listens from now on."""
+        try:
+            self._bell = Bell(self._tokens.bell, self._look)
+        except OSError as error:
+            log.warning("open streams outlive a revoked token until the next request: %s", error)
+
+    async def end(self, _: web.Application) -> None:
+        """Listens no more."""
+        if self._bell is not None:
+            self._bell.take_down()
+            self._bell = None
 
     @contextmanager
     def of(self, request: web.Request, visitor: Visitor) -> Generator[None]:
@@ -29,19 +48,17 @@ class Presence:
         if transport is None:
             raise ConnectionResetError
         self._here[transport] = visitor
-        self._arm()
         try:
             yield
         finally:
             self._here.pop(transport, None)
 
-    def _arm(self) -> None:
-        if self._timer is None and self._here:
-            self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._look)
+    def _soon(self) -> None:
+        """Not in the middle of the request that noticed the change."""
+        if self._here:
+            asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        self._timer = None
         for transport, visitor in list(self._here.items()):
             if not self._tokens.is_current(visitor):
                 transport.abort()
-        self._arm()

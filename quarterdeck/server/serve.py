@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import gc
 import logging
 import os
 import select
@@ -29,8 +30,10 @@ from msgspec import Struct
 
 from quarterdeck import __version__
 from quarterdeck.deck.deck import Deck
+from quarterdeck.deck.environment import Fixed, Surroundings
 from quarterdeck.deck.identity import NONCE, Identity, start_time
 from quarterdeck.deck.keeper import lifeline
+from quarterdeck.deck.login import LoginShell
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home, home
 from quarterdeck.server import beacon, logbook
@@ -133,8 +136,10 @@ class Process:
         """Until it is told to go. QuarterdeckError when it cannot begin."""
         self._hear_of_the_end()
         secure = _secure(self._settings)
-        deck = await Deck.open(self._place.folder, settings=self._deck_settings)
+        usual = _surroundings(self._settings)
+        deck = await Deck.open(self._place.folder, settings=self._deck_settings, environment=usual)
         told = None
+        asking = asyncio.create_task(usual.refresh())  # now, so that the first agent does not wait for it
         try:
             told = await self._telemetry(deck)
             await self._behind_doors(deck, secure, starter)
@@ -143,6 +148,7 @@ class Process:
                 if told is not None:
                     await told.close()
                 await deck.close()
+                await asyncio.wait({asking})
             finally:
                 # last, so that whoever starts the next one waits for us and is not refused the home
                 beacon.remove(self._place, os.getpid())
@@ -168,6 +174,7 @@ class Process:
 
     async def _serve(self, server: Server, runner: web.AppRunner, secure: ssl.SSLContext | None, to: Starter) -> None:
         port = await _listening(runner, self._settings, secure)
+        settle_memory()
         light = self._beacon(port)
         if not self._stop.is_set():
             beacon.write(self._place, light)
@@ -215,6 +222,16 @@ class Process:
     def _leave(self, why: str) -> None:
         self._why = self._why or why
         self._stop.set()
+
+
+def settle_memory() -> None:
+    """What is here now stays until the end: the collector need not look at it again and again while others wait."""
+    gc.collect()
+    gc.freeze()
+
+
+def _surroundings(settings: ServerSettings) -> Surroundings:
+    return Fixed(os.environ, "server") if settings.environment == "server" else LoginShell(os.environ)
 
 
 def _names(settings: ServerSettings) -> frozenset[str]:

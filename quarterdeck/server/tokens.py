@@ -14,7 +14,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.server.bell import ring
 
 log = logging.getLogger("quarterdeck.server")
 
@@ -90,6 +91,10 @@ class Tokens:
     def __init__(self, home: Path) -> None:
         self._owner_file = home / "token"
         self._file = home / "tokens.json"
+        #: Rung when a token was made, changed or revoked.
+        self.bell = home / "tokens.bell"
+        #: Called when the files are seen to hold something else than before.
+        self.on_change: Callable[[], None] = lambda: None
         self._seen: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None] | None = None
         self._known: tuple[Named, ...] = ()
         self._owner_token = ""
@@ -111,6 +116,7 @@ class Tokens:
         """A new token for the owner; the old one is worth nothing from now on."""
         token = secrets.token_urlsafe(_LENGTH)
         _write_private(self._owner_file, f"{token}\n".encode())
+        ring(self.bell)
         return token
 
     def create(self, name: str, role: Role, now: int) -> str:
@@ -183,7 +189,9 @@ class Tokens:
             # the owner still gets in, nobody else does
             log.warning("%s", error.message)
             self._known = ()
-        self._seen = seen  # from before the reading: what changed meanwhile is read again
+        is_first, self._seen = self._seen is None, seen  # from before the reading: what changed meanwhile is read again
+        if not is_first:
+            self.on_change()
 
     @contextmanager
     def _alone(self) -> Generator[None]:
@@ -194,6 +202,7 @@ class Tokens:
 
     def _keep(self, named: tuple[Named, ...]) -> None:
         _write_private(self._file, msgspec.json.encode(named))
+        ring(self.bell)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -10,7 +10,7 @@ import msgspec
 from quarterdeck import events as ev
 from quarterdeck.events import Image, Json
 from quarterdeck.harness.base import BookTranslator, Object, Signal, list_of, object_of, text_of
-from quarterdeck.harness.drive import CannotDo, Capabilities, Decision, Lines, Spawn, Start
+from quarterdeck.harness.drive import CannotDo, Capabilities, Decision, KillTools, Lines, Spawn, Start
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
 
@@ -168,8 +168,8 @@ class TestDriver:
     def steer(self, text: str, ref: str) -> Lines:
         return [{"op": "steer", "id": ref, "text": text}]
 
-    def interrupt(self) -> Lines:
-        return [{"op": "interrupt"}]
+    def interrupt(self, kill_tools: KillTools = "killable") -> Lines:
+        return [{"op": "interrupt", "kill_tools": kill_tools}]
 
     def answer(self, gate: Gate, decision: Decision) -> Lines:
         if gate.kind == "approval":

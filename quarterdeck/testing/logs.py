@@ -153,7 +153,7 @@ async def one_refusal_does_not_harm_its_company(open_log: OpenLog) -> None:
     bad.fence = "no fence of ours"
     outcomes = await asyncio.gather(good.write(ev.Notice(text="yes")), bad.write(OPENED), return_exceptions=True)
     assert isinstance(outcomes[0], Receipt)
-    assert isinstance(outcomes[1], StaleFence)
+    assert isinstance(outcomes[1], NoSuchSession)
     assert indexes(await log.read("good")) == [1, 2]
     await refused(NoSuchSession, log.read("bad"))
     await log.close()
@@ -291,7 +291,9 @@ async def a_deleted_session_is_gone(open_log: OpenLog) -> None:
     last = await b.write(OPENED)
     await refused(StaleFence, log.delete("a", "no fence of ours", last_word(a)))
     await refused(NoSuchSession, log.delete("nobody", a.fence, last_word(a)))
+    late = a.unit(ev.Notice(text="too late"))
     await log.delete("a", a.fence, last_word(a))
+    await refused(NoSuchSession, log.append(late))
     await refused(NoSuchSession, log.read("a"))
     await refused(NoSuchSession, log.session("a"))
     assert [stored.row.id for stored in await log.sessions()] == ["b"]

@@ -198,7 +198,7 @@ def refusal(world: World, command: cmd.Command, bounds: Bounds) -> type[Quarterd
             truth.lifecycle, set()
         )
         wakes = name == "resume" or (isinstance(command, cmd.Prompt) and command.resume)
-        can_wake = truth.lifecycle == "suspended" and state.profile.resumable
+        can_wake = truth.lifecycle == "suspended" and state.profile.can_resume
         return None if name in may or (wakes and can_wake) else NotAllowed
     if isinstance(command, cmd.Approve | cmd.Reject | cmd.Respond):
         return _gate_refusal(world, command)

@@ -87,7 +87,7 @@ def key(world: World) -> tuple[object, ...]:
         (state.turn.is_open, len(state.turn.calls)),
         tuple(sorted([item.kind for item in state.queue])),
         tuple(sorted([task.kind for task in state.background])),
-        state.profile.resumable,
+        state.profile.can_resume,
         # what was cut off is asked again while a session is loaded, and forgotten afterwards
         is_resuming and any(gate.kind == "approval" and not gate.path for gate in state.gates.stale),
     )

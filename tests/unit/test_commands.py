@@ -47,7 +47,7 @@ BESIDES: dict[str, set[str]] = {
 
 
 def cannot_resume() -> Tape:
-    return Tape().opened().add(ev.SessionSuspended())
+    return Tape().opened().add(ev.AgentReady(), ev.SessionSuspended())
 
 
 #: state → how its error calls it, the session, and what it allows.

@@ -44,7 +44,7 @@ def test_a_suspended_session_resumes_and_sends_whatever_it_did(name: str) -> Non
 
 
 def test_a_suspended_session_that_cannot_resume_goes_on_in_a_new_one() -> None:
-    tape = Tape().opened().add(ev.SessionSuspended())
+    tape = Tape().opened().add(ev.AgentReady(), ev.SessionSuspended())
     assert composer(tape.state) == Composer(True, "prompt", "Continues in a new session with this text")
 
 

@@ -190,7 +190,14 @@ class TestTheCatalogue:
         assert choices(name, field) == set(CHOICES[name, field].split())
 
     def test_what_no_document_names_was_added_on_purpose(self) -> None:
-        added = {"session_marked", "prompt_edited", "delivery_changed", "changes_updated", "plugin_state"}
+        added = {
+            "session_marked",
+            "prompt_edited",
+            "delivery_changed",
+            "changes_updated",
+            "plugin_state",
+            "rule_removed",
+        }
         assert BY_NAME.keys() - SEED_001.keys() - DESIGN.keys() == added
 
     def test_an_event_belongs_to_exactly_one_group(self) -> None:

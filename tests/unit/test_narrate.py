@@ -90,6 +90,7 @@ LINES: list[tuple[Body, str, str]] = [
     (ev.ToolApprovedAlways(tool="shell", rule="git *"), "system", "Always allowed: git *"),
     (ev.ToolApprovedAlways(tool="shell", command_family="git"), "system", "Always allowed: git"),
     (ev.ToolApprovedAlways(tool="shell"), "system", "Always allowed: shell"),
+    (ev.RuleRemoved(rule="allow shell git"), "system", "No rule any more: allow shell git"),
     (ev.SteeringReceived(ref="r", text="Go", status="rejected_full"), "error", "Steering queue is full, not sent: Go"),
     (ev.SteeringReceived(ref="r", text="Go", status="rejected"), "error", "Steering refused: Go"),
 ]

@@ -55,6 +55,14 @@ def test_an_abort_is_written_even_when_nothing_runs() -> None:
     assert in_order(resting(), [ev.AgentAbort()]) == [ev.AgentAbort()]
 
 
+def test_the_abort_of_a_turn_that_is_closed_is_not_written() -> None:
+    gone = ev.ProcessExited(signal="SIGKILL")
+    assert in_order(works().view, [gone, ev.AgentAbort(reason="process exited", turn_id="t1")]) == [
+        gone,
+        ev.AgentAbort(reason="process_exited"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("cause", "closing"),
     [

@@ -219,7 +219,7 @@ def _rule(request: Request) -> Rule | None:
 def _ask_of(name: str, request: Request) -> Literal["tool", "command", "mcp"]:
     if request.command is not None:
         return "command"
-    return "mcp" if name.startswith("mcp__") else "tool"
+    return "mcp" if "__" in name else "tool"  # `server__tool`
 
 
 def _options(rule: Rule | None) -> tuple[Option, ...]:

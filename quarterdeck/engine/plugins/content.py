@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -27,7 +27,10 @@ Policies:
 Answer with one JSON object and nothing else:
 {{"violates": true or false, "summary": "what is wrong, in one sentence", "policies": ["name of each broken policy"]}}"""
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
-_MOST_KEPT = 500
+#: Texts since the last reply; those before it are not looked at again.
+_MOST_PASSED = 50
+_MOST_REFUSED = 500
+_AGAIN = "a text that was refused before"
 _LEFT_OUT = "(left out: it breaks a content policy)"
 
 
@@ -79,7 +82,7 @@ class ContentPolicy(Plugin):
     async def before_request(
         self, messages: Sequence[Message], context: Context
     ) -> list[Message] | tuple[Answer, ...] | None:
-        for text in dict.fromkeys(_texts(messages, self.kinds)):
+        for text in _said_since(messages, self.kinds):
             key = _key(text)
             if key not in self.state.passed and key not in self.state.refused:
                 answers = await self._judged(text, key, context)
@@ -87,8 +90,11 @@ class ContentPolicy(Plugin):
                     return answers
         return self._without_refused(messages) if self.state.refused else None
 
-    def _without_refused(self, messages: Sequence[Message]) -> list[Message]:
+    def _without_refused(self, messages: Sequence[Message]) -> list[Message] | tuple[Answer, ...]:
         kept = [replace(one, parts=tuple(part for part in map(self._kept, one.parts) if part)) for one in messages]
+        if kept and not kept[-1].parts:  # the same words again, and nothing else to answer
+            event = ContentPolicyViolated(summary=_AGAIN)
+            return (Emit(event), Abort(f"content policy: {_AGAIN}"))
         return [one for one in kept if one.parts]
 
     def _kept(self, part: Part) -> Part | None:
@@ -104,9 +110,9 @@ class ContentPolicy(Plugin):
         except Exception as fault:
             return self._unjudged(key, fault, context)
         if not verdict.violates:
-            self.state = replace(self.state, passed=(*self.state.passed, key)[-_MOST_KEPT:])
+            self.state = replace(self.state, passed=(*self.state.passed, key)[-_MOST_PASSED:])
             return ()
-        self.state = replace(self.state, refused=(*self.state.refused, key)[-_MOST_KEPT:])
+        self.state = replace(self.state, refused=(*self.state.refused, key)[-_MOST_REFUSED:])
         summary = verdict.summary or "a policy is broken"
         event = ContentPolicyViolated(summary=summary, triggered_policies=verdict.policies)
         return (Emit(event), Abort(f"content policy: {summary}"))
@@ -119,7 +125,7 @@ class ContentPolicy(Plugin):
                 Abort(f"content policy: {why}"),
             )
         context.emit(Notice(text=f"Content policy: {why}. Sent without a verdict.", level="warning", source=self.name))
-        self.state = replace(self.state, passed=(*self.state.passed, key)[-_MOST_KEPT:])
+        self.state = replace(self.state, passed=(*self.state.passed, key)[-_MOST_PASSED:])
         return ()
 
     async def _verdict(self, text: str, context: Context) -> _Verdict:
@@ -131,11 +137,11 @@ class ContentPolicy(Plugin):
         return msgspec.json.decode(found.group(), type=_Verdict)
 
 
-def _texts(messages: Sequence[Message], kinds: tuple[type[Text | Result], ...]) -> Iterator[str]:
-    """What people said, and what tools gave if that is wanted, piece by piece: each is judged once, wherever it stands."""
-    for message in messages:
-        if message.role != "assistant":
-            yield from (part.text for part in message.parts if isinstance(part, kinds) and part.text.strip())
+def _said_since(messages: Sequence[Message], kinds: tuple[type[Text | Result], ...]) -> list[str]:
+    """What nobody has judged yet: what people said, and what tools gave if that is wanted, since the last reply."""
+    last = max((place for place, one in enumerate(messages) if one.role == "assistant"), default=-1)
+    parts = [part for message in messages[last + 1 :] for part in message.parts]
+    return list(dict.fromkeys(part.text for part in parts if isinstance(part, kinds) and part.text.strip()))
 
 
 def _key(text: str) -> str:

@@ -27,16 +27,17 @@ DENIED_PATHS = (
     *("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d/**", "/proc/*/environ"),
 )
 _END = r"(?=$|[\s;&|)'\"`])"
-_REMOVES = r"\brm(?=\s)(?=[^;&|\n]*\s(?:-\w*[rR]|--recursive))"
-#: What cannot be undone. An expression, because these words mean harm only where a command stands.
+_REMOVES = r"\brm(?=\s)(?=[^;&|\n]{0,300}\s(?:-\w*[rR]|--recursive))"
+#: What cannot be undone. An expression, because these words mean harm only where a command stands. Each looks only so far
+#: ahead, so that no text can keep it busy.
 DENIED_COMMANDS = (
-    rf"re:{_REMOVES}[^;&|\n]*?\s[\"']?(?:/|~|\$\{{?HOME\}}?)[\"']?/?\*?{_END}",
+    rf"re:{_REMOVES}[^;&|\n]{{0,300}}?\s[\"']?(?:/|~|\$\{{?HOME\}}?)[\"']?/?\*?{_END}",
     r"re:\bmkfs(?:\.\w+)?\s+\S",
-    r"re:\bdd\b[^;&|]*\bof=/dev/(?!null\b|zero\b|stdout\b|stderr\b|tty\b)",
+    r"re:\bdd\b[^;&|]{0,300}\bof=/dev/(?!null\b|zero\b|stdout\b|stderr\b|tty\b)",
     r"re:>\s*/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|disk)",
     rf"re:\bch(?:mod|own)\s+(?:-\S+\s+)*-\w*R\S*\s+\S+\s+/{_END}",
-    r"re::\s*\(\s*\)\s*\{[^}]*:\s*\|\s*:",
-    r"re:\b(?:curl|wget)\b[^;&|]*\|\s*(?:sudo\s+(?:-\S+\s+)*)?(?:\S*/)?(?:ba|z|da|k|c)?sh\b",
+    r"re::\s*\(\s*\)\s*\{[^}]{0,300}:\s*\|\s*:",
+    r"re:\b(?:curl|wget)\b[^;&|]{0,300}\|\s*(?:sudo\s+(?:-\S+\s+)*)?(?:\S*/)?(?:ba|z|da|k|c)?sh\b",
     rf"re:(?:^|[;&|(`]|\bsudo)\s*(?:\S*/)?(?:shutdown|reboot|halt|poweroff)(?:\s+(?:-|now\b|\+?\d)|{_END}(?!['\"]))",
 )
 _REGEX = "re:"

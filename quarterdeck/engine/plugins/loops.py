@@ -21,7 +21,8 @@ from quarterdeck.events import Json, LoopDetected
 from quarterdeck.policy import paths, request_for_call
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_MOST_FILES = 1_000
+#: Of these the ones that were written last; what is remembered goes into the log with every call.
+_MOST_FILES = 200
 
 
 def period(calls: Sequence[str], times: int, longest: int) -> int:
@@ -34,7 +35,7 @@ def period(calls: Sequence[str], times: int, longest: int) -> int:
 
 
 class _State(Struct, frozen=True, omit_defaults=True):
-    """Since the last prompt: the last calls as digests, how often each file was written, and what is still to be said."""
+    """Since the last prompt: the last calls and how often each file was written, both as digests, and what is unsaid."""
 
     calls: tuple[str, ...] = ()
     files: dict[str, int] = {}
@@ -100,9 +101,10 @@ class LoopDetection(Plugin):
         return tuple(answer for path in sorted(found) for answer in self._written(path))
 
     def _written(self, path: str) -> tuple[Emit | Abort, ...]:
-        count = self.state.files.get(path, 0) + 1
-        if count > 1 or len(self.state.files) < _MOST_FILES:
-            self.state = replace(self.state, files={**self.state.files, path: count})
+        key = sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        others = [(one, times) for one, times in self.state.files.items() if one != key]
+        count = self.state.files.get(key, 0) + 1
+        self.state = replace(self.state, files=dict([*others, (key, count)][-_MOST_FILES:]))
         detail = {"path": path, "count": count}
         if self.file_abort and count >= self.file_abort:
             reason = f"loop: {path} was written {count} times without a word from a person"

@@ -32,7 +32,7 @@ _ITEM = re.compile(r"^[ \t]*[-*][ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
 _LONGEST_FACT = 500
 _LONGEST_ASKED = 60_000
 _LARGEST_FILE = 1_000_000
-_MOST_KNOWN = 2_000
+_MOST_KNOWN = 500
 
 
 class _State(Struct, frozen=True, omit_defaults=True):

@@ -36,6 +36,8 @@ from quarterdeck.home import home
 #: Options that set a provider up; all others go into its requests.
 SETUP = frozenset({"api_key", "base_url", "headers", "pause"})
 _MILLION = 1_000_000
+#: What is shorter protects nothing, and would be found in every text.
+_SHORTEST_SECRET = 6
 
 
 class NoSuchProvider(QuarterdeckError):
@@ -119,7 +121,7 @@ class _File(Struct, frozen=True):
 class Access:
     """All that a provider's model has to know. Its looks show no key."""
 
-    __slots__ = ("api_key", "base_url", "headers", "key_hint", "name", "options", "prices", "wire")
+    __slots__ = ("api_key", "base_url", "headers", "key_hint", "name", "options", "prices", "secrets", "wire")
 
     def __init__(
         self, name: str, kind: Kind, config: _File, options: Mapping[str, Json], env: Mapping[str, str]
@@ -140,8 +142,12 @@ class Access:
         }
         if not _is_address(self.base_url):
             raise InvalidProvider(f"{name}: base_url is no address of the web", "It begins with https:// or http://.")
-        if not (self.api_key.isascii() and self.api_key.isprintable()):
+        if not _is_plain(self.api_key):
             raise InvalidProvider(f"{name}: the key has characters that no key has", "Copy it again.")
+        if not all(map(_is_plain, (*self.headers, *self.headers.values()))):
+            raise InvalidProvider(f"{name}: a header has characters that no header has", "Copy it again.")
+        # a header may be a key as well
+        self.secrets = tuple(text for text in (self.api_key, *self.headers.values()) if len(text) >= _SHORTEST_SECRET)
 
     @property
     def needs_key(self) -> bool:
@@ -209,6 +215,10 @@ def _is_address(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _key_hint(name: str, kind: Kind) -> str:

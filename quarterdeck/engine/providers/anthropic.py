@@ -27,7 +27,7 @@ from quarterdeck.engine.model import (
     ThinkingSigned,
 )
 from quarterdeck.engine.providers.access import Access
-from quarterdeck.engine.providers.base import Body, HttpModel, Sent, failed, is_said, plain_id, signature
+from quarterdeck.engine.providers.base import Body, HttpModel, Sent, failed, is_said, is_unknown, plain_id, signature
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.events import Image, TokenUsage
 
@@ -220,6 +220,10 @@ class _Event(Struct, gc=False):
     error: dict[str, Any] | None = None
 
 
+_KNOWN = frozenset(
+    {"message_start", "message_delta", "message_stop", "error"}
+    | {f"content_block_{moment}" for moment in ("start", "delta", "stop")}
+)
 _decode = msgspec.json.Decoder(_Event).decode
 
 
@@ -237,7 +241,12 @@ class AnthropicReader:
 
     def read(self, events: Sequence[bytes], out: list[Chunk]) -> None:
         for data in events:
-            event = _decode(data)
+            try:
+                event = _decode(data)
+            except msgspec.ValidationError:
+                if is_unknown(data, _KNOWN):
+                    continue
+                raise
             delta = event.delta
             if delta is None or event.type != "content_block_delta":
                 self._rare(event, out)

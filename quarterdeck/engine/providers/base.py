@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import time
@@ -24,6 +25,14 @@ from quarterdeck.events import Image, Json, TokenUsage
 Body = dict[str, Any]
 
 _LONGEST_ERROR = 1 << 16
+_HEADERS = {
+    "content-type": "application/json",
+    "accept": "text/event-stream",
+    # a stream that is packed comes later, and in larger pieces
+    "accept-encoding": "identity",
+    "user-agent": "quarterdeck",
+}
+_ERROR_PATIENCE_S = 10.0
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -55,7 +64,7 @@ class HttpModel:
     def __init__(self, access: Access) -> None:
         self.provider = access.name
         self.access = access
-        self._headers = {"content-type": "application/json", "accept": "text/event-stream"}
+        self._headers = _HEADERS.copy()
         self._headers |= self.auth_headers(access.api_key) if access.api_key else {}
         self._headers |= access.headers
 
@@ -75,7 +84,7 @@ class HttpModel:
     async def stream(self, request: Request) -> AsyncGenerator[Sequence[Chunk]]:
         """Each read of the network is one sequence; what is whole at its end is told at once."""
         access = self.access
-        service = Service(access.name, request.model, access.key_hint, (access.api_key,) if access.api_key else ())
+        service = Service(access.name, request.model, access.key_hint, access.secrets)
         response = await self._asked(self.sent(request), service)
         reader, events, content = self.reader(service), Events(), response.content
         try:
@@ -112,8 +121,6 @@ class HttpModel:
             response = await connection.post(sent.url, {**self._headers, **sent.headers}, body)
         except aiohttp.ClientConnectorCertificateError as error:
             raise failure.unreachable(service, str(error.certificate_error), is_passing=False) from None
-        except (aiohttp.InvalidURL, aiohttp.ClientConnectorDNSError) as error:
-            raise failure.unreachable(service, str(error)) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise failure.unreachable(service, str(error) or type(error).__name__) from None
         if response.status == 200:
@@ -147,11 +154,13 @@ def _read(reader: Reader, events: Events, piece: bytes, out: list[Chunk]) -> Non
 
 
 async def _refused(response: aiohttp.ClientResponse, service: Service) -> ModelError:
-    now = time.time()
+    now, body = time.time(), b""
     try:
-        body = await response.content.read(_LONGEST_ERROR)
+        async with asyncio.timeout(_ERROR_PATIENCE_S):
+            while len(body) < _LONGEST_ERROR and (piece := await response.content.readany()):
+                body += piece
     except (aiohttp.ClientError, TimeoutError):
-        body = b""
+        pass  # what there is of it must do
     finally:
         response.close()
     return failure.refused(failure.told(response.status, body, response.headers, now), service, now)
@@ -163,6 +172,18 @@ async def _refused(response: aiohttp.ClientResponse, service: Service) -> ModelE
 def failed(service: Service, error: Mapping[str, Any]) -> ModelError:
     """The service says in the middle of a stream that it failed."""
     return failure.refused(failure.told_in_stream(error), service, time.time())
+
+
+class _Typed(Struct, gc=False):
+    type: str
+
+
+_type = msgspec.json.Decoder(_Typed).decode
+
+
+def is_unknown(event: bytes, known: frozenset[str]) -> bool:
+    """An event of a kind that we know nothing of may look like anything; that it comes is no error."""
+    return _type(event).type not in known
 
 
 def data_url(image: Image) -> str:

@@ -8,6 +8,7 @@ of that (`loop.shutdown_asyncgens`, which `asyncio.run` calls).
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncGenerator
 from functools import lru_cache
 from typing import NamedTuple
@@ -22,6 +23,7 @@ _KEPT_S = 20.0
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30)
 
 
+_LARGE = 1 << 20
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -40,7 +42,9 @@ async def post(url: URL, headers: dict[str, str], body: bytes) -> aiohttp.Client
     """
     loop = asyncio.get_running_loop()
     kept = _kept.get(loop) or await _opened(loop)
-    return await kept.session.post(url, data=body, headers=headers, proxy=_proxy(url.origin()), allow_redirects=False)
+    # aiohttp warns of bytes that are written in one go, and takes files in pieces
+    data = body if len(body) < _LARGE else io.BytesIO(body)
+    return await kept.session.post(url, data=data, headers=headers, proxy=_proxy(url.origin()), allow_redirects=False)
 
 
 async def _opened(loop: asyncio.AbstractEventLoop) -> _Kept:

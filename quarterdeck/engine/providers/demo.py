@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -84,13 +85,12 @@ class DemoModel:
                 yield (kind(word),)
                 if self.pause:
                     await asyncio.sleep(self.pause)
-        # ids must not come twice in a conversation, and they must not be random either: the place makes them
-        place = len(request.messages)
+        name = secrets.token_hex(6)
         for at, (tool, args) in enumerate(said.calls):
             arguments = msgspec.json.encode(args).decode()
             half = len(arguments) // 2
             yield (
-                CallBegun(at, f"demo_{place}_{at}", tool),
+                CallBegun(at, f"demo_{name}_{at}", tool),
                 CallPiece(at, arguments[:half]),
                 CallPiece(at, arguments[half:]),
             )
@@ -110,7 +110,7 @@ def reply(request: Request) -> Said:
     prompt = request.messages[start].text if request.messages else ""
     since = request.messages[start + 1 :]
     spoken = [at for at, message in enumerate(since) if message.role == "assistant"]
-    steps = _wanted(prompt, is_first=start == 0)
+    steps = _wanted(prompt, is_first=start == 0 and bool(tools))
     following = before = 0
     for at in spoken:
         _, following = _played(steps, _scene(prompt, since[before:at], tools), following)
@@ -206,6 +206,8 @@ def _todos(done: int) -> dict[str, Json]:
 
 
 def _hello(scene: Scene) -> Said | None:
+    if "write_file" not in scene.tools:
+        return None
     note = "# A note\n\nIt was written by the demo of Quarterdeck.\nStatus: new\n"
     return Said(
         "<title>A first look around</title><status>Writing a note</status>"
@@ -218,14 +220,14 @@ def _hello(scene: Scene) -> Said | None:
 
 
 def _look(scene: Scene) -> Said | None:
-    if "read_file" not in scene.tools:
+    if not {"read_file", "write_file"} <= scene.tools.keys():
         return None
     text = "<status>Reading it</status>What I wrote I can read. Every step shows what went in and what came out."
     return Said(text, calls=(("write_todos", _todos(1)), ("read_file", {"path": _NOTES})))
 
 
 def _change(scene: Scene) -> Said | None:
-    if "edit_file" not in scene.tools:
+    if not {"edit_file", "write_file"} <= scene.tools.keys():
         return None
     edit = {"old": "Status: new", "new": "Status: read and changed"}
     old = {"old_string": edit["old"], "new_string": edit["new"]}

@@ -103,11 +103,18 @@ def _thinking(request: Request) -> Body:
     if not level:
         return {"includeThoughts": True} if version >= (2, 5) else {}
     if version >= (3, 0):
-        return {"includeThoughts": level != "off", "thinkingLevel": "low" if level == "off" else level}
+        return {"includeThoughts": level != "off", "thinkingLevel": _level(request.model, version, level)}
     budget = _BUDGETS.get(level, _BUDGETS["medium"])
     if "pro" in request.model:
         budget = max(budget, _SMALLEST)
     return {"includeThoughts": level != "off", "thinkingBudget": budget}
+
+
+def _level(model: str, version: tuple[int, int], level: str) -> str:
+    """None of them can do without, and not all know less than low; the first Pro knows no middle."""
+    if level == "off":
+        return "low"
+    return "high" if level == "medium" and version == (3, 0) and "pro" in model else level
 
 
 def _contents(request: Request) -> list[Body]:
@@ -244,7 +251,10 @@ class GeminiReader:
                 self._stop = "SAFETY"
             for candidate in event.candidates or ():
                 for part in (candidate.content and candidate.content.parts) or ():
-                    self._part(part, out)
+                    if part.text and not (part.thought or part.thought_signature or part.function_call):
+                        out.append(TextPiece(part.text))
+                    else:
+                        self._part(part, out)
                 if candidate.finish_reason:
                     self._stopped(candidate)
 

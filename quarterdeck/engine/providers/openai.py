@@ -31,6 +31,7 @@ from quarterdeck.engine.providers.base import (
     failed,
     is_said,
     is_strict,
+    is_unknown,
     plain_id,
     signature,
 )
@@ -39,7 +40,8 @@ from quarterdeck.events import Image, TokenUsage
 
 #: Models that reason; the others refuse to be told how much.
 _REASONS = re.compile(r"^(o\d|gpt-(?!4|3)(?!.*-chat)|codex)")
-_EFFORTS = {"off": "none", "low": "low", "medium": "medium", "high": "high"}
+#: The least that a model can think, where that is not nothing.
+_LEAST = ((re.compile(r"^o\d|codex"), "low"), (re.compile(r"^gpt-5(?!\.)"), "minimal"))
 
 
 class OpenAIModel(HttpModel):
@@ -64,13 +66,20 @@ class OpenAIModel(HttpModel):
             body["text"] = {"format": {"type": "json_schema", **named_schema(request.response_format)}}
         if request.thinking or _REASONS.match(request.model):
             body["include"] = ["reasoning.encrypted_content"]
-            body["reasoning"] = {"summary": "auto"}
-            if request.thinking:
-                body["reasoning"]["effort"] = _EFFORTS.get(request.thinking, request.thinking)
+        if request.thinking:
+            body["reasoning"] = _reasoning(request)
         return Sent(self._url, self.merged(body, request))
 
     def reader(self, service: Service) -> ResponsesReader:
         return ResponsesReader(service)
+
+
+def _reasoning(request: Request) -> Body:
+    """A summary is asked for only by whoever wants thinking: the service refuses it to those it does not know well."""
+    if request.thinking == "off":
+        least = (least for pattern, least in _LEAST if pattern.search(request.model))
+        return {"effort": next(least, "none")}
+    return {"effort": request.thinking, "summary": "auto"}
 
 
 def named_schema(schema: Body) -> Body:
@@ -150,7 +159,7 @@ class _Item(Struct, gc=False):
     id: str = ""
     call_id: str | None = None
     name: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
     encrypted_content: str | None = None
 
 
@@ -186,6 +195,11 @@ class _Event(Struct, gc=False):
     error: dict[str, Any] | None = None
 
 
+_KNOWN = frozenset(
+    {"error", "response.completed", "response.incomplete", "response.failed", "response.refusal.delta"}
+    | {"response.output_text.delta", "response.function_call_arguments.delta", "response.output_item.added"}
+    | {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
+)
 _decode = msgspec.json.Decoder(_Event).decode
 
 
@@ -207,7 +221,12 @@ class ResponsesReader:
 
     def read(self, events: Sequence[bytes], out: list[Chunk]) -> None:
         for data in events:
-            event = _decode(data)
+            try:
+                event = _decode(data)
+            except msgspec.ValidationError:
+                if is_unknown(data, _KNOWN):
+                    continue
+                raise
             kind = event.type
             if kind == "response.output_text.delta":
                 out.append(TextPiece(event.delta))
@@ -244,7 +263,7 @@ class ResponsesReader:
         if item.type == "reasoning" and item.encrypted_content:
             out.append(ThinkingSigned(f"openai:{item.id}:{item.encrypted_content}"))
         called = self._calls.get(at)
-        if called and item.arguments and not called.has_arguments:
+        if called and isinstance(item.arguments, str) and item.arguments and not called.has_arguments:
             called.has_arguments = True
             out.append(CallPiece(called.index, item.arguments))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 #: More than this without an end is no event.
 LONGEST = 1 << 26
+_NEWLINE, _SPACE = 10, 32
 
 
 class TooLong(ValueError):
@@ -31,14 +32,7 @@ class Events:
                 raise TooLong
             return []
         self._rest = whole[end + 2 :]
-        found: list[bytes] = []
-        for block in whole[:end].split(b"\n\n"):
-            # nearly every event is one line of data, or its name and one line of data
-            if block[:6] == b"data: " and b"\n" not in block and len(block) > 6:
-                found.append(block[6:])
-            elif (data := _data(block)) is not None:
-                found.append(data)
-        return found
+        return _quickly(whole[: end + 2])
 
     def close(self) -> list[bytes]:
         """Some servers forget the empty line at the very end. Whoever decodes this finds out whether it was whole."""
@@ -53,6 +47,22 @@ class Events:
         if piece:
             self._after_return = piece[-1:] == b"\r"
         return piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _quickly(events: bytes) -> list[bytes]:
+    """Nearly every event has one line of data, the last of its lines. Cutting there takes half the time."""
+    found: list[bytes] = []
+    for piece in (b"\n" + events).split(b"\ndata:")[1:]:
+        end = piece.find(b"\n")
+        # an empty line must follow, of which the cut has taken the end if data follows on that
+        if end < 2 or (end + 1 != len(piece) and piece[end + 1] != _NEWLINE):
+            return _carefully(events)
+        found.append(piece[1:end] if piece[0] == _SPACE else piece[:end])
+    return found
+
+
+def _carefully(events: bytes) -> list[bytes]:
+    return [data for block in events.split(b"\n\n") if (data := _data(block)) is not None]
 
 
 def _data(block: bytes) -> bytes | None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from msgspec import to_builtins
 
 from quarterdeck.events import Image, Json
-from quarterdeck.harness.base import Signal
+from quarterdeck.harness.base import Signal, object_of
 from quarterdeck.harness.builtin import history
 from quarterdeck.harness.builtin.capabilities import CAPABILITIES
 from quarterdeck.harness.builtin.translate import BuiltinTranslator
-from quarterdeck.harness.drive import Decision, Lines, Spawn, Start
+from quarterdeck.harness.drive import Decision, KillTools, Lines, Spawn, Start
 from quarterdeck.harness.registry import Harness, Standing
 from quarterdeck.kernel.gate import Gate
 
@@ -24,6 +24,7 @@ class BuiltinDriver:
     """Says what a person wants as orders of one line each."""
 
     capabilities = CAPABILITIES
+    waits_for_log = True
 
     def spawn(self, start: Start) -> Spawn:
         """Without the session's folder on the path, where a file may have the name of a module."""
@@ -40,7 +41,9 @@ class BuiltinDriver:
         return wanted
 
     def heard(self, signal: Signal) -> Lines:
-        return []
+        """What it wants kept is answered when it is (`waits_for_log`)."""
+        number = object_of(signal.data).get("keep") if signal.src == "stdout" else None
+        return [{"op": "kept", "n": number}] if isinstance(number, int) else []
 
     def prompt(self, text: str, message_id: str, images: tuple[Image, ...] = ()) -> Lines:
         shown = {"images": to_builtins(images)} if images else {}
@@ -49,8 +52,8 @@ class BuiltinDriver:
     def steer(self, text: str, ref: str) -> Lines:
         return [{"op": "steer", "id": ref, "text": text}]
 
-    def interrupt(self) -> Lines:
-        return [{"op": "interrupt"}]
+    def interrupt(self, kill_tools: KillTools = "killable") -> Lines:
+        return [{"op": "interrupt", "kill_tools": kill_tools}]
 
     def answer(self, gate: Gate, decision: Decision) -> Lines:
         line: dict[str, Json] = {"op": "answer", "ref": gate.ref, "status": decision.status}
@@ -58,7 +61,7 @@ class BuiltinDriver:
             line["answer"] = decision.answer
         if decision.reason:
             line["reason"] = decision.reason
-        if decision.stops:
+        if not decision.resumes:
             line["auto_resume"] = False
         return [line]
 

@@ -72,6 +72,8 @@ class BuiltinTranslator(BookTranslator):
         if not isinstance(data, dict):
             return isinstance(data, str)  # a line of prose is known for what it is
         found = object_of(data)
+        if "keep" in found:
+            return True  # the driver answers it
         several = list_of(found, "events") if "type" not in found else [found]
         known = [self._read(one) for one in several]
         return bool(known) and all(known)

@@ -46,6 +46,7 @@ def session_opened(state: State, event: Event, body: ev.SessionOpened) -> State:
         created_at=event.at,
         continues=body.continues,
         arguments=body.arguments,
+        unmet=body.owner == "deck",
     )
     beneath = state.beneath if body.prompt is None else phase.step(state.beneath, "start_session")
     return replace(
@@ -207,6 +208,7 @@ def agent_ready(state: State, event: Event, body: ev.AgentReady) -> State:
         agent_version=body.version or old.agent_version,
         capabilities=body.capabilities or old.capabilities,
         resumable=old.resumable if body.resumable is None else body.resumable,
+        unmet=False,
     )
     # a session that this deck did not start with a prompt is not being created, whoever says so
     creating = state.beneath.value == "creating"

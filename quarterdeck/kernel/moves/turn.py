@@ -77,7 +77,7 @@ def prompt_queued(state: State, event: Event, body: ev.PromptQueued) -> State:
 @on(ev.PromptQueued, to=(AT_REST,))
 def prompt_kept(state: State, event: Event, body: ev.PromptQueued) -> State:
     name = body.message_id or f"e{event.index}"
-    item = queue.Waiting(name, body.text, "prompt", "queued", event.at, body.images)
+    item = queue.Waiting(name, body.text, "prompt", "queued", event.at, body.images, new_task=body.new_task)
     return replace(state, queue=queue.added(state.queue, item))
 
 

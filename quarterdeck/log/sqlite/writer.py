@@ -202,7 +202,7 @@ class Writer:
         place = self._place(append.session_id)
         expected = NEW if place is None else self.fence_at(place.last_index)
         if append.fence != expected:
-            return StaleFence(append.session_id)
+            return StaleFence(append.session_id) if place is not None else NoSuchSession(append.session_id)
         if not append.events or (place is None and (append.row is None or append.view is None)):
             return LogUnavailable("an append needs events, the first one its row and view", "This is a defect.")
         try:

@@ -12,13 +12,14 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from quarterdeck.deck.inputs import is_inside
+from quarterdeck.deck.login import Source
 from quarterdeck.deck.trace import trace_file
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import encode_event
 from quarterdeck.harness import registry
 from quarterdeck.kernel.timeline import Entry, window
 from quarterdeck.log.base import PAGE
-from quarterdeck.server.route import Call, Table
+from quarterdeck.server.route import Call, Keyed, Table
 from quarterdeck.server.shapes import session_view
 
 TABLE = Table()
@@ -62,6 +63,32 @@ def _agent(name: str) -> AgentShown:
         standing = registry.Standing(login="unknown", hint=f"{error.message}. {error.hint}")
     modes = harness.make_driver().capabilities.modes
     return AgentShown(name, True, modes, standing.installed, standing.login, standing.hint, harness.prompt)
+
+
+# --- the environment of agents
+
+
+class EnvironmentShown(Struct, frozen=True):
+    """Where the environment comes from that agents get which are given none, never what is in it. `problem` is why the
+    login shell could not be asked; then the server's own is used, or what the shell said before."""
+
+    source: Source
+    shell: str
+    asked_at: int
+    variables: int
+    problem: str
+
+
+@TABLE.add("GET", "/environment", "What agents are started with", answer=EnvironmentShown)
+async def environment(call: Call) -> EnvironmentShown:
+    usual = call.deck.environments.usual
+    return EnvironmentShown(usual.source, usual.shell, usual.asked_at, usual.variables, usual.problem)
+
+
+@TABLE.add("POST", "/environment", "Asks the login shell again", body=Keyed, answer=EnvironmentShown)
+async def ask_environment(call: Call) -> EnvironmentShown:
+    await call.deck.environments.usual.refresh()
+    return await environment(call)
 
 
 # --- folders

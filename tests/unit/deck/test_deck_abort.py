@@ -47,6 +47,30 @@ async def test_a_turn_ends_and_the_process_lives_on(tmp_path: Path) -> None:
         assert await texts_of(session, "assistant") == ["on"]
 
 
+@pytest.mark.parametrize("kill_tools", ["killable", "all", "none"])
+@on_loop
+async def test_the_agent_is_told_which_tools_may_be_killed(tmp_path: Path, kill_tools: str) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "hang", cwd=str(tmp_path))
+        await busy(session)
+        launch, said = (await deck.in_use(session.id)).launch, []
+        say, launch.say = launch.say, lambda lines: said.extend(lines) or say(lines)
+        await session.abort(kill_tools=kill_tools)
+        await session.settled()
+        assert said == [{"op": "interrupt", "kill_tools": kill_tools}]
+
+
+@pytest.mark.parametrize("end", ["exit 0", "exit 3", "crash"])
+@on_loop
+async def test_a_turn_that_ends_with_its_process_is_closed_once(tmp_path: Path, end: str) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", f"say one; {end}", cwd=str(tmp_path))
+        await until(session, lambda view: view.state.process.value == "none" and view.state.exit)
+        types = await types_of(session)
+        assert types.count("agent_start") == 1
+        assert types.count("agent_abort") + types.count("agent_end") == 1
+
+
 @on_loop
 async def test_the_queue_is_kept_and_read_next(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:

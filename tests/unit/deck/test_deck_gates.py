@@ -10,7 +10,7 @@ import pytest
 
 from quarterdeck import Deck, SessionHandle
 from quarterdeck import events as ev
-from quarterdeck.deck.rules import RulesUnreadable
+from quarterdeck.deck.rules import NoSuchRule, RulesUnreadable
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, NotAllowed
 from quarterdeck.events import Body
 from quarterdeck.harness.base import Signal
@@ -281,6 +281,51 @@ async def _asked_twice(deck: Deck, folder: Path, scope: str, again: str = "ask g
     await session.prompt(again)
     await session.settled()
     return session
+
+
+class TestARuleOfASession:
+    @on_loop
+    async def test_is_taken_back(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask git status; ask git status", cwd=str(tmp_path))
+            await session.approve((await gate_of(session)).id, always="session")
+            await session.settled()
+            (rule,) = await session.rules()
+            with pytest.raises(NoSuchRule, match="r0"):
+                await session.remove_rule("r0")
+            await session.remove_rule(rule.id)
+            assert await session.rules() == ()
+            await session.prompt("ask git status")
+            await gate_of(session)
+        async with at_home(tmp_path) as deck:
+            assert await deck.session(session.id).rules() == ()
+            entries = await deck.session(session.id).timeline()
+            assert f"No rule any more: {rule.text}" in [entry.text for entry in entries]
+
+
+class TestADecisionThatDoesNotResume:
+    @pytest.mark.parametrize("yes", [True, False])
+    @on_loop
+    async def test_ends_the_turn_of_an_agent_that_would_go_on(self, tmp_path: Path, yes: bool) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; sleep 30; say done", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            decide = session.approve if yes else session.reject
+            await decide(gate.id, auto_resume=False)
+            view = await until(session, lambda view: not view.state.turn.is_open)
+            assert view.state.phase.value == "stopped"
+            assert await texts_of(session, "assistant") == []
+            assert [body.status for body in await _resolved(session)] == ["approved" if yes else "rejected"]
+
+    @on_loop
+    async def test_is_left_to_an_agent_that_can_hold(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("holding", "ask rm; sleep 30", cwd=str(tmp_path))
+            gate = await gate_of(session)
+            launch, said = (await deck.in_use(session.id)).launch, []
+            launch.say = lambda lines: bool(said.extend(lines)) or True
+            await session.approve(gate.id, auto_resume=False)
+            assert said == [{"op": "answer", "id": gate.ref, "allow": True, "resumes": False}]
 
 
 class TestAlways:

@@ -83,7 +83,7 @@ async def test_no_session_is_made(tmp_path: Path, given: dict[str, object], code
         assert await deck._log.read_all() == []
         assert _files(tmp_path) == before
         assert deck._supervisor.sessions == {}
-        assert deck._environments == {}
+        assert len(deck.environments) == 0
         assert descendants_of_launch(home_id(deck.home)) == []
 
 

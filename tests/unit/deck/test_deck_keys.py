@@ -44,6 +44,14 @@ async def _asked(deck: Deck, folder: Path) -> SessionHandle:
     return session
 
 
+async def _ruled(deck: Deck, folder: Path) -> SessionHandle:
+    session = await deck.create("test", "ask git status", cwd=str(folder))
+    await session.approve((await gate_of(session)).id, always="session")
+    await session.settled()
+    _NAMES[session.id] = (await session.rules())[0].id
+    return session
+
+
 async def _questioned(deck: Deck, folder: Path) -> SessionHandle:
     session = await deck.create("test", "question which?", cwd=str(folder))
     await gate_of(session)
@@ -112,6 +120,11 @@ COMMANDS: dict[str, tuple[Make, Do, Do]] = {
         _done,
         lambda s, k: s.switch_mode("plan", client_id=k),
         lambda s, k: s.switch_mode("auto", client_id=k),
+    ),
+    "remove_rule": (
+        _ruled,
+        lambda s, k: s.remove_rule(_name(s), client_id=k),
+        lambda s, k: s.remove_rule("x", client_id=k),
     ),
     "bash": (_done, lambda s, k: s.bash("ls", client_id=k), lambda s, k: s.bash("pwd", client_id=k)),
     "compact": (_done, lambda s, k: s.compact(client_id=k), lambda s, k: s.rename("b", client_id=k)),

@@ -9,6 +9,7 @@ import pytest
 
 from quarterdeck import Deck, SessionHandle
 from quarterdeck.errors import NotAllowed
+from quarterdeck.events import Image
 from quarterdeck.harness.drive import CannotDo
 from quarterdeck.kernel.commands import InvalidCommand
 from quarterdeck.kernel.roster import Filter
@@ -48,6 +49,17 @@ class TestRetry:
             assert (await session.settled()).state.phase.value == "error"
             assert await texts_of(session, "assistant") == ["try", "try"]
             assert (await types_of(session)).count("turn_retried") == 1
+
+    @on_loop
+    async def test_its_images_are_sent_again_too(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            image = Image(media_type="image/png", data="iVBORw0KGgo=")
+            session = await deck.create("test", "error it broke", cwd=str(tmp_path), images=[image])
+            await session.settled()
+            await session.retry()
+            await session.settled()
+            read = [event.body for event in await all_events(session) if event.type == "prompt_received"]
+            assert [body.images for body in read] == [(image,), (image,)]
 
     @on_loop
     async def test_a_text_that_could_not_be_sent_goes_first(self, tmp_path: Path) -> None:
@@ -107,6 +119,39 @@ class TestResume:
             await session.resume()
             await until(session, lambda view: not view.state.queue and not view.state.turn.is_open)
             assert await texts_of(session, "assistant") == ["later"]
+
+    @pytest.mark.parametrize("way", ["resume", "prompt", "all"])
+    @on_loop
+    async def test_one_whose_agent_was_never_ready_is_simply_started(self, tmp_path: Path, way: str) -> None:
+        """Nothing is lost by starting again: there is no conversation yet, and its text still waits."""
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("gated", "say one", cwd=str(tmp_path))
+            await until(session, lambda view: view.state.process.value == "starting")
+        (tmp_path / "go").touch()
+        async with at_home(tmp_path) as deck:
+            session = deck.session(session.id)
+            assert (session.summary.lifecycle, session.summary.resumable) == ("suspended", True)
+            assert [(item.text, item.receipt) for item in session.queue] == [("say one", "queued")]
+            if way == "resume":
+                await session.resume()
+            elif way == "prompt":
+                assert (await session.prompt("say two")).disposition == "resumed"
+            else:
+                assert await deck.resume_interrupted() == [session.id]
+            view = await until(session, lambda view: not view.state.queue and view.state.phase.value == "completed")
+            assert view.state.profile.native_session_id
+            assert await texts_of(session, "assistant") == (["one", "two"] if way == "prompt" else ["one"])
+
+    @on_loop
+    async def test_one_that_cannot_resume_and_was_ready_is_not_started_again(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("forgetful", "say one", cwd=str(tmp_path))
+            await session.settled()
+        async with at_home(tmp_path) as deck:
+            session = deck.session(session.id)
+            assert not session.summary.resumable
+            with pytest.raises(NotAllowed, match="cannot resume"):
+                await session.resume()
 
     @on_loop
     async def test_all_that_were_interrupted_with_one_press(self, tmp_path: Path) -> None:
@@ -240,6 +285,20 @@ class TestDelete:
                 await session.delete()
             assert session.view is before
             assert is_alive(pid)
+
+    @on_loop
+    async def test_whoever_comes_meanwhile_finds_it_gone(self, tmp_path: Path) -> None:
+        """A command is done before, or there is no such session; nobody hears of fences."""
+        async with at_home(tmp_path) as deck:
+            ids = [(await deck.create("test", cwd=str(tmp_path))).id for _ in range(30)]
+        async with at_home(tmp_path) as deck:
+            for place, session in enumerate(map(deck.session, ids)):
+                work = [session.delete(), *(session.rename(f"n{number}") for number in range(6)), session.delete()]
+                turned = work[place % 8 :] + work[: place % 8]
+                outcomes = await asyncio.gather(*turned, return_exceptions=True)
+                kinds = {type(one).__name__ for one in outcomes}
+                assert kinds <= {"NoneType", "Done", "NoSuchSession"}, kinds
+                assert session.id not in [row.id for row in deck.list().sessions]
 
     @on_loop
     async def test_all_readers_are_told(self, tmp_path: Path) -> None:

@@ -275,6 +275,22 @@ async def test_a_new_task_starts_over(tmp_path: Path) -> None:
         assert await texts_of(session, "assistant") == ["one", "two"]
 
 
+@pytest.mark.parametrize("script", ["say one", "hang"], ids=["done", "cut off"])
+@on_loop
+async def test_a_new_task_of_a_suspended_session_starts_over(tmp_path: Path, script: str) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", script, cwd=str(tmp_path))
+        before = (await until(session, lambda view: view.state.profile.native_session_id)).state.profile
+        await until(session, lambda view: view.state.turn.is_open or view.state.phase.value == "completed")
+    async with at_home(tmp_path) as deck:
+        session = deck.session(session.id)
+        receipt = await session.prompt("say two", new_task=True)
+        assert receipt.disposition == "resumed"
+        view = await until(session, lambda view: not view.state.queue and view.state.phase.value == "completed")
+        assert view.state.profile.native_session_id not in ("", before.native_session_id)
+        assert (await texts_of(session, "assistant"))[-1] == "two"
+
+
 def test_every_command_has_a_handler() -> None:
     """Delete alone is the deck's: it removes the session that would have to handle it."""
     assert set(get_args(cmd.Command)) - set(HANDLERS) == {cmd.Delete}

@@ -189,6 +189,7 @@ async def _agree(folder: Path, taken: Taken) -> None:
             events = await all_events(session)
             assert [event.index for event in events] == sorted({event.index for event in events})
             assert fold_all(events).state == session.view.state
+            assert _turns_are_closed_once(events)
             for name, fate in _fates(events):
                 known.setdefault(name, []).append(fate)
             for item in session.queue:
@@ -198,6 +199,22 @@ async def _agree(folder: Path, taken: Taken) -> None:
         assert fates or deleted, f"{name} ({taken[name]}) is lost"
         read = fates.count("read") - fates.count("again")
         assert read <= 1, f"{name} ({taken[name]}) was read {read} times: {fates}"
+
+
+def _turns_are_closed_once(events: list[Event]) -> bool:
+    """Each turn of the main agent has one end; an abort that names no turn may come besides, from a person."""
+    is_open = False
+    for event in events:
+        body = event.body
+        if isinstance(body, ev.AgentStart) and not body.agent_path:
+            if is_open:
+                return False
+            is_open = True
+        elif isinstance(body, ev.AgentEnd | ev.AgentAbort) and not body.agent_path:
+            if not is_open and (isinstance(body, ev.AgentEnd) or body.turn_id):
+                return False
+            is_open = False
+    return not is_open
 
 
 def _fates(events: list[Event]) -> Iterator[tuple[str, str]]:

@@ -604,6 +604,15 @@ class TestSessionRules:
         events = [Event("s1", 2, 9, "user", body), Event("s1", 3, 10, "user", body)]
         assert session_rules(events) == (rule,)
 
+    def test_one_that_is_taken_back_decides_nothing(self) -> None:
+        rule, other = rule_for(shell("git status"), "session", HERE, 9), rule_for(shell("npm test"), "session", HERE, 9)
+        gone = Event("s1", 4, 9, "user", ev.RuleRemoved(rule=rule.text))
+        assert session_rules([Event("s1", 2, 9, "user", always(rule)), gone]) == ()
+        assert session_rules([gone], (rule, other)) == (other,)
+        assert session_rules([gone, Event("s1", 5, 9, "user", always(rule))]) == (rule,)
+        of_the_agent = Event("s1", 4, 9, "stream", ev.RuleRemoved(rule=rule.text))
+        assert session_rules([of_the_agent], (rule,)) == (rule,)
+
     def test_an_exact_command_is_told_as_its_family(self) -> None:
         assert always(parse('allow shell exactly "rm x"')).command_family == "rm x"
 

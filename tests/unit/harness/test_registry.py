@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,20 @@ def test_somebody_elses_is_found_by_its_entry_point(package: None) -> None:
     assert harness("parrot").name == "parrot"
     assert isinstance(translator("parrot"), TestTranslator)
     assert "parrot" in known()
+
+
+def test_packages_that_come_and_go_are_seen(package: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where none does, nothing is read again."""
+    os.utime(tmp_path, (1, 1))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert "parrot" in known()
+    points = tmp_path / "qd_parrot-1.dist-info" / "entry_points.txt"
+    points.write_text("")
+    assert "parrot" in known(), "kept: a package is not changed, it comes and goes"
+    points.parent.rename(tmp_path / "qd_parrot-2.dist-info")
+    assert "parrot" not in known()
+    (tmp_path / "qd_parrot-2.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
+    assert "parrot" in known(), "a folder that changed just now may be in the middle of an installation"
 
 
 @pytest.mark.parametrize(

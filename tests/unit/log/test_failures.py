@@ -79,7 +79,7 @@ def may_mount() -> bool:
 
 
 own_disk = pytest.mark.skipif(
-    not may_mount(), reason="this kernel lets nobody mount; the process's limits show the same"
+    not may_mount(), reason="this kernel lets nobody mount; the tests with limits and permissions show the same"
 )
 
 FULL_DISK = """
@@ -254,6 +254,29 @@ def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
     assert "the disk" in str(said.pop("message"))
     assert "Nothing acknowledged is lost" in str(said.pop("hint"))
     assert said == {"still": True, "after more space": True, "kept": True}
+
+
+LIMITED_AT_START = """
+async def main():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, resource.RLIM_INFINITY))
+    try:
+        await SqliteLog.open(folder / "x.db")
+    except LogUnavailable as error:
+        said["message"] = error.message
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    log = await SqliteLog.open(folder / "x.db")
+    await Writing(log).write(OPENED)
+    said["then"] = len(await log.read("s1"))
+    await log.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_store_that_finds_no_room_to_be_made(tmp_path: Path) -> None:
+    said = child(LIMITED_AT_START, tmp_path)
+    assert "the log cannot be used" in str(said["message"])
+    assert said["then"] == 1
 
 
 # --- locks

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.kernel.view import fold_all
+from quarterdeck.kernel.view import FOLD_VERSION, fold_all
 from quarterdeck.log.rows import row_of, unpacked
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.connection import Store
@@ -89,8 +89,12 @@ def test_a_store_of_any_version_is_opened_read_and_written(version: int, tmp_pat
         for session_id, one in stored.items():
             events = await log.read(session_id)
             view = fold_all(events)
-            assert unpacked(one.view) == fold_all(event for event in events if event.index <= one.view_index).state
-            assert replace(one.row, last_gate=0) == replace(row_of(view.state), last_gate=0)
+            known = unpacked(one.view)
+            if known.fold_version == FOLD_VERSION:  # an older fold is made anew by the deck
+                assert known == fold_all(event for event in events if event.index <= one.view_index).state
+            # what a row says of resuming may be another thing by now
+            same = {"last_gate": 0, "supports_resume": False}
+            assert replace(one.row, **same) == replace(row_of(view.state), **same)
         assert [event.type for event in await log.read("talk", types={"command_receipt", "process_starting"})] == [
             "command_receipt",
             "process_starting",

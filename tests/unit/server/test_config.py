@@ -118,6 +118,9 @@ class TestUnknownNames:
         assert first == f"{PATH}, line 1: prot is not known; did you mean port?"
         assert second == f"{PATH}, line 4: profile.x.preambel is not known; did you mean preamble?"
 
+    def test_tables_of_the_engine_are_known(self):
+        assert config("[mcp.files]\ncommand = 'x'").warnings == ()
+
     def test_where_nothing_is_near_all_are_listed(self):
         (only,) = config("zzzzzzz = 1").warnings
         assert "known are host, port" in only
@@ -153,3 +156,10 @@ class TestTheFile:
         (tmp_path / "config.toml").mkdir()
         with pytest.raises(InvalidSetting, match="cannot be read: Is a directory"):
             read(tmp_path / "config.toml", {})
+
+
+def test_the_models_keys_are_known_here_and_not_kept() -> None:
+    found = config('port = 4000\n[provider.anthropic]\napi_key = "sk-secret"\n[price."anthropic:x"]\ninput = 1.0\n')
+    assert found.warnings == ()
+    assert found.server.port == 4000
+    assert "sk-secret" not in repr(found)

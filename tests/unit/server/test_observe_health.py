@@ -25,7 +25,7 @@ from tests.unit.log.test_failures import NAMESPACE, own_disk
 async def test_it_needs_no_token_and_commits_something(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         async with here.stranger.get(f"{here.url}/healthz") as response:
-            assert (response.status, await response.json()) == (200, {"status": "ok"})
+            assert (response.status, await response.json()) == (200, {"status": "ok", "environment": "caller"})
         store = here.deck.house.log._writer._store  # type: ignore[attr-defined]
         assert store.rows_of("SELECT value FROM meta WHERE key = 'probe'") == [(1,)]
         assert here.deck.session_ids() == []

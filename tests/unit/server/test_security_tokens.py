@@ -6,13 +6,13 @@ import asyncio
 import hashlib
 import json
 import stat
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from quarterdeck.server import presence
 from quarterdeck.server.failures import LIMIT, WITHIN_S, Failures
 from quarterdeck.server.tokens import NoSuchToken, TokenExists, Tokens, TokensUnreadable
 from tests.conformance.marks import case
@@ -83,8 +83,7 @@ class TestToken:
             assert (await house.get("/sessions", token=new)).status == 200
 
     @on_loop
-    async def test_a_stream_ends_with_its_token(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(presence, "EVERY_S", 0.01)
+    async def test_a_stream_ends_with_its_token(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             token = house.tokens.create("phone", "operate", 0)
             said = {"Authorization": f"Bearer {token}"}
@@ -103,6 +102,56 @@ class TestToken:
                 await mine.send_json({"op": "unsubscribe", "session": "x"})
                 await mine.send_json({"op": "subscribe", "session": "x"})
                 assert (await mine.receive_json())["error"]["code"] == "no_such_session"
+
+    @pytest.mark.parametrize("how", ["rotated", "revoked"])
+    def test_another_process_ends_it_too(self, how: str, tmp_path: Path) -> None:
+        @on_loop
+        async def run() -> None:
+            async with serving(tmp_path) as house:
+                token = house.token if how == "rotated" else house.tokens.create("phone", "view", 0)
+                said = {"Authorization": f"Bearer {token}"}
+                change = "rotate()" if how == "rotated" else "revoke('phone')"
+                tokens = "import pathlib, sys, quarterdeck.server.tokens as t; t.Tokens(pathlib.Path(sys.argv[1]))"
+                async with house.client.ws_connect(f"{house.address}/ws", headers=said) as socket:
+                    other = await asyncio.create_subprocess_exec(
+                        sys.executable, "-c", f"{tokens}.{change}", str(house.deck.home)
+                    )
+                    assert await other.wait() == 0
+                    assert (await socket.receive()).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+
+        run()
+
+    @on_loop
+    async def test_a_change_by_hand_ends_it_with_the_next_request(self, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            token = house.tokens.create("phone", "view", 0)
+            said = {"Authorization": f"Bearer {token}"}
+            async with house.client.ws_connect(f"{house.address}/ws", headers=said) as socket:
+                (house.deck.home / "tokens.json").unlink()
+                assert (await house.get("/sessions")).status == 200
+                assert (await socket.receive()).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+
+    @on_loop
+    async def test_the_bell_is_the_users_alone_and_leaves_with_the_server(self, tmp_path: Path) -> None:
+        bell = Tokens(tmp_path / "home").bell
+        async with serving(tmp_path):
+            assert stat.filemode(bell.stat().st_mode) == "prw-------"
+        assert not bell.exists()
+        bell.write_text("of a server that was killed")
+        async with serving(tmp_path):
+            assert stat.S_ISFIFO(bell.stat().st_mode)
+
+    @on_loop
+    async def test_where_no_bell_can_be_it_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def refused(*_: object) -> None:
+            raise PermissionError(1, "no pipes here")
+
+        monkeypatch.setattr("os.mkfifo", refused)
+        async with serving(tmp_path) as house:
+            assert (await house.get("/sessions")).status == 200
+        assert "no pipes here" in caplog.text
 
 
 class TestViewRole:

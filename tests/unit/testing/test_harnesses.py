@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Image
 from quarterdeck.harness.base import Object, Signal
-from quarterdeck.harness.drive import Capabilities, Decision, Lines, Spawn, Start
+from quarterdeck.harness.drive import Capabilities, Decision, KillTools, Lines, Spawn, Start
 from quarterdeck.harness.registry import Harness, harness
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.view import View
@@ -141,7 +141,7 @@ class Replaying(TestTranslator):
 class Murderous(TestDriver):
     """Its interrupt ends the whole process."""
 
-    def interrupt(self) -> Lines:
+    def interrupt(self, kill_tools: KillTools = "killable") -> Lines:
         return [{"op": "bye"}]
 
 

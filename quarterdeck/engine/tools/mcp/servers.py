@@ -12,23 +12,30 @@ from quarterdeck.engine.model import ToolSpec
 from quarterdeck.engine.tools.base import Hands, Outcome, Tool
 from quarterdeck.engine.tools.function import failed
 from quarterdeck.engine.tools.mcp.connection import Connection, ServerFailed, import_sdk, tool_name
-from quarterdeck.engine.tools.mcp.settings import McpServer, servers_from
+from quarterdeck.engine.tools.mcp.settings import InvalidMcpServer, McpServer, filled, servers_from
 from quarterdeck.errors import QuarterdeckError
 
 
 class McpServers:
     """`async with McpServers({"files": {"command": …}}) as servers:` gives `servers.tools`, for any number of agents.
 
-    A server that cannot be started takes nothing from the others: why is in `problems`. InvalidServer, McpNotInstalled.
+    A server that cannot be started, or whose variables are not set, takes nothing from the others: why is in `problems`.
+    InvalidMcpServer for one that is described wrongly; McpNotInstalled.
     """
 
     def __init__(
         self, servers: Mapping[str, McpServer | Mapping[str, Any]], environment: Mapping[str, str] | None = None
     ) -> None:
-        told = servers_from(servers, os.environ if environment is None else environment)
-        self._connections = [Connection(name, server) for name, server in told.items()]
         self.tools: list[Tool] = []
         self.problems: dict[str, QuarterdeckError] = {}
+        self._connections: list[Connection] = []
+        for name, server in servers_from(servers).items():
+            try:
+                ready = filled(name, server, os.environ if environment is None else environment)
+            except InvalidMcpServer as error:
+                self.problems[name] = error
+            else:
+                self._connections.append(Connection(name, ready))
 
     async def start(self) -> list[Tool]:
         """Starts all that are not running, and lists what they offer."""

@@ -29,7 +29,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 Seconds = Annotated[float, Meta(gt=0)]
 
 
-class InvalidServer(QuarterdeckError):
+class InvalidMcpServer(QuarterdeckError):
     """An MCP server that is described so that it cannot be used."""
 
     code = "invalid_mcp_server"
@@ -61,32 +61,44 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return [value for value in (*self.env.values(), *self.headers.values()) if len(value) > 3]
 
 
-def servers_from(told: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, McpServer]:
-    """The servers that a table describes. InvalidServer."""
-    return {name: _server(name, one, environment) for name, one in told.items()}
+# --- as they are told
 
 
-def _server(name: str, told: Any, environment: Mapping[str, str]) -> McpServer:
+def servers_from(told: Mapping[str, Any]) -> dict[str, McpServer]:
+    """The servers that a table describes, with their variables still named. InvalidMcpServer."""
+    return {name: _server(name, one) for name, one in told.items()}
+
+
+def _server(name: str, told: Any) -> McpServer:
     if not _NAME.fullmatch(name):
-        raise InvalidServer(name, "a name has letters, digits, _ and - only, and at most 32 of them")
+        raise InvalidMcpServer(name, "a name has letters, digits, _ and - only, and at most 32 of them")
     try:
         server = msgspec.convert(told, McpServer) if not isinstance(told, McpServer) else told
     except msgspec.ValidationError as error:
-        raise InvalidServer(name, str(error).replace(" - at `$.", ", at `")) from None
+        raise InvalidMcpServer(name, str(error).replace(" - at `$.", ", at `")) from None
     if bool(server.command) == bool(server.url):
-        raise InvalidServer(name, "it needs a command or a url, and not both")
+        raise InvalidMcpServer(name, "it needs a command or a url, and not both")
     if (server.headers and server.command) or ((server.args or server.env or server.cwd) and server.url):
-        raise InvalidServer(name, "headers belong to a url; args, env and cwd to a command")
+        raise InvalidMcpServer(name, "headers belong to a url; args, env and cwd to a command")
     if server.url and not re.match(r"https?://[^/]", server.url):
-        raise InvalidServer(name, "its url does not begin with http:// or https://")
-    filled = {key: _filled(name, key, value, environment) for key, value in {**server.env, **server.headers}.items()}
-    return msgspec.structs.replace(server, **({"env": filled} if server.command else {"headers": filled}))
+        raise InvalidMcpServer(name, "its url does not begin with http:// or https://")
+    return server
 
 
-def _filled(name: str, key: str, value: str, environment: Mapping[str, str]) -> str:
-    def variable(found: re.Match[str]) -> str:
-        if found[1] not in environment:
-            raise InvalidServer(name, f"{key} names the variable {found[1]}, which is not set")
-        return environment[found[1]]
+# --- as they are used
 
-    return _VARIABLE.sub(variable, value)
+
+def filled(name: str, server: McpServer, environment: Mapping[str, str]) -> McpServer:
+    """With the values of its variables. InvalidMcpServer when one is not set."""
+
+    def value(key: str, text: str) -> str:
+        for variable in _VARIABLE.findall(text):
+            if variable not in environment:
+                raise InvalidMcpServer(name, f"{key} names the variable {variable}, which is not set")
+        return _VARIABLE.sub(lambda found: environment[found[1]], text)
+
+    return msgspec.structs.replace(
+        server,
+        env={key: value(key, text) for key, text in server.env.items()},
+        headers={key: value(key, text) for key, text in server.headers.items()},
+    )

@@ -68,6 +68,24 @@ def test_texts_that_were_joined_are_judged_and_left_out_one_by_one(tmp_path: Pat
     assert [prompt for prompt, _, _ in context.requests] == ["<text>\nbad\n</text>", "<text>\ngood\n</text>"]
 
 
+def test_the_same_words_again_are_refused_again_without_the_judge(tmp_path: Path) -> None:
+    context = SmallContext(tmp_path, replies=[BAD])
+    plugin = ContentPolicy(policies=POLICIES)
+    requested(plugin, context, user("bad"))
+    for said in ([Message("user", (Text("bad"), Text("bad")))], [user("hi"), assistant("ok"), user("bad")]):
+        answers = requested(plugin, context, *said)
+        assert [type(one) for one in others_of(answers)] == [Abort]
+        assert [type(one) for one in events_of(answers)] == [ContentPolicyViolated]
+    assert len(context.requests) == 1
+
+
+def test_only_what_was_said_since_the_last_reply_is_judged(tmp_path: Path) -> None:
+    context = SmallContext(tmp_path, replies=[GOOD])
+    history = [message for number in range(200) for message in (user(f"old {number}"), assistant("ok"))]
+    assert requested(ContentPolicy(policies=POLICIES), context, *history, user("new")) == []
+    assert [prompt for prompt, _, _ in context.requests] == ["<text>\nnew\n</text>"]
+
+
 def test_a_refused_result_keeps_its_place(tmp_path: Path) -> None:
     context = SmallContext(tmp_path, replies=[BAD])
     plugin = ContentPolicy(policies=POLICIES, include_results=True)

@@ -139,6 +139,17 @@ class TestTheSameFile:
             assert self.written(plugin, context, number, f"{number}.py") == []
             assert called(plugin, context, "read_file", path="a.py", offset=number) == []
 
+    def test_what_is_remembered_has_a_bound_and_a_loop_among_many_files_is_found(self, context: SmallContext) -> None:
+        plugin = LoopDetection(file_warn=3, file_abort=9)
+        for number in range(300):
+            self.written(plugin, context, number, f"{number}.py")
+        assert len(plugin.state.files) == 200
+        found: list[Any] = []
+        for number in range(3):
+            found += self.written(plugin, context, number, "again.py")
+            self.written(plugin, context, number, f"other{number}.py")
+        assert len(found) == 1
+
     def test_every_abort_limit_that_was_passed_ends_every_further_call(self, context: SmallContext) -> None:
         plugin = LoopDetection(file_warn=1, file_abort=2)
         found = [others_of(self.written(plugin, context, number)) for number in range(4)]

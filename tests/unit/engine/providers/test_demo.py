@@ -151,7 +151,11 @@ async def test_it_is_read_from_the_conversation_alone(tmp_path: Path) -> None:
     for at, message in enumerate(session.messages):
         if message.role == "assistant":
             got = await chunks(DemoModel({"pause": 0}), _request(session.messages[:at]))
-            assert replied(got) == message
+            assert _shape(replied(got)) == _shape(message)
+
+
+def _shape(message: Message) -> list[Any]:
+    return [(part.name, part.args) if isinstance(part, Call) else part for part in message.parts]
 
 
 def _request(messages: list[Message], tools: tuple[ToolSpec, ...] = TOOLS) -> Request:
@@ -175,7 +179,7 @@ async def test_it_does_without_a_tool_that_is_not_there(tmp_path: Path, missing:
 async def test_it_talks_also_without_any_tool() -> None:
     got = await chunks(MODEL, _request([Message("user", (Text("hi"),))], ()))
     assert finished(got).stop_reason == "end"
-    assert text_of(got)
+    assert "I am a script" in text_of(got)
     assert await chunks(MODEL, _request([], ()))
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,20 +196,29 @@ async def test_an_error_whose_body_breaks_off() -> None:
     assert (await _against(handle)).kind == "api"
 
 
-async def _against(handle: Any) -> ModelError:
+@asynccontextmanager
+async def _serving(handle: Any, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        yield f"{'https' if context else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def _never(_: web.Request) -> web.Response:
+    raise AssertionError("it was asked")
+
+
+async def _against(handle: Any) -> ModelError:
+    async with _serving(handle) as url:
         model, _ = model_of("chat:x", {"base_url": url}, {})
         with pytest.raises(ModelError) as error:
             await chunks(model, asked("chat"))
         return error.value
-    finally:
-        await runner.cleanup()
 
 
 @on_loop
@@ -275,6 +289,11 @@ def test_when_to_try_again_in_all_its_forms(headers: dict[str, str], message: st
     assert error.resets_at == (None if seconds is None else int((NOW + seconds) * 1000))
 
 
+def test_a_pause_of_hours_is_a_limit_that_a_person_is_told_of() -> None:
+    error = failure.refused(failure.told(429, b"{}", {"retry-after": "7200"}, NOW), SERVICE, NOW)
+    assert (error.kind, error.is_passing, error.resets_at) == ("usage_limit", False, int(NOW + 7200) * 1000)
+
+
 def test_googles_own_form_of_a_pause() -> None:
     details = [{"@type": "RetryInfo", "retryDelay": "36s"}, "what"]
     body = json.dumps({"error": {"code": 429, "message": "x", "details": details}}).encode()
@@ -297,3 +316,21 @@ def test_no_part_of_a_key_gets_out(quoted: str) -> None:
 def test_long_words_are_cut() -> None:
     error = failure.refused(failure.told(500, b"x" * 100_000, {}, NOW), SERVICE, NOW)
     assert len(error.message) < 1000
+
+
+@on_loop
+async def test_a_server_that_nobody_vouches_for_is_not_tried_again(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    made += ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"]
+    process = await asyncio.create_subprocess_exec(*made, stderr=asyncio.subprocess.DEVNULL)
+    assert await process.wait() == 0
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    async with _serving(_never, context) as url:
+        model, _ = model_of("chat:x", {"base_url": url}, {})
+        said, error = await until_it_fails(model, asked("chat"))
+    assert said == []
+    assert error is not None
+    assert (error.kind, error.is_passing) == ("network", False)
+    assert "certificate" in error.hint

@@ -275,10 +275,12 @@ def test_older_models_of_anthropic_have_a_budget(model: str) -> None:
 def test_thinking_off_and_not_said() -> None:
     assert body("anthropic", thinking="off")["thinking"] == {"type": "disabled"}
     assert "thinking" not in body("anthropic")
-    assert body("openai", thinking="off")["reasoning"]["effort"] == "none"
-    assert body("openai")["reasoning"] == {"summary": "auto"}
-    assert "reasoning" not in body("openai", model="gpt-4.1")
-    assert "reasoning" not in body("openai", model="gpt-5-chat-latest")
+    least = {"gpt-5.2": "none", "gpt-5": "minimal", "gpt-5-codex": "low", "o3": "low"}
+    assert {name: body("openai", model=name, thinking="off")["reasoning"]["effort"] for name in least} == least
+    assert "reasoning" not in body("openai")
+    assert "include" in body("openai", model="gpt-5.2")
+    assert "include" not in body("openai", model="gpt-4.1")
+    assert "include" not in body("openai", model="gpt-5-chat-latest")
     assert body("openai", model="o3", thinking="high")["reasoning"] == {"summary": "auto", "effort": "high"}
     assert "reasoning_effort" not in body("chat")
     assert body("chat", thinking="off")["reasoning_effort"] == "none"
@@ -290,6 +292,9 @@ GEMINI = [
     ("gemini-3-pro", "high", {"includeThoughts": True, "thinkingLevel": "high"}),
     ("gemini-4-argon", "low", {"includeThoughts": True, "thinkingLevel": "low"}),
     ("gemini-3-flash", "off", {"includeThoughts": False, "thinkingLevel": "low"}),
+    ("gemini-3-pro", "off", {"includeThoughts": False, "thinkingLevel": "low"}),
+    ("gemini-3-pro", "medium", {"includeThoughts": True, "thinkingLevel": "high"}),
+    ("gemini-3.1-pro", "medium", {"includeThoughts": True, "thinkingLevel": "medium"}),
     ("gemini-2.5-flash", "off", {"includeThoughts": False, "thinkingBudget": 0}),
     ("gemini-2.5-pro", "off", {"includeThoughts": False, "thinkingBudget": 128}),
     ("gemini-2.5-pro", "medium", {"includeThoughts": True, "thinkingBudget": 8192}),

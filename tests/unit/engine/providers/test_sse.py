@@ -16,6 +16,7 @@ STREAM = (
     b"data:no space\n\n"
     b"data:  two spaces\n\n"
     b"data: a\ndata: b\n\n"
+    b"data: a\nid: 7\ndata: b\n\n"
     b"data\n\n"
     b"event: only a name\n\n"
     b"data: \n\n"
@@ -23,7 +24,7 @@ STREAM = (
     b'data: {"\xc3\xa4": "\xf0\x9f\x99\x82"}\n\n'
     b"retry: 10\ndata: last\n\n"
 )
-WANTED = [b"one", b"two", b"no space", b" two spaces", b"a\nb", b'{"\xc3\xa4": "\xf0\x9f\x99\x82"}', b"last"]
+WANTED = [b"one", b"two", b"no space", b" two spaces", b"a\nb", b"a\nb", b'{"\xc3\xa4": "\xf0\x9f\x99\x82"}', b"last"]
 ENDINGS = {"\\n": b"\n", "\\r\\n": b"\r\n", "\\r": b"\r"}
 
 

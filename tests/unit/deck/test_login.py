@@ -1,0 +1,172 @@
+"""The login shell is asked for its environment: shells that are real programs, well-behaved and not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.deck.environment import GONE, Environments
+from quarterdeck.deck.identity import Identity, is_alive, start_time
+from quarterdeck.deck.login import ASKING, LoginShell
+from tests.decks import at_home, eventually, on_loop, until
+
+#: What a shell does with `-l -i -c COMMAND`, or `-l -c COMMAND`.
+USUAL = 'for last; do :; done; eval "$last"'
+
+
+def shell(folder: Path, text: str) -> str:
+    path = folder / "shell"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def asked(folder: Path, text: str, limit_s: float = 20.0, **more: str) -> LoginShell:
+    return LoginShell({"HOME": str(folder), "SHELL": shell(folder, text), **more}, limit_s)
+
+
+@on_loop
+async def test_what_it_exports_and_nothing_of_whoever_started_us(tmp_path: Path):
+    own = {"SSH_AUTH_SOCK": "/agent", "LC_TIME": "C", "OF_SOME_SHELL": "no", "PATH": "/odd", "VIRTUAL_ENV": "/no"}
+    login = asked(tmp_path, f"echo welcome; export TOOLS=/tools LINES_='a\nb=c'; PATH=/tools/bin:$PATH; {USUAL}", **own)
+    assert login.source == "server"
+    found = await login.current()
+    assert (login.source, login.problem) == ("login_shell", "")
+    assert found["TOOLS"] == "/tools"
+    assert found["LINES_"] == "a\nb=c"
+    assert found["PATH"] == "/tools/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+    assert (found["HOME"], found["SHELL"]) == (str(tmp_path), login.shell)
+    assert (found["SSH_AUTH_SOCK"], found["LC_TIME"]) == ("/agent", "C")
+    assert not found.keys() & {"OF_SOME_SHELL", "VIRTUAL_ENV", "PWD", "SHLVL", "_", ASKING}
+    assert login.variables == len(found)
+    assert login.asked_at
+
+
+@on_loop
+async def test_a_real_shell_reads_its_files_and_is_asked_again_when_they_change(tmp_path: Path):
+    (tmp_path / ".bash_profile").write_text("echo noise; export COUNT=$(echo x >> asked; wc -l < asked)\n")
+    login = LoginShell({"HOME": str(tmp_path), "SHELL": "/bin/bash"}, 20.0)
+    assert (await login.current())["COUNT"].strip() == "1"
+    both = await asyncio.gather(login.current(), login.current())
+    assert [one["COUNT"].strip() for one in both] == ["1", "1"]
+    await asyncio.gather(login.refresh(), login.refresh())
+    assert (await login.current())["COUNT"].strip() == "2"
+    (tmp_path / ".bashrc").write_text("export MORE=1\n")
+    assert (await login.current())["COUNT"].strip() == "3"
+
+
+@on_loop
+async def test_one_that_is_not_interactive_is_asked_without(tmp_path: Path):
+    login = asked(tmp_path, f'case " $* " in *" -i "*) exit 3;; esac; export PLAIN=1; {USUAL}')
+    assert (await login.current())["PLAIN"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("exit 7", "it ended with 7 and told nothing"),
+        ("echo something else", "it ended with 0 and told nothing"),
+        ("yes yes yes yes", "told nothing"),
+        (f"unset PATH; {USUAL}", "it told no PATH"),
+        ("kill -9 $$", "it ended with -9"),
+    ],
+)
+def test_one_that_cannot_say_is_a_problem_that_is_told(tmp_path: Path, text: str, why: str):
+    @on_loop
+    async def run() -> None:
+        login = asked(tmp_path, text, OWN="1")
+        assert (await login.current())["OWN"] == "1"
+        assert login.source == "server"
+        assert why in login.problem
+        assert login.shell in login.problem
+        before = login.asked_at
+        await login.current()  # nothing changed, so nobody is asked
+        assert login.asked_at == before
+        given = await Environments(login).of("s", had_own=False)
+        assert "the server's own" in given.notice
+        assert why in given.notice
+        shell(tmp_path, USUAL)
+        await login.refresh()
+        assert (login.source, login.problem) == ("login_shell", "")
+
+    run()
+
+
+@pytest.mark.parametrize("path", ["/no/such/shell", "/etc/passwd", "/", "a\0b"])
+def test_no_shell_at_all(tmp_path: Path, path: str):
+    @on_loop
+    async def run() -> None:
+        login = LoginShell({"HOME": str(tmp_path / "none"), "SHELL": path})
+        await login.current()
+        assert login.source == "server"
+        assert login.problem
+
+    run()
+
+
+@on_loop
+async def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path):
+    login = asked(tmp_path, "sleep 600 & echo $! > child; echo $$ > parent; wait", 1.5)
+    await login.current()
+    assert "no answer within 1.5 seconds" in login.problem
+    for name in ("child", "parent"):
+        process = int((tmp_path / name).read_text())
+        left = Identity(process, start_time(process) or 0, "")
+        await eventually(lambda left=left: not is_alive(left))
+
+
+@on_loop
+async def test_what_its_files_started_for_the_user_stays_and_keeps_nobody(tmp_path: Path):
+    login = asked(tmp_path, f"setsid sleep 600 & echo $! > child; {USUAL}")
+    await login.current()
+    assert login.source == "login_shell"
+    os.kill(int((tmp_path / "child").read_text()), 9)
+
+
+@on_loop
+async def test_what_it_said_before_is_better_than_nothing(tmp_path: Path):
+    login = asked(tmp_path, f"export A=1; {USUAL}")
+    await login.current()
+    shell(tmp_path, "exit 1")
+    await login.refresh()
+    assert (await login.current())["A"] == "1"
+    assert login.source == "login_shell"
+    assert login.problem
+    assert "as it was before" in (await Environments(login).of("s", had_own=False)).notice
+
+
+@on_loop
+async def test_closing_does_not_wait_for_it(tmp_path: Path):
+    login = asked(tmp_path, "sleep 600")
+    asking = asyncio.create_task(login.refresh())
+    await asyncio.sleep(0)
+    await login.close()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+
+@on_loop
+async def test_a_session_gets_its_own_or_that_of_the_shell_and_says_when_its_own_is_gone(tmp_path: Path):
+    login = asked(tmp_path, f"export WHO=shell; {USUAL}")
+    own = {"PATH": os.environ["PATH"], "WHO": "caller secret"}
+    async with at_home(tmp_path, environment=login) as deck:
+        one = await deck.create("test", "echo-env WHO", cwd=str(tmp_path), env=own)
+        two = await deck.create("test", "echo-env WHO", cwd=str(tmp_path))
+        for session, who in ((one, "caller secret"), (two, "shell")):
+            await until(session, lambda view, who=who: view.state.last_text.strip() == who)
+        live = await deck.in_use(one.id)
+        await live.startup.stop()
+        await one.prompt("echo-env WHO; say again")
+        await until(one, lambda view: view.state.last_text.strip() == "again")
+        said = [entry.text.strip() for entry in await one.timeline()]
+        assert said.count("caller secret") == 2
+        assert GONE not in said
+    login = asked(tmp_path, f"export WHO=shell; {USUAL}")
+    async with at_home(tmp_path, environment=login) as deck:
+        session = deck.session(one.id)
+        await session.prompt("echo-env WHO")
+        await until(session, lambda view: view.state.last_text.strip() == "shell")
+        assert GONE in [entry.text for entry in await session.timeline()]

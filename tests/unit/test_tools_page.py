@@ -1,0 +1,101 @@
+"""docs/tools.md tells the truth: every example is run, in order, and prints what its comments say."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quarterdeck.engine.message import Result
+from quarterdeck.engine.model import CallBegun, CallPiece, Chunk, Finished, Request, TextPiece
+from quarterdeck.engine.tools import builtin_tools
+from quarterdeck.engine.tools.base import Hands, Tool
+from quarterdeck.engine.tools.config import tool_settings
+from quarterdeck.engine.tools.function import tool
+from quarterdeck.engine.tools.mcp.settings import McpServer
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+_SAYS = re.compile(r"^\s*print\(.*\)  # (.*)$|^\s*# (.+)$")
+_CALL = re.compile(r"call (\w+) (\{.*\})")
+
+
+class Echo:
+    """The model of the page: it calls what it is told to call, and repeats what the tool said."""
+
+    provider = "echo"
+    name = "one"
+
+    async def stream(self, request: Request) -> AsyncGenerator[Sequence[Chunk]]:
+        last = request.messages[-1]
+        wanted = _CALL.fullmatch(last.text)
+        if wanted is not None:
+            yield [CallBegun(0, "c1", wanted[1]), CallPiece(0, wanted[2]), Finished("tools")]
+            return
+        said = "".join(part.text for part in last.parts if isinstance(part, Result))
+        yield [TextPiece(said), Finished("end")]
+
+
+def expected(block: str) -> list[str]:
+    """What the comments after prints promise, and those that stand on lines of their own below one."""
+    found = [_SAYS.match(line) for line in block.splitlines()]
+    return [said.group(1) or said.group(2) for said in found if said is not None]
+
+
+def test_the_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    names: dict[str, Any] = {
+        "model": Echo(),
+        "project": project,
+        "python": sys.executable,
+        "repository": str(ROOT),
+    }
+    asyncio.run(asyncio.wait_for(run_all(names, capsys), 120))
+
+
+async def run_all(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """One after the other, as a reader would type them."""
+    for number, block in enumerate(EXAMPLES, 1):
+        code = compile(block, f"docs/tools.md, example {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(code, names)
+        if inspect.isawaitable(result):
+            await result
+        assert capsys.readouterr().out.splitlines() == expected(block), f"example {number}"
+
+
+def test_every_example_promises_something() -> None:
+    assert len(EXAMPLES) >= 7
+    for block in EXAMPLES:
+        assert expected(block)
+
+
+def test_every_shipped_tool_option_and_hand_is_on_the_page() -> None:
+    for one in builtin_tools():
+        assert f"`{one.name}`" in PAGE
+    for option in inspect.signature(tool).parameters:
+        assert option == "function" or f"`{option}`" in PAGE
+    for option in ("killable", "immune", "needs_approval", "writes", "parallel"):
+        assert option in Tool.__struct_fields__
+    hands = {*inspect.get_annotations(Hands), *(name for name in vars(Hands) if not name.startswith("_"))}
+    assert [name for name in hands if f"`{name}`" not in PAGE] == []
+
+
+def test_the_configuration_is_taken(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "config.toml").write_text("\n".join(blocks))
+    told = tool_settings({"QUARTERDECK_HOME": str(tmp_path)})
+    assert told.sandbox == "bwrap"
+    assert len(told.allowed_paths) == 2
+    assert told.servers.keys() == {"files", "tickets"}
+    assert told.servers["tickets"].needs_approval
+    for key in McpServer.__struct_fields__:
+        assert re.search(rf"\b{key}\b", PAGE)
