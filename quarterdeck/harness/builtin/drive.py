@@ -12,7 +12,7 @@ from quarterdeck.harness.base import Signal, object_of
 from quarterdeck.harness.builtin import history
 from quarterdeck.harness.builtin.capabilities import CAPABILITIES
 from quarterdeck.harness.builtin.translate import BuiltinTranslator
-from quarterdeck.harness.drive import Decision, Lines, Spawn, Start
+from quarterdeck.harness.drive import Decision, KillTools, Lines, Spawn, Start
 from quarterdeck.harness.registry import Harness, Standing
 from quarterdeck.kernel.gate import Gate
 
@@ -52,8 +52,8 @@ class BuiltinDriver:
     def steer(self, text: str, ref: str) -> Lines:
         return [{"op": "steer", "id": ref, "text": text}]
 
-    def interrupt(self) -> Lines:
-        return [{"op": "interrupt"}]
+    def interrupt(self, kill_tools: KillTools = "killable") -> Lines:
+        return [{"op": "interrupt", "kill_tools": kill_tools}]
 
     def answer(self, gate: Gate, decision: Decision) -> Lines:
         line: dict[str, Json] = {"op": "answer", "ref": gate.ref, "status": decision.status}
@@ -61,7 +61,7 @@ class BuiltinDriver:
             line["answer"] = decision.answer
         if decision.reason:
             line["reason"] = decision.reason
-        if decision.stops:
+        if decision.stops or not decision.resumes:
             line["auto_resume"] = False
         return [line]
 
