@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import os
 import stat
 from pathlib import Path
@@ -177,6 +178,19 @@ class TestWriting:
             call(write_file, hands, path="a.txt", content="new")
             assert before.read() == "old"
         assert path.read_text() == "new"
+
+    def test_what_cannot_be_put_in_place_leaves_nothing(
+        self, hands: TestHands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = put(hands, "a.txt", "old")
+
+        def full(*args: object, **more: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "rename", full)
+        assert "No space left on device" in call(write_file, hands, path="a.txt", content="new").text
+        assert os.listdir(hands.cwd) == ["a.txt"]
+        assert path.read_text() == "old"
 
     def test_half_a_character_is_told(self, hands: TestHands) -> None:
         outcome = call(write_file, hands, path="a.txt", content="\ud800")
