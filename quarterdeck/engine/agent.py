@@ -209,14 +209,9 @@ class Agent:
         core = self._core
         if not core.is_alive:
             return
-        if core.turn is not None:
-            closing = ev.AgentAbort(reason="stopped", turn_id=core.turn.turn_id)
-            core.is_alive = False  # the texts that wait stay where they are
-            await core.end(core.turn, closing, "all")
-        core.is_alive = False
+        await core.stopped()
         if core.hooks.has("session_end"):
             await core.hooks.ask("session_end", core.context())
-        await core.left()
         core.journal.write((ev.SessionSuspended(reason="stopped"),), "user")
         try:
             await core.journal.settled()

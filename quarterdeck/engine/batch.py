@@ -238,10 +238,7 @@ class Batch:
         """It is over: told, with how long it took, and the next one that waited for it may begin."""
         ran = one.status == "runs"
         one.status = "over"
-        told = [*bodies, *self._metrics(one, ran)]
-        if one.detached:
-            told.append(self.turn.made(ev.BackgroundEnded, kind="shell", id=one.call.call_id, title=one.call.name))
-        self.turn.say(*told)
+        self.turn.say(*bodies, *self._metrics(one, ran), *self._reattached(one))
         for other in self.runs:
             if ran and not self._stopped and other.status == "waits" and other.call.name == one.call.name:
                 self._start(other)
@@ -307,10 +304,25 @@ class Batch:
             if one.status == "held":
                 one.status = "over"
             elif one.status == "runs" and (kill == "none" or (kill == "killable" and self._is_immune(one))):
-                one.detached = True
-                bodies.append(self.turn.made(ev.BackgroundStarted, kind="shell", id=call.call_id, title=call.name))
+                if not one.detached:
+                    one.detached = True
+                    self.turn.core.detached(self, True)
+                    bodies.append(self.turn.made(ev.BackgroundStarted, kind="shell", id=call.call_id, title=call.name))
             elif one.status == "runs":
                 killed = self.turn.made(ev.ToolKilled, name=call.name, call_id=call.call_id, reason=reason)
-                bodies += [killed, *self._killed(one)]
+                bodies += [killed, *self._killed(one), *self._reattached(one)]
         self._stopped = True
         return bodies
+
+    def goes_on(self, call_id: str) -> bool:
+        """Whether this call outlives its turn."""
+        return any(one.detached and one.call.call_id == call_id for one in self.runs)
+
+    def _reattached(self, one: CallRun) -> list[Body]:
+        """It was work in the background, and is over now."""
+        if not one.detached:
+            return []
+        one.detached = False
+        if not any(other.detached for other in self.runs):
+            self.turn.core.detached(self, False)
+        return [self.turn.made(ev.BackgroundEnded, kind="shell", id=one.call.call_id, title=one.call.name)]

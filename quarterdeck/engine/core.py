@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from quarterdeck import events as ev
 from quarterdeck.engine import context
-from quarterdeck.engine.batch import KillTools
+from quarterdeck.engine.batch import Batch, KillTools
 from quarterdeck.engine.errors import AgentGone, InvalidOption, NothingKept, PromptRefused, SteeringRefused
 from quarterdeck.engine.gates import Asked, Held, OpenGates
 from quarterdeck.engine.hooks import Hooks
@@ -24,6 +24,7 @@ from quarterdeck.engine.loop import Prompt, Turn
 from quarterdeck.engine.model import Model
 from quarterdeck.engine.options import Options
 from quarterdeck.engine.plugins.base import Plugin, SwitchModel
+from quarterdeck.engine.subscription import call_of
 from quarterdeck.engine.tools.base import Tool
 from quarterdeck.errors import QuarterdeckError, QueueFull
 from quarterdeck.events import Body, Image, Json, Option, TokenUsage
@@ -55,6 +56,7 @@ class Core:
     """See the module."""
 
     __slots__ = (
+        "_background",
         "_begun",
         "_collectors",
         "_context_tokens",
@@ -116,6 +118,7 @@ class Core:
         self._collectors: list[asyncio.Future[None]] | None = None
         self._begun: dict[Turn, asyncio.Future[str | None]] | None = None
         self._leaving: set[asyncio.Task[Any]] | None = None
+        self._background: tuple[Batch, ...] | None = None
         self._context_tokens: dict[tuple[str, ...], int] | None = None
 
     @property
@@ -285,6 +288,8 @@ class Core:
         if clear_queue:
             dropped = [ev.PromptDropped(text=one.text, message_id=one.id) for one in self.journal.state.queue]
         turn = self.turn
+        if kill_tools == "all":
+            self._kill_background(reason or "aborted")
         if turn is None or turn.ending:
             self.journal.write((*dropped, ev.AgentAbort(reason=reason)), "user")
         else:
@@ -311,16 +316,36 @@ class Core:
 
     def _cut(self, turn: Turn, reason: str, kill: KillTools) -> list[Body]:
         turn.ending = True
-        said: list[Body] = []
+        of_turn, said = turn.interrupted(kill, reason), list[Body]()
         for child in tuple((self.children or {}).values()):
-            said += child.interrupted("all" if kill == "all" else "killable", reason)
-        said += turn.interrupted(kill, reason)
+            if turn.batch is None or not turn.batch.goes_on(call_of(child.path[-1])):
+                said += child.interrupted("all", reason)
+        said += of_turn
         if not turn.opened:
             said.append(ev.PromptDropped(text=turn.prompt.text, message_id=turn.prompt.message_id))
             self.begun(turn, reason)
         if turn.task is not None and turn.task is not _current():
             turn.task.cancel()
         return said
+
+    def detached(self, batch: Batch, begins: bool) -> None:
+        """Calls of this batch go on without their turn, or none does any more."""
+        others = tuple(one for one in self._background or () if one is not batch)
+        self._background = (*others, batch) if begins else others or None
+
+    def _kill_background(self, reason: str) -> None:
+        """What went on without its turn ends too."""
+        for batch in self._background or ():
+            self.journal.write(batch.interrupted("all", reason), "user")
+            self._leaving = (self._leaving or set()) | batch.dying
+
+    async def stopped(self) -> None:
+        """Everything of it ends; the texts that wait stay where they are."""
+        self.is_alive = False
+        if self.turn is not None:
+            await self.end(self.turn, ev.AgentAbort(reason="stopped", turn_id=self.turn.turn_id), "all")
+        self._kill_background("stopped")
+        await self.left()
 
     async def left(self) -> None:
         """Returns when nothing that was told to end is still ending."""
@@ -527,7 +552,9 @@ class Core:
         """What a request cost, told and added to its turn."""
         message_id = message_id or self.next_id("u")
         made = turn.made if turn is not None else _made
-        told: list[Body] = [made(ev.Usage, tokens=usage, message_id=message_id, model=model)]
+        # whoever says what it costs is paid by use; of all others it is not known
+        billing = "unknown" if usage.cost_usd is None else "metered"
+        told: list[Body] = [made(ev.Usage, tokens=usage, message_id=message_id, model=model, billing=billing)]
         if turn is None:
             return told
         turn.add_usage(usage)
