@@ -15,12 +15,14 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.engine.conversation import family
+from quarterdeck.engine.decisions import decide
 from quarterdeck.engine.gates import Held
 from quarterdeck.engine.hands import CallHands
 from quarterdeck.engine.journal import now_ms
 from quarterdeck.engine.message import Call
 from quarterdeck.engine.plugins.base import Hold
 from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Json
 
 if TYPE_CHECKING:
@@ -82,7 +84,6 @@ class Batch:
 
     async def run(self) -> list[tuple[str, str, Outcome]]:
         """Returns when every call is over and nothing of them is left; what was run, with what it gave."""
-        await self.turn.core.journal.settled()
         if self.turn.has_steering():
             self.give_way()
         for one in self.runs:
@@ -144,7 +145,7 @@ class Batch:
         self.turn.tell(ev.ApprovalRequired, gate=gate)
         if hold.timeout is not None:
             loop = asyncio.get_running_loop()
-            held.timer = loop.call_later(hold.timeout, core.decide, held, "timeout", "", "", True, "")
+            held.timer = loop.call_later(hold.timeout, decide, core, held, "timeout", "", "", True, "")
 
     # --- a decision
 
@@ -185,6 +186,13 @@ class Batch:
         assert one.tool is not None
         # a protocol's attributes may be set, says the checker; these are only looked at
         hands = cast("Hands", CallHands(self.turn, one.call.call_id, one.call.name))
+        try:
+            # a call that ran and that the log does not know of would be made again after a crash
+            await self.turn.core.journal.settled()
+        except QuarterdeckError as error:
+            if not self._done.done():
+                self._done.set_exception(error)
+            return
         try:
             outcome = await one.tool.run(one.args, hands)
         except asyncio.CancelledError:

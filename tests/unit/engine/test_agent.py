@@ -25,6 +25,7 @@ from quarterdeck.engine.plugins.base import Hold, Plugin, Skip
 from quarterdeck.events import GateRequest, Image, TokenUsage
 from quarterdeck.log.memory import MemoryLog
 from tests.engine import Gate, Heard, Script, calls, opened, run, text, tool
+from tests.unit.engine.test_journal import Stubborn
 
 PICTURE = Image(media_type="image/png", data="AA==")
 
@@ -250,6 +251,28 @@ def test_a_question_of_a_tool_that_is_killed_is_withdrawn() -> None:
             assert (heard.one("user_responded").status, agent.status().questions) == ("withdrawn", ())
             with pytest.raises(AlreadyDecided):
                 await agent.respond("late", asked.gate_id)
+
+    run(work)
+
+
+def test_an_answer_that_is_being_written_down_when_the_time_is_up_counts() -> None:
+    async def ask(args: Any, hands: Any) -> str:
+        return await hands.ask("Which?", patience=0.05)
+
+    async def work() -> None:
+        log = Stubborn()
+        async with opened(Script(calls(("c", "ask")), text("ok")), tools=[tool("ask", ask)], log=log) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await heard.until("ask_user")
+            log.gate.clear()
+            answering = asyncio.ensure_future(agent.respond("that one"))
+            await asyncio.sleep(0.1)
+            log.gate.set()
+            await answering
+            await agent.collect_reply()
+            assert heard.one("tool_execution_end").result == "that one"
+            assert heard.one("user_responded").status == "answered"
 
     run(work)
 
