@@ -51,15 +51,18 @@ async def _until(session: SessionHandle, *names: str) -> dict[str, object]:
     raise AssertionError(names)
 
 
+def _copied(trace: Path, target: Path) -> int:
+    shutil.copy(trace, target)
+    return len(trace.read_bytes().splitlines())
+
+
 async def _rests(session: SessionHandle) -> None:
-    while session.view.state.turn.is_open or session.view.state.queue:
-        await asyncio.sleep(0.02)
+    await session.until(lambda view: not (view.state.turn.is_open or view.state.queue))
 
 
 async def _gate(session: SessionHandle) -> str:
-    while not session.view.state.gates.open:
-        await asyncio.sleep(0.02)
-    return session.view.state.gates.open[0].id
+    view = await session.until(lambda view: bool(view.state.gates.open))
+    return view.state.gates.open[0].id
 
 
 async def _again(session: SessionHandle, text: str) -> None:
@@ -106,8 +109,7 @@ async def toured(session: SessionHandle) -> None:
 async def approved_only(session: SessionHandle) -> None:
     gate = await _gate(session)
     await session.approve(gate)
-    while any(one.id == gate for one in session.view.state.gates.open):
-        await asyncio.sleep(0.02)
+    await session.until(lambda view: all(one.id != gate for one in view.state.gates.open))
 
 
 async def killed(session: SessionHandle) -> None:
@@ -154,7 +156,7 @@ async def record(target: Path) -> None:
             }
             for name, (agent, prompt, play) in PLAYS.items():
                 work = Path(scratch, "work", name)
-                work.mkdir(parents=True)
+                os.makedirs(work)
                 # one deck for each: its end is the end of the process, and of the recording
                 async with quarterdeck.open(Path(scratch, "decks", name), environment=environment) as deck:
                     chosen = "" if agent == "demo" else "anthropic:scripted"
@@ -162,8 +164,7 @@ async def record(target: Path) -> None:
                     await asyncio.sleep(0.1)
                     await asyncio.wait_for(play(session), 60)
                 trace = Path(scratch, "decks", name, "traces", f"{session.id}.jsonl")
-                shutil.copy(trace, target / f"{name}.jsonl")
-                sys.stdout.write(f"{name}: {len(trace.read_bytes().splitlines())} lines\n")
+                sys.stdout.write(f"{name}: {_copied(trace, target / f'{name}.jsonl')} lines\n")
 
 
 if __name__ == "__main__":

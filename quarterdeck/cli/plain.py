@@ -12,6 +12,7 @@ _PREVIEW = 200
 #: So much of a tool's output is shown; the rest is in the log.
 _OUTPUT_LINES = 12
 _RESULT_LINES = 3
+_TOLD_ELSEWHERE = frozenset({"write_todos", "ask_user"})
 _MAIN_ARGUMENTS = ("command", "path", "file_path", "pattern", "question", "query", "url", "description")
 
 
@@ -80,6 +81,9 @@ class Plain:
     # --- tools
 
     def on_tool_execution_start(self, event: Told) -> None:
+        """The list and a question of the agent's are told by events of their own."""
+        if event["name"] in _TOLD_ELSEWHERE:
+            return
         self._lines[event["call_id"]] = 0
         self._note(event, f"* {event['name']} {preview(event.get('args'))}".rstrip(), fg="cyan")
 
@@ -94,6 +98,8 @@ class Plain:
             self._lines[call] = self._lines.get(call, 0) + line.endswith("\n")
 
     def on_tool_execution_end(self, event: Told) -> None:
+        if event["name"] in _TOLD_ELSEWHERE and event.get("ok", True):
+            return
         shown = self._lines.pop(event["call_id"], 0)
         if event.get("ok", True):
             if not shown:
@@ -119,8 +125,9 @@ class Plain:
 
     def on_todo_change(self, event: Told) -> None:
         marks = {"completed": "x", "in_progress": ">", "cancelled": "-"}
-        for todo in event.get("todos", ()):
-            self._note(event, f"  [{marks.get(todo.get('status'), ' ')}] {todo['content']}", dim=True)
+        lines = [f"  [{marks.get(one.get('status'), ' ')}] {one['content']}" for one in event.get("todos", ())]
+        if lines:
+            self._note(event, "\n".join(lines), dim=True)
 
     # --- what is asked
 
@@ -202,5 +209,5 @@ def preview(args: Any) -> str:
 def _head(result: Any) -> list[str]:
     """The first lines of what a call gave."""
     text = result if isinstance(result, str) else "" if result is None else json.dumps(result, ensure_ascii=False)
-    lines = [line if len(line) <= _PREVIEW else line[: _PREVIEW - 1] + "…" for line in text.strip().splitlines()]
+    lines = [line if len(line) <= _PREVIEW else line[: _PREVIEW - 1] + "…" for line in text.strip("\n").splitlines()]
     return lines if len(lines) <= _RESULT_LINES else [*lines[: _RESULT_LINES - 1], f"… {len(lines)} lines"]

@@ -35,6 +35,7 @@ from quarterdeck.events import Event, Image
 if TYPE_CHECKING:
     from quarterdeck.engine.agent import Agent
     from quarterdeck.engine.bash import Bash
+    from quarterdeck.engine.setup import Setup
     from quarterdeck.engine.tools.mcp.servers import McpServers
     from quarterdeck.engine.tools.mcp.settings import McpServer
     from quarterdeck.log.base import Log
@@ -86,20 +87,16 @@ async def _next(lines: asyncio.StreamReader) -> Line | None:
 # --- opening
 
 
-async def _opened(line: Line, log: DeckLog) -> Agent:
+async def _opened(line: Line, setup: Setup, log: DeckLog) -> Agent:
     """A new conversation, or one as its events tell it."""
     from quarterdeck.engine.opening import create_agent, restored
-    from quarterdeck.engine.setup import model_name, settings
 
-    mode, session = _text(line, "mode"), _text(line, "session")
-    model = model_name(_text(line, "model"), os.environ)
-    given = settings(Path.cwd(), mode, session)
+    port, session, given = cast("Log", log), _text(line, "session"), setup.settings
     if line.get("op") == "open":
-        return await create_agent(model=model, session_id=session, log=cast("Log", log), **given)
+        return await create_agent(model=setup.model, session_id=session, log=port, **given)
     if line.get("op") != "restore":
         raise InvalidOption(f"the first line is {line.get('op')!r}", "It is open or restore.")
-    events = history_of(session, line.get("events") or [])
-    return await restored(events, cast("Log", log), "", model, {**given, "cwd": str(Path.cwd()), "mode": mode})
+    return await restored(history_of(session, line.get("events") or []), port, "", setup.model, given)
 
 
 def history_of(session: str, found: Sequence[Any]) -> list[Event]:
@@ -153,7 +150,11 @@ class Process:
         return self._opened.result()
 
     async def open(self, line: Line) -> None:
-        self._opened.set_result(await _opened(line, self._log))
+        from quarterdeck.engine.setup import prepared
+
+        mode, session, model = (_text(line, name) for name in ("mode", "session", "model"))
+        setup = prepared(Path.cwd(), mode, session, model, os.environ)
+        self._opened.set_result(await _opened(line, setup, self._log))
         self.mount()
 
     def obey(self, line: Line) -> None:

@@ -1,11 +1,23 @@
-"""How the deck's built-in agent is set up: its model, its instructions, its plugins, where its files lie."""
+"""How the deck's built-in agent is set up: its model, its instructions, its plugins and tools, where its files lie.
+
+    [builtin]
+    model = "anthropic:NAME"            # when a session names none
+    context_limit = 200000              # tokens; the conversation is shortened before it is full
+    max_turns = 100                     # requests in one turn
+
+`[plugin]` is in plugins/configured.py, `[tools]` and `[mcp.NAME]` in tools/config.py, `[provider.NAME]` in
+providers/access.py.
+"""
 
 from __future__ import annotations
 
-import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from quarterdeck.engine.errors import InvalidOption
 from quarterdeck.home import home
@@ -31,6 +43,58 @@ You are a coding agent. You work in the folder {cwd}, in a session that a person
 """
 
 
+class _Builtin(Struct, frozen=True, forbid_unknown_fields=True):
+    model: str = ""
+    context_limit: Annotated[int, Meta(gt=0)] | None = None
+    max_turns: Annotated[int, Meta(gt=0)] = 100
+
+
+class _File(Struct, frozen=True):
+    builtin: _Builtin = _Builtin()
+
+
+class Setup(Struct, frozen=True):
+    """What create_agent takes."""
+
+    model: str
+    settings: dict[str, Any]
+
+
+def prepared(cwd: Path, mode: str, session: str, model: str, environment: Mapping[str, str]) -> Setup:
+    """From config.toml and the environment. QuarterdeckError for what cannot be as it is wanted."""
+    from quarterdeck.engine.plugins.configured import mounted
+    from quarterdeck.engine.tools import builtin_tools
+    from quarterdeck.engine.tools.config import tool_settings
+
+    told, wanted = _told(environment), tool_settings(environment)
+    plugins, tools = mounted(mode, _PLUGINS, builtin_tools(), wanted.installed, environment)
+    settings = {
+        "cwd": str(cwd),
+        "mode": mode,
+        "plugins": plugins,
+        "tools": tools,
+        "system_prompt": instructions(cwd),
+        "store": home(environment).folder / "results" / session if session else None,
+        "sandbox": wanted.sandbox,
+        "allowed_paths": wanted.allowed_paths,
+        "context_limit": told.context_limit,
+        "max_turns": told.max_turns,
+    }
+    return Setup(model_name(model or told.model, environment), settings)
+
+
+def _told(environment: Mapping[str, str]) -> _Builtin:
+    path = home(environment).config
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File).builtin
+    except (FileNotFoundError, NotADirectoryError):
+        return _Builtin()
+    except OSError as error:
+        raise InvalidOption(f"{path} cannot be read: {error.strerror}", "Mend its permissions.") from None
+    except ValueError as error:
+        raise InvalidOption(f"{path}: {error}", "Mend the file; docs/agent.md says what it takes.") from None
+
+
 def model_name(wanted: str, environment: Mapping[str, str]) -> str:
     """What was named, or what the first provider that is set up has to offer."""
     if wanted:
@@ -47,23 +111,6 @@ def ready_providers(environment: Mapping[str, str]) -> list[str]:
     from quarterdeck.engine.providers import configured
 
     return [one.name for one in configured(environment) if one.is_ready and one.name not in ("demo", "ollama")]
-
-
-def settings(cwd: Path, mode: str, session: str) -> dict[str, Any]:
-    """For create_agent."""
-    from quarterdeck.engine.plugins.shipped import default_plugins
-    from quarterdeck.engine.tools.config import tool_settings
-
-    tools = tool_settings(os.environ)
-    return {
-        "cwd": str(cwd),
-        "mode": mode,
-        "plugins": default_plugins(mode, _PLUGINS),
-        "system_prompt": instructions(cwd),
-        "store": home().folder / "results" / session,
-        "sandbox": tools.sandbox,
-        "allowed_paths": tools.allowed_paths,
-    }
 
 
 def instructions(cwd: Path) -> str:

@@ -15,6 +15,8 @@ from quarterdeck.testing import agent
 from quarterdeck.testing.harness import TestDriver, TestTranslator
 
 NAME = "crash"
+#: The built-in agent (engine.py), which is imported only by whoever starts it.
+ENGINE = "engine"
 
 
 class WritingAgent(agent.Agent):

@@ -26,7 +26,7 @@ from quarterdeck.harness import registry
 from quarterdeck.kernel.roster import Filter
 from quarterdeck.log.deltas import is_delta
 from tests.crash import points
-from tests.crash.agent import NAME
+from tests.crash.agent import ENGINE, NAME
 from tests.crash.disk import Disk
 
 #: What a disk can say; one is put in the way of SQLite only if that is asked for.
@@ -79,8 +79,8 @@ class Program:
 
     # --- what can be asked
 
-    async def do_create(self, **fields: Any) -> str:
-        return (await self._deck.create(NAME, **fields)).id
+    async def do_create(self, agent: str = NAME, **fields: Any) -> str:
+        return (await self._deck.create(agent, **fields)).id
 
     async def do_command(self, session: str, method: str, **fields: Any) -> Any:
         return await getattr(self._deck.session(session), method)(**fields)
@@ -142,6 +142,7 @@ def main() -> None:
         DISK.append(Disk())
         DISK[0].trouble = TROUBLES.get(options.disk)
     registry.HARNESSES[NAME] = "tests.crash.agent:harness"
+    registry.HARNESSES[ENGINE] = "tests.crash.engine:harness"
     points.install(points.Trigger(options.point, options.hit, options.victim))
     code = asyncio.run(run(options.home))
     sys.stdout.flush()

@@ -15,6 +15,7 @@ from typing import Any
 
 from quarterdeck.deck.identity import is_alive
 from tests.crash import points
+from tests.crash.agent import ENGINE, NAME
 from tests.crash.audit import Audit, shown
 from tests.crash.ledger import Deed, Ledger
 from tests.crash.life import PATIENCE_S, Gone, Life, Refused, left_behind, until
@@ -39,6 +40,8 @@ _SCRIPTS = (
     "exit 3",
 )
 _SESSIONS = 5
+#: How many of the sessions are the built-in agent's.
+_ENGINES = 0.4
 _UNANSWERED = 6
 _TRIES = 4
 
@@ -233,7 +236,8 @@ class Voyage:
         if pending:
             return
         prompt = self._script() if self._random.random() < 0.8 else None
-        self._new(life, "", "create", {"prompt": prompt, "cwd": str(self._work)})
+        agent = ENGINE if self._random.random() < _ENGINES else NAME
+        self._new(life, "", "create", {"agent": agent, "prompt": prompt, "cwd": str(self._work)})
 
     def _prompt(self, life: Life, session: str) -> None:
         self._new(life, session, "prompt", {"text": self._script()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import os
 import stat
 from pathlib import Path
@@ -154,7 +155,7 @@ class TestWriting:
     def test_over_an_old_one_keeping_its_mode(self, hands: TestHands) -> None:
         path = put(hands, "run.sh", "old")
         path.chmod(0o750)
-        assert call(write_file, hands, path="run.sh", content="néu\n").text == "wrote over run.sh: 1 lines, 5 bytes"
+        assert call(write_file, hands, path="run.sh", content="néu\n").text == "wrote over run.sh: 1 line, 5 bytes"
         assert path.read_bytes() == "néu\n".encode()
         assert stat.S_IMODE(path.stat().st_mode) == 0o750
 
@@ -177,6 +178,19 @@ class TestWriting:
             call(write_file, hands, path="a.txt", content="new")
             assert before.read() == "old"
         assert path.read_text() == "new"
+
+    def test_what_cannot_be_put_in_place_leaves_nothing(
+        self, hands: TestHands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = put(hands, "a.txt", "old")
+
+        def full(*args: object, **more: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "rename", full)
+        assert "No space left on device" in call(write_file, hands, path="a.txt", content="new").text
+        assert os.listdir(hands.cwd) == ["a.txt"]
+        assert path.read_text() == "old"
 
     def test_half_a_character_is_told(self, hands: TestHands) -> None:
         outcome = call(write_file, hands, path="a.txt", content="\ud800")
@@ -214,7 +228,7 @@ class TestEditing:
         path = put(hands, "a.py", "a = 1\nb = 2\nc = 3\n")
         outcome = call(edit_file, hands, path="a.py", edits=[edit("b = 2", "b = 20\nbb = 21")])
         assert path.read_text() == "a = 1\nb = 20\nbb = 21\nc = 3\n"
-        assert outcome.text.startswith("edited a.py: 1 replacements\n     1\ta = 1\n     2\tb = 20\n     3\tbb = 21\n")
+        assert outcome.text.startswith("edited a.py: 1 replacement\n     1\ta = 1\n     2\tb = 20\n     3\tbb = 21\n")
 
     def test_it_must_be_there_once(self, hands: TestHands) -> None:
         path = put(hands, "a.py", "x\nx\n")
