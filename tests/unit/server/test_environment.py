@@ -28,7 +28,8 @@ def said(at: At, session: str, text: str) -> list[str]:
     raise AssertionError("it never came")
 
 
-def started(folder: Path, at: At, text: str) -> None:
+def started(folder: Path, at: At, text: str, wanted: str = "login") -> None:
+    at.environment["QUARTERDECK_ENVIRONMENT"] = wanted
     at.environment |= {"SHELL": shell(folder, text), "WHO": "starter", "HOME": str(folder)}
     at.up()
 
@@ -70,8 +71,7 @@ def test_a_shell_that_cannot_say_is_told_everywhere(tmp_path: Path) -> None:
 
 def test_the_environment_of_the_server_can_be_wanted(tmp_path: Path) -> None:
     with home_at(tmp_path) as at:
-        at.environment["QUARTERDECK_ENVIRONMENT"] = "server"
-        started(tmp_path, at, "touch asked")
+        started(tmp_path, at, "touch asked", "server")
         found = said(at, at.session("echo-env WHO; say done"), "starter")
         assert not any("login shell" in text for text in found)
         assert at.wire().get("/environment")["source"] == "server"
