@@ -36,10 +36,14 @@ def started(folder: Path, at: At, text: str, wanted: str = "login") -> None:
 
 def test_agents_get_what_the_login_shell_exports(tmp_path: Path) -> None:
     with home_at(tmp_path) as at:
-        started(tmp_path, at, "export WHO=shell")
+        for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
+            at.environment.pop(name, None)
+        started(tmp_path, at, "export WHO=shell ANTHROPIC_API_KEY=of-the-shell")
         said(at, at.session("echo-env WHO; say done"), "shell")
         wire = at.wire()
         assert wire.get("/healthz") == {"status": "ok", "environment": "login_shell"}
+        [builtin] = [one for one in wire.get("/agents")["agents"] if one["name"] == "builtin"]
+        assert builtin["login"] == "ok"  # judged by what it would be started with
         told: dict[str, Any] = wire.get("/environment")
         assert (told["source"], told["problem"], told["shell"]) == ("login_shell", "", str(tmp_path / "shell"))
         assert told["variables"] > 3
