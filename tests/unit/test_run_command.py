@@ -296,15 +296,15 @@ class TestATerminal:
         assert screen.ends() == Exit.INTERRUPTED
         assert "not read by the agent: say precious words" in screen.text
 
-    def test_an_answer_that_comes_too_late_is_said(self, at: At, terminal: Any):
-        """Decided elsewhere while the person typed: the words are shown again."""
-        screen = terminal("question which; hang")
-        screen.see("your answer: ")
+    def test_a_yes_that_comes_too_late_is_no_message(self, at: At, terminal: Any):
+        """Decided elsewhere while the person typed."""
+        screen = terminal("ask rm; say begun; hang")
+        screen.see("[y]es, [n]o")
         session = view_of(at, screen.text)
-        at.wire().post(f"/sessions/{session['id']}/respond", {"gate_id": session["gates"][0]["id"], "answer": "mine"})
-        screen.see("you said mine")
-        screen.type("say hers")
-        screen.see("(steered")
+        at.wire().post(f"/sessions/{session['id']}/approve", {"gate_id": session["gates"][0]["id"]})
+        screen.see("begun")
+        screen.type("y")
+        screen.see("nothing is asked now; not sent: y")
         screen.interrupt()
         assert screen.ends() == Exit.INTERRUPTED, screen.text
 
