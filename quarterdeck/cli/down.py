@@ -10,7 +10,8 @@ import click
 
 from quarterdeck.cli.busy import busy, told, until_settled
 from quarterdeck.cli.starting import StillLeaving, alone, started
-from quarterdeck.cli.wire import Unreachable, present
+from quarterdeck.cli.wire import present
+from quarterdeck.client.failures import Unreachable
 from quarterdeck.deck.keeper import gone_within, kill, send
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home, home

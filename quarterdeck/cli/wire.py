@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from quarterdeck.cli.line import Answer, Line
 from quarterdeck.client.blocks import Splitter
-from quarterdeck.errors import QuarterdeckError
+from quarterdeck.client.failures import Unreachable, refusal
 from quarterdeck.home import Home, home
 from quarterdeck.server import beacon
 from quarterdeck.server.beacon import Beacon
@@ -23,21 +23,6 @@ if TYPE_CHECKING:
     import http.client
 
 _TIMEOUT_S = 30.0
-
-
-class Unreachable(QuarterdeckError):
-    """No server, or none that answers."""
-
-    code = "unreachable"
-
-
-class Refused(QuarterdeckError):
-    """What the server answered instead of doing it. `status` is the HTTP status."""
-
-    def __init__(self, status: int, code: str, message: str, hint: str) -> None:
-        super().__init__(message, hint)
-        self.status = status
-        self.code = code
 
 
 class Told(NamedTuple):
@@ -73,7 +58,7 @@ class Wire:
         except _failures() as error:
             raise self._unreachable(error) from None
         if answer.status >= 400:
-            raise _refusal(answer.status, data)
+            raise refusal(answer.status, data)
         return json.loads(data) if data else None
 
     def stream(self, path: str, **query: Any) -> Generator[Told]:
@@ -85,7 +70,7 @@ class Wire:
             answer = cast("http.client.HTTPResponse", other._sent("GET", f"{path}?{urlencode(query)}", None, accept))
             try:
                 if answer.status >= 400:
-                    raise _refusal(answer.status, answer.read())
+                    raise refusal(answer.status, answer.read())
                 yield from _events(answer)
             except _failures() as error:
                 raise self._unreachable(error) from None
@@ -180,14 +165,6 @@ def _events(answer: http.client.HTTPResponse) -> Generator[Told]:
     while data := answer.read1():
         for block in splitter.feed(data):
             yield Told(block.name or "message", block.id, json.loads(block.data))
-
-
-def _refusal(status: int, data: bytes) -> Refused:
-    try:
-        error = json.loads(data)["error"]
-        return Refused(status, str(error["code"]), str(error["message"]), str(error["hint"]))
-    except (ValueError, KeyError, TypeError):
-        return Refused(status, "bad_answer", f"the server answered {status}", "Its log says more.")
 
 
 def token_of(place: Home) -> str:

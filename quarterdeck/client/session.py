@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from quarterdeck.client.wire import Wire
 from quarterdeck.deck.changes.diff import Diff, Scope
-from quarterdeck.deck.verbs import A, Verbs
+from quarterdeck.deck.verbs import A, Mark, Verbs
 from quarterdeck.events import Event, decode_event
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.answers import Done, Dropped
@@ -100,20 +100,10 @@ class RemoteSession(Verbs):
         """Removes it and its log."""
         await self._wire.ask("DELETE", self._path, type(None))
 
-    async def mark(
-        self,
-        *,
-        pinned: bool | None = None,
-        snoozed_until: int | None = None,
-        read_index: int | None = None,
-        client_id: str = "",
-    ) -> Done:
-        """Pins, snoozes, or says up to where a person has read."""
-        wanted = {"pinned": pinned, "snoozed_until": snoozed_until, "read_index": read_index}
-        return await self._change({name: value for name, value in wanted.items() if value is not None}, client_id)
-
-    async def _change(self, body: dict[str, Any], client_id: str) -> Done:
-        await self._wire.ask("PATCH", self._path, dict[str, Any], {**body, "client_id": client_id})
+    async def _mark(self, wanted: Mark, client_id: str) -> Done:
+        given = {name: getattr(wanted, name) for name in wanted.__struct_fields__}
+        body = {name: value for name, value in given.items() if value is not None} | {"client_id": client_id}
+        await self._wire.ask("PATCH", self._path, dict[str, Any], body)
         return Done()
 
     async def _obey(self, command: cmd.Command, client_id: str, kind: type[A]) -> A:

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from quarterdeck.client.blocks import Block, Splitter
+from quarterdeck.client.failures import Refused, Unreachable, refusal
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, decode_event
 
@@ -23,15 +24,6 @@ _SILENCE_S = 60.0
 _PAUSE_S = (0.1, 5.0)
 
 
-class Unreachable(QuarterdeckError):
-    """The server cannot be reached."""
-
-    code = "unreachable"
-
-    def __init__(self, url: str, why: str) -> None:
-        super().__init__(f"{url} cannot be reached: {why}", "Start it with `qd up`.")
-
-
 class TimedOut(QuarterdeckError):
     """The server did not answer in time. Whether it did what was asked is not known; the same client_id finds out."""
 
@@ -39,15 +31,6 @@ class TimedOut(QuarterdeckError):
 
     def __init__(self, what: str, timeout_s: float) -> None:
         super().__init__(f"no answer to {what} within {timeout_s:g} seconds", "Send it again with the same client_id.")
-
-
-class Refused(QuarterdeckError):
-    """An error that only the server knows by name."""
-
-    def __init__(self, code: str, message: str, hint: str, status: int) -> None:
-        super().__init__(message, hint)
-        self.code = code
-        self.status = status
 
 
 class Gap(QuarterdeckError):
@@ -77,7 +60,7 @@ class Wire:
     @property
     def http(self) -> aiohttp.ClientSession:
         if self._is_closed:
-            raise Unreachable(self.url, "this client is closed")
+            raise _unreachable(self.url, "this client is closed")
         if self._http is None:
             headers = {"Authorization": f"Bearer {self._token}"}
             self._http = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=self._timeout_s))
@@ -110,7 +93,7 @@ class Wire:
         except TimeoutError:
             raise TimedOut(f"{method} {path}", self._timeout_s) from None
         except aiohttp.ClientError as error:
-            raise Unreachable(self.url, str(error) or type(error).__name__) from None
+            raise _unreachable(self.url, error) from None
         if answer.status >= 400:
             raise error_of(content, answer.status)
         return msgspec.json.decode(content or b"null", type=kind)
@@ -176,21 +159,21 @@ class _Busy(Exception):
 
 
 def _first_failure(url: str, error: Exception) -> QuarterdeckError:
-    return error.error if isinstance(error, _Busy) else Unreachable(url, str(error) or type(error).__name__)
+    return error.error if isinstance(error, _Busy) else _unreachable(url, error)
+
+
+def _unreachable(url: str, why: Exception | str) -> Unreachable:
+    return Unreachable(f"{url} cannot be reached: {str(why) or type(why).__name__}", "Start it with `qd up`.")
 
 
 def error_of(content: bytes, status: int) -> QuarterdeckError:
     """The error behind an answer: of the class that raised it where this program knows it."""
-    try:
-        found = msgspec.json.decode(content)["error"]
-        code, message, hint = found["code"], found["message"], found["hint"]
-    except (msgspec.MsgspecError, UnicodeError, TypeError, KeyError):
-        return Refused("bad_answer", f"the server answered {status}", "Is this the address of a Quarterdeck?", status)
-    kind = _classes().get(code)
+    refused = refusal(status, content)
+    kind = _classes().get(refused.code)
     if kind is None:
-        return Refused(code, message, hint, status)
+        return refused
     error = kind.__new__(kind)
-    QuarterdeckError.__init__(error, message, hint)
+    QuarterdeckError.__init__(error, refused.message, refused.hint)
     return error
 
 

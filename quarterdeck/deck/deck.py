@@ -44,7 +44,7 @@ from quarterdeck.kernel.roster import Badge, Filter, Page
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Receipt, Row, Stored
+from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Receipt, Row, StaleFence, Stored
 from quarterdeck.log.rows import packed, row_of, unpacked
 from quarterdeck.log.tail import Feed
 
@@ -320,13 +320,24 @@ class Deck:
         session = await self._session(session_id)
         cmd.check(session.state, cmd.Delete())
         await session.startup.stop()
-        while not session.record.is_settled:
-            await session.record.settled()
-        cmd.check(session.state, cmd.Delete())  # nobody woke it meanwhile; whoever comes from here on finds it gone
-        last = Event(session_id, session.view.index + 1, self.clock.wall(), "user", ev.SessionDeleted())
-        await self._log.delete(session_id, session.record.fence, last, self._deleted)
+        await self._delete(session)
         trace_file(self.home, session_id).unlink(missing_ok=True)
         await self.changes.forget(session_id, session.state.profile.cwd)
+
+    async def _delete(self, session: Session) -> None:
+        """Once nothing of it is on its way to the log. Whoever comes before it is gone is done first, and may wake it."""
+        while True:
+            while not session.record.is_settled:
+                await session.record.settled()
+            cmd.check(session.state, cmd.Delete())
+            fence, at = session.record.fence, self.clock.wall()
+            last = Event(session.id, session.view.index + 1, at, "user", ev.SessionDeleted())
+            try:
+                await self._log.delete(session.id, fence, last, self._deleted)
+                return
+            except StaleFence:
+                if session.record.is_settled and session.record.fence == fence:
+                    raise  # it is not ours any more
 
     def _deleted(self, receipt: Receipt) -> None:
         """At once: what becomes durable after it is not to be published before it."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from quarterdeck.deck import inputs, keeping, wishes
 from quarterdeck.deck.changes.diff import Diff, Scope
-from quarterdeck.deck.verbs import A, Verbs
+from quarterdeck.deck.verbs import A, Mark, Verbs
 from quarterdeck.events import Event
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.answers import Done, Dropped
@@ -125,16 +125,7 @@ class SessionHandle(Verbs):
         """Removes it and its log."""
         await self._deck.delete(self.id)
 
-    async def mark(
-        self,
-        *,
-        pinned: bool | None = None,
-        snoozed_until: int | None = None,
-        read_index: int | None = None,
-        client_id: str = "",
-    ) -> Done:
-        """Pins, snoozes, or says up to where a person has read."""
-        wanted = keeping.Mark(pinned=pinned, snoozed_until=snoozed_until, read_index=read_index)
+    async def _mark(self, wanted: Mark, client_id: str) -> Done:
         return await keeping.mark(await self._deck.in_use(self.id), wanted, client_id)
 
     async def rules(self) -> tuple[Rule, ...]:

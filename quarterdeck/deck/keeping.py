@@ -10,6 +10,7 @@ from quarterdeck import events as ev
 from quarterdeck.deck import inputs
 from quarterdeck.deck.delivery import ON_ITS_WAY
 from quarterdeck.deck.rules import NoSuchRule
+from quarterdeck.deck.verbs import Mark
 from quarterdeck.errors import NotAllowed, QuarterdeckError
 from quarterdeck.events import Body
 from quarterdeck.kernel import commands as cmd
@@ -47,14 +48,6 @@ class Resend(Struct, frozen=True):
     """Sends a text again that failed, or whose outcome nobody knows."""
 
     item_id: str
-
-
-class Mark(Struct, frozen=True, kw_only=True):
-    """Fields left out stay as they are; snoozed_until 0 wakes."""
-
-    pinned: bool | None = None
-    snoozed_until: int | None = None
-    read_index: int | None = None
 
 
 class Unrule(Struct, frozen=True):

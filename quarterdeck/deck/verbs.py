@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
+from msgspec import Struct
+
 from quarterdeck.events import Image, Json
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
@@ -15,11 +17,23 @@ from quarterdeck.kernel.answers import Answer, Decided, Done, Dropped, Receipt, 
 A = TypeVar("A", bound=Answer)
 
 
+class Mark(Struct, frozen=True, kw_only=True):
+    """Fields left out stay as they are; snoozed_until 0 wakes."""
+
+    pinned: bool | None = None
+    snoozed_until: int | None = None
+    read_index: int | None = None
+
+
 class Verbs:
     """Every command takes a `client_id`: the same one again is answered again and done once."""
 
     async def _obey(self, command: cmd.Command, client_id: str, kind: type[A]) -> A:
         """Has the command done, and gives its answer, which is of this kind."""
+        raise NotImplementedError
+
+    async def _mark(self, wanted: Mark, client_id: str) -> Done:
+        """Has this noted of the session."""
         raise NotImplementedError
 
     # --- texts
@@ -99,6 +113,17 @@ class Verbs:
 
     async def rename(self, name: str, *, client_id: str = "") -> Done:
         return await self._obey(cmd.Rename(name=name), client_id, Done)
+
+    async def mark(
+        self,
+        *,
+        pinned: bool | None = None,
+        snoozed_until: int | None = None,
+        read_index: int | None = None,
+        client_id: str = "",
+    ) -> Done:
+        """Pins, snoozes, or says up to where a person has read."""
+        return await self._mark(Mark(pinned=pinned, snoozed_until=snoozed_until, read_index=read_index), client_id)
 
     async def switch_model(self, model: str, *, client_id: str = "") -> Done:
         return await self._obey(cmd.SwitchModel(model=model), client_id, Done)

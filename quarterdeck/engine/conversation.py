@@ -104,7 +104,7 @@ def family(tool: str, args: Json) -> str:
 def _prompted(conversation: Conversation, body: ev.PromptReceived) -> Conversation:
     closed = _closed(conversation)
     said = _with_parts(closed, _user_parts(body.text, body.images), body.message_id)
-    return replace(said, turn_from=len(said.messages) - 1)
+    return replace(said, turn_from=max(len(said.messages) - 1, 0))
 
 
 @_on(ev.SteeringReceived)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from quarterdeck import events as ev
 from quarterdeck.engine import context
 from quarterdeck.engine.batch import KillTools
-from quarterdeck.engine.errors import AgentGone, NothingKept, PromptRefused, SteeringRefused
+from quarterdeck.engine.errors import AgentGone, InvalidOption, NothingKept, PromptRefused, SteeringRefused
 from quarterdeck.engine.gates import Asked, Held, OpenGates
 from quarterdeck.engine.hooks import Hooks
 from quarterdeck.engine.journal import Journal, now_ms
@@ -158,6 +158,7 @@ class Core:
     ) -> Receipt:
         """A turn begins with it at once, or it waits until the open one is over."""
         self.alive()
+        _refuse_empty(text, images)
         message_id = message_id or self.next_id("p")
         confirmed = self._confirmed(text)
         if confirmed is not None:
@@ -246,6 +247,7 @@ class Core:
     async def steer(self, text: str, ref: str = "", images: tuple[Image, ...] = ()) -> Steered:
         """Into the turn under way; a prompt when there is none."""
         self.alive()
+        _refuse_empty(text, images)
         ref = ref or self.next_id("s")
         if self.hooks.has("before_steering"):
             verdict = await self.hooks.ask("before_steering", self.context(self.turn), text)
@@ -304,6 +306,7 @@ class Core:
             await asyncio.wait((turn.last_word,), timeout=_LAST_WORD_S)
             first, said = (), []
         self.journal.write((*first, *said, closing), "user")
+        self.journal.flush()
         self.turn_over(turn)
 
     def _cut(self, turn: Turn, reason: str, kill: KillTools) -> list[Body]:
@@ -561,6 +564,11 @@ _TRIGGERS = {"approved": "tool_approved", "rejected": "tool_rejected", "timeout"
 
 def _made(kind: Callable[..., Body], /, **fields: Any) -> Body:
     return kind(**fields)
+
+
+def _refuse_empty(text: str, images: Sequence[Image]) -> None:
+    if not text.strip() and not images:
+        raise InvalidOption("there is nothing in the text", "Say something, or send an image.")
 
 
 def _current() -> asyncio.Task[Any] | None:

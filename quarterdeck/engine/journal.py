@@ -52,6 +52,7 @@ class Journal:
         "_pause",
         "_pending",
         "_row",
+        "_scheduled",
         "_snapshot_at",
         "_waiters",
         "at",
@@ -86,6 +87,7 @@ class Journal:
         self._pending: list[Event] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._appending = False
+        self._scheduled: asyncio.Handle | None = None
         self._pause = _RETRY_S[0]
         self._row: Row | None = None
         self._snapshot_at = 0
@@ -164,10 +166,17 @@ class Journal:
         if not self._appending:
             self._appending = True
             # not at once: what else this pass of the loop writes is one unit with it
-            asyncio.get_running_loop().call_soon(self._append)
+            self._scheduled = asyncio.get_running_loop().call_soon(self._append)
+
+    def flush(self) -> None:
+        """What is written must not wait for company: in a busy loop a pass takes its time."""
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._append()
 
     def _append(self) -> None:
         assert self._log is not None
+        self._scheduled = None
         if not self._pending:
             self._appending = False
             return

@@ -155,8 +155,6 @@ class Process:
         mode, session, model = (_text(line, name) for name in ("mode", "session", "model"))
         setup = prepared(Path.cwd(), mode, session, model, os.environ)
         self._opened.set_result(await _opened(line, setup, self._log))
-        for fault in setup.faults:
-            self._complain(f"{fault.message}. {fault.hint}")
         self.mount()
 
     def obey(self, line: Line) -> None:

@@ -3,10 +3,10 @@
     [builtin]
     model = "anthropic:NAME"            # when a session names none
     context_limit = 200000              # tokens; the conversation is shortened before it is full
-    tools = ["tickets"]                 # of installed packages, by their entry points
-    plugins = { memory_flush = true, human_approval = { safe_commands = ["make test"] } }
+    max_turns = 100                     # requests in one turn
 
-`[tools]` and `[mcp.NAME]` are in tools/config.py, `[provider.NAME]` in providers/access.py.
+`[plugin]` is in plugins/configured.py, `[tools]` and `[mcp.NAME]` in tools/config.py, `[provider.NAME]` in
+providers/access.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from quarterdeck.engine.errors import InvalidOption
-from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Json
 from quarterdeck.home import home
 
 #: What is asked of a provider that is set up when nobody named a model; `-m` or a profile names another.
@@ -49,8 +47,6 @@ class _Builtin(Struct, frozen=True, forbid_unknown_fields=True):
     model: str = ""
     context_limit: Annotated[int, Meta(gt=0)] | None = None
     max_turns: Annotated[int, Meta(gt=0)] = 100
-    tools: tuple[str, ...] = ()
-    plugins: dict[str, Json] = {}
 
 
 class _File(Struct, frozen=True):
@@ -58,35 +54,33 @@ class _File(Struct, frozen=True):
 
 
 class Setup(Struct, frozen=True):
-    """What create_agent takes. The tools that `faults` tell of are missing; all else works."""
+    """What create_agent takes."""
 
     model: str
     settings: dict[str, Any]
-    faults: tuple[QuarterdeckError, ...]
 
 
 def prepared(cwd: Path, mode: str, session: str, model: str, environment: Mapping[str, str]) -> Setup:
     """From config.toml and the environment. QuarterdeckError for what cannot be as it is wanted."""
-    from quarterdeck.engine.plugins.installed import all_installed_tools
-    from quarterdeck.engine.plugins.shipped import default_plugins
+    from quarterdeck.engine.plugins.configured import mounted
     from quarterdeck.engine.tools import builtin_tools
     from quarterdeck.engine.tools.config import tool_settings
 
-    told, tools = _told(environment), tool_settings(environment)
-    more, faults = all_installed_tools(told.tools)
+    own, told = _told(environment), tool_settings(environment)
+    plugins, tools = mounted(mode, _PLUGINS, builtin_tools(), told.installed, environment)
     settings = {
         "cwd": str(cwd),
         "mode": mode,
-        "plugins": default_plugins(mode, _wanted(told.plugins)),
-        "tools": [*builtin_tools(), *more],
+        "plugins": plugins,
+        "tools": tools,
         "system_prompt": instructions(cwd),
         "store": home(environment).folder / "results" / session if session else None,
-        "sandbox": tools.sandbox,
-        "allowed_paths": tools.allowed_paths,
-        "context_limit": told.context_limit,
-        "max_turns": told.max_turns,
+        "sandbox": told.sandbox,
+        "allowed_paths": told.allowed_paths,
+        "context_limit": own.context_limit,
+        "max_turns": own.max_turns,
     }
-    return Setup(model_name(model or told.model, environment), settings, tuple(faults))
+    return Setup(model_name(model or own.model, environment), settings)
 
 
 def _told(environment: Mapping[str, str]) -> _Builtin:
@@ -99,18 +93,6 @@ def _told(environment: Mapping[str, str]) -> _Builtin:
         raise InvalidOption(f"{path} cannot be read: {error.strerror}", "Mend its permissions.") from None
     except ValueError as error:
         raise InvalidOption(f"{path}: {error}", "Mend the file; docs/agent.md says what it takes.") from None
-
-
-def _wanted(plugins: Mapping[str, Json]) -> dict[str, Json]:
-    """Options that somebody gives come on top of ours."""
-    found = {**_PLUGINS, **plugins}
-    for name, own in _PLUGINS.items():
-        given: Any = found[name]
-        if isinstance(given, dict):
-            found[name] = {**own, **given}
-        elif given is True:
-            found[name] = own
-    return found
 
 
 def model_name(wanted: str, environment: Mapping[str, str]) -> str:

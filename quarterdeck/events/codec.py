@@ -38,7 +38,8 @@ class Event(Struct, frozen=True, gc=False):
 
     @property
     def type(self) -> str:
-        return type_of(self.body)
+        name = NAMES.get(type(self.body))
+        return type_of(self.body) if name is None else name
 
 
 class _Envelope(Struct, frozen=True):

@@ -35,9 +35,9 @@ PREFIX = "QUARTERDECK_"
 _NO_SETTINGS = frozenset({"QUARTERDECK_HOME", "QUARTERDECK_NONCE", "QUARTERDECK_LIFELINE"})
 #: Settings that are lists of texts.
 _LISTS = frozenset({"allow_host", "workspace"})
-#: Tables that are no settings: profiles are read here, the models' keys and prices, and the tools, by the engine, which
-#: alone needs them.
-_TABLES = ("profile", "provider", "price", "tools", "mcp", "builtin")
+#: Tables that are no settings: profiles are read here; the models' keys and prices, the plugins and the tools by the engine,
+#: which alone needs them.
+_TABLES = ("profile", "provider", "price", "plugin", "tools", "mcp", "builtin")
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 #: The agents of the contract; those of the registry come on top.
 _AGENTS = ("claude", "codex", "gemini", "opencode", "kilo", "pi", "cline", "builtin", "demo")

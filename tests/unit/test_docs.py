@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = re.compile(r"```python\n(.*?)```", re.DOTALL)
 LINKS = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")])
-#: test_library_page.py, test_plugins_page.py and test_tools_page.py run those: their examples are async, and need a deck or a model.
-OTHERS = ("library.md", "plugins.md", "tools.md")
+#: Each has a test of its own (test_NAME_page.py): their examples are async, and need a deck or a model.
+OTHERS = ("agent.md", "library.md", "plugins.md", "tools.md")
 PAGES_WITH_EXAMPLES = [page for page in PAGES if EXAMPLES.search(page.read_text()) and page.name not in OTHERS]
 
 

@@ -37,7 +37,7 @@ _SILENT = """
     state_change signal_changed agent_resumed prompt_queued prompt_edited prompt_dropped delivery_changed turn_continued
     turn_retried title_generated request_start tool_calls tool_execution_metrics approval_resolved dialog_resolved
     before_compact sub_agent_event background_started background_ended context_usage setting_changed usage
-    changes_updated checkpoint_saved command_receipt view_refolded
+    changes_updated checkpoint_saved command_receipt view_refolded plugin_state
 """
 SILENT = _SILENT.split()
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.cli.exits import Exit, exit_for
-from quarterdeck.cli.wire import Refused, Told, Unreachable, Wire, present, token_of
+from quarterdeck.cli.wire import Told, Wire, present, token_of
+from quarterdeck.client.failures import Refused, Unreachable
 from quarterdeck.deck.identity import start_time
 from quarterdeck.home import Home
 from quarterdeck.server import beacon

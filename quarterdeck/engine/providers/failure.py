@@ -14,6 +14,8 @@ from msgspec import Struct
 from quarterdeck.engine.model import ModelError
 
 _LONGEST_MESSAGE = 600
+#: Whoever is told to wait longer than this does not wait: a person decides what to do.
+_LONGEST_PAUSE_S = 600.0
 
 #: How services say that the conversation is too long for the model, in the order: Anthropic, OpenAI, Gemini, vLLM and others
 #: that count, llama.cpp, Mistral, Groq, and those that only have a word for it.
@@ -196,7 +198,8 @@ def refused(told: Told, service: Service, now: float) -> ModelError:
     if status == 404 or (status == 400 and _MODEL.search(text)):
         hint = f"Is there a model {service.model!r}, and may this key use it? If base_url is set, is it right?"
         return ModelError("invalid_model", _says(told, service), hint)
-    if _USAGE.search(text):
+    is_long = status == 429 and (told.retry_after or 0) > _LONGEST_PAUSE_S
+    if is_long or _USAGE.search(text):
         hint = "Wait until the limit is reset, raise it at the service, or switch to another model."
         return ModelError("usage_limit", _says(told, service), hint, resets_at=_resets_at(told, now))
     return _passing_or_not(told, service, now)

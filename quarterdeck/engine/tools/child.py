@@ -33,7 +33,7 @@ _KILL_S = 1.0
 class Child:
     """Start one with `Child.start(...)`, on the loop. OSError and ValueError when the system will not run it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], mark: str, hear: Hear) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], mark: str, hear: Hear, *, is_alone: bool) -> None:
         loop = asyncio.get_running_loop()
         self._process = process
         self._mark = mark
@@ -46,6 +46,7 @@ class Child:
         self.exited: asyncio.Future[int] = loop.create_future()
         #: How many processes it had left behind.
         self.left_behind = 0
+        self._is_alone = is_alone
         self._hurried = False
         self._unwatch: Callable[[], None] = _nothing
         self._listen(process.stdout, "stdout", hear)
@@ -59,7 +60,10 @@ class Child:
         environment: Mapping[str, str],
         hear: Hear,
         pass_fds: Sequence[int] = (),
+        *,
+        is_alone: bool = False,
     ) -> Child:
+        """`is_alone`: it is a program that starts no others, and nobody needs to look for them."""
         mark = secrets.token_hex(8)
         outer = environment.get(MARK)
         process = subprocess.Popen(
@@ -72,7 +76,7 @@ class Child:
             start_new_session=True,
             pass_fds=pass_fds,
         )
-        child = cls(process, mark, hear)
+        child = cls(process, mark, hear, is_alone=is_alone)
         try:
             child._unwatch = _watched(process, child._on_end)
         except OSError:  # there is no descriptor left to watch it by: it ends as if it had never begun
@@ -129,9 +133,9 @@ class Child:
 
     async def _settled(self) -> None:
         try:
-            if kin_of(self._process.pid, self._mark):
+            if self._kin():
                 await self._silent_within(0 if self._hurried else _LAST_WORDS_S)
-                left = kin_of(self._process.pid, self._mark)
+                left = self._kin()
                 self.left_behind = len(left)
                 await self._swept(left)
             self._process.wait()
@@ -150,7 +154,7 @@ class Child:
         """Until nothing is left, also of what was forked meanwhile."""
         self._seen |= found
         for _ in range(_SWEEPS):
-            self._seen = living(self._seen) | kin_of(self._process.pid, self._mark)
+            self._seen = living(self._seen) | self._kin()
             if not self._seen:
                 return
             signalled(self._seen, signal.SIGKILL)
@@ -171,8 +175,11 @@ class Child:
             self._discard()
             raise
 
+    def _kin(self) -> set[Process]:
+        return set() if self._is_alone else kin_of(self._process.pid, self._mark)
+
     def _signal_all(self, number: signal.Signals) -> None:
-        self._seen |= kin_of(self._process.pid, self._mark)
+        self._seen |= self._kin()
         self._kill_group(number)
         signalled(self._seen, number)
 

@@ -3,6 +3,7 @@
     [tools]
     sandbox = "bwrap"
     allowed_paths = ["~/notes", "/srv/shared"]
+    installed = ["weather"]    # of other packages, by their entry points
 
     [mcp.files]
     command = "npx"
@@ -34,6 +35,7 @@ class InvalidToolSettings(QuarterdeckError):
 class _Tools(Struct, frozen=True, forbid_unknown_fields=True):
     sandbox: Literal["", "bwrap"] = ""
     allowed_paths: tuple[Annotated[str, Meta(pattern="^[~/]")], ...] = ()
+    installed: tuple[str, ...] = ()
 
 
 class _File(Struct, frozen=True):
@@ -47,6 +49,8 @@ class ToolSettings(Struct, frozen=True):
     sandbox: str
     allowed_paths: tuple[Path, ...]
     servers: dict[str, McpServer]
+    #: Names of entry points (plugins/installed.py).
+    installed: tuple[str, ...] = ()
 
 
 def tool_settings(environment: Mapping[str, str]) -> ToolSettings:
@@ -61,4 +65,4 @@ def tool_settings(environment: Mapping[str, str]) -> ToolSettings:
     except ValueError as error:
         raise InvalidToolSettings(f"{path}: {error}", "Mend the file; docs/tools.md says what it takes.") from None
     folders = tuple(Path(one).expanduser() for one in told.tools.allowed_paths)
-    return ToolSettings(told.tools.sandbox, folders, servers_from(told.mcp))
+    return ToolSettings(told.tools.sandbox, folders, servers_from(told.mcp), told.tools.installed)

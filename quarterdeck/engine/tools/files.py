@@ -25,7 +25,7 @@ from quarterdeck.engine.tools.paths import (
     opened_at,
     parent_of,
 )
-from quarterdeck.engine.tools.text import SAMPLE, Text, encoding_of, image_type, page_of
+from quarterdeck.engine.tools.text import SAMPLE, Text, counted, encoding_of, image_type, page_of
 from quarterdeck.engine.tools.threads import in_thread, in_thread_to_its_end
 from quarterdeck.events import Image
 
@@ -128,7 +128,7 @@ def _write(path: str, content: str, hands: Hands) -> Outcome:
         _put(parent, name, data, before, place.shown)
     lines = content.count("\n") + (not content.endswith("\n") and content != "")
     verb = "wrote over" if before else "created"
-    return Outcome(f"{verb} {place.shown}: {lines} lines, {len(data)} bytes")
+    return Outcome(f"{verb} {place.shown}: {counted(lines, 'line')}, {counted(len(data), 'byte')}")
 
 
 def _put(parent: int, name: str, data: bytes, before: os.stat_result | None, shown: str) -> None:
@@ -186,7 +186,7 @@ def _edit(path: str, edits: list[Edit], hands: Hands) -> Outcome:
         written = _encoded(old, changed.text, place.shown)
         _expect_unchanged(parent, name, before, place.shown)
         _put(parent, name, written, before, place.shown)
-    return Outcome(f"edited {place.shown}: {changed.count} replacements\n{changed.excerpt()}")
+    return Outcome(f"edited {place.shown}: {counted(changed.count, 'replacement')}\n{changed.excerpt()}")
 
 
 def _encoded(old: Text, text: str, shown: str) -> bytes:
@@ -256,7 +256,7 @@ class _Changed:
 
     def excerpt(self) -> str:
         """The lines around the changes, with their numbers as they are now."""
-        lines = self.text.split("\n")
+        lines = self.text.removesuffix("\n").split("\n")
         shown: set[int] = set()
         for start, end in sorted(self._places)[:_SHOWN]:
             first, last = self.text.count("\n", 0, start), self.text.count("\n", 0, end)

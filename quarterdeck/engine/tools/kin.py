@@ -30,6 +30,9 @@ class Process(NamedTuple):
 def kin_of(root: int, mark: str) -> set[Process]:
     """Who lives of the session and the descendants of `root`, and who carries the mark. Not `root` itself."""
     stats = dict(_stats())
+    if root in stats:  # who is older is no kin: most are, and need not be looked at
+        begin = int(stats[root][_START])
+        stats = {pid: fields for pid, fields in stats.items() if int(fields[_START]) >= begin}
     related = _below(root, stats) | {pid for pid, fields in stats.items() if int(fields[_SESSION]) == root}
     related |= {pid for pid in stats.keys() - related if _carries(pid, mark)}
     related -= {root, os.getpid()}

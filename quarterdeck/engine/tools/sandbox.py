@@ -14,19 +14,9 @@ from functools import cache
 from quarterdeck.engine.tools.base import Hands
 from quarterdeck.errors import QuarterdeckError
 
-_WORLD = (
-    "--ro-bind",
-    "/",
-    "/",
-    "--dev",
-    "/dev",
-    "--proc",
-    "/proc",
-    "--tmpfs",
-    "/tmp",
-    "--unshare-pid",
-    "--unshare-ipc",
-)
+_BENEATH = ("--ro-bind", "/", "/", "--tmpfs", "/tmp")
+#: Last, so that no folder that may be written covers them.
+_ABOVE = ("--dev", "/dev", "--proc", "/proc", "--unshare-pid", "--unshare-ipc")
 
 
 class SandboxUnavailable(QuarterdeckError):
@@ -52,7 +42,8 @@ def wrapped(argv: Sequence[str], hands: Hands) -> list[str]:
             f"commands are to run in bubblewrap, and it does not work here: {trouble}",
             "The person at the machine has to allow user namespaces, or to set sandbox to nothing.",
         )
-    return [program, *_WORLD, "--die-with-parent", *_writable(hands), "--chdir", str(hands.cwd), "--", *argv]
+    world = (*_BENEATH, *_writable(hands), *_ABOVE)
+    return [program, *world, "--die-with-parent", "--chdir", str(hands.cwd), "--", *argv]
 
 
 def _writable(hands: Hands) -> list[str]:
@@ -65,7 +56,9 @@ def _writable(hands: Hands) -> list[str]:
 def _trouble(program: str) -> str:
     """Why nothing can be run in it on this machine; "" when it can. Asked once."""
     try:
-        done = subprocess.run([program, *_WORLD, "--", "/bin/true"], capture_output=True, text=True, timeout=10)
+        done = subprocess.run(
+            [program, *_BENEATH, *_ABOVE, "--", "/bin/true"], capture_output=True, text=True, timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return (done.stderr.strip() or f"it ended with {done.returncode}") if done.returncode else ""

@@ -244,7 +244,7 @@ async def _said(
         if len(out[stream]) > _OUTPUT:
             full.set()
 
-    child = Child.start(argv, cwd, environment, hear, pass_fds)
+    child = Child.start(argv, cwd, environment, hear, pass_fds, is_alone=True)
     waiting = asyncio.ensure_future(full.wait())
     try:
         await asyncio.wait([child.exited, waiting], timeout=_TIME_S, return_when=asyncio.FIRST_COMPLETED)

@@ -14,6 +14,7 @@ from quarterdeck.engine.tools.child import Child, to_its_end
 from quarterdeck.engine.tools.function import tool
 from quarterdeck.engine.tools.output import Collected, Limits
 from quarterdeck.engine.tools.sandbox import wrapped
+from quarterdeck.engine.tools.text import counted
 from quarterdeck.engine.tools.threads import in_thread
 from quarterdeck.errors import QuarterdeckError
 
@@ -89,7 +90,8 @@ def _told(child: Child, output: Collected, why: str, seconds: float, limits: Lim
     text = output.finish()
     notes = [text.rstrip("\n")] if text else []
     if child.left_behind and not why:
-        notes.append(f"[{child.left_behind} processes in the background were ended with the command]")
+        left = counted(child.left_behind, "process", "processes")
+        notes.append(f"[ended with the command: {left} in the background]")
     notes.append(_last_line(code, why, seconds, limits))
     return Outcome("\n".join(notes), ok=code == 0 and not why, path=output.path)
 

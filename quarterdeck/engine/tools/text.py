@@ -81,6 +81,11 @@ class Text(NamedTuple):
         return self.encoding.mark + text.encode(self.encoding.name)
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """`1 line`, `2 lines`."""
+    return f"{number} {one if number == 1 else several or one + 's'}"
+
+
 # --- pages
 
 
@@ -117,7 +122,7 @@ def _page(reader: io.TextIOWrapper, offset: int, limit: int) -> str:
 
 
 def _beyond(offset: int, lines: int) -> str:
-    return "[the file is empty]" if not lines else f"[no line {offset}: the file has {lines} lines]"
+    return "[the file is empty]" if not lines else f"[no line {offset}: the file has {counted(lines, 'line')}]"
 
 
 def _line(reader: io.TextIOWrapper, keep: int) -> tuple[str, int]:

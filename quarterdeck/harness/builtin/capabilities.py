@@ -7,6 +7,7 @@ from quarterdeck.harness.drive import Capabilities
 CAPABILITIES = Capabilities(
     steer=True,
     interrupt=True,
+    holds=True,
     approvals=True,
     holds=True,
     questions=True,

@@ -61,7 +61,7 @@ class BuiltinDriver:
             line["answer"] = decision.answer
         if decision.reason:
             line["reason"] = decision.reason
-        if decision.stops or not decision.resumes:
+        if not decision.resumes:
             line["auto_resume"] = False
         return [line]
 

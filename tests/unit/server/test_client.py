@@ -15,7 +15,8 @@ from aiohttp import web
 
 import quarterdeck
 from quarterdeck import AsyncClient, Client
-from quarterdeck.client.wire import Gap, Refused, Splitter, TimedOut, Unreachable, error_of
+from quarterdeck.client.failures import Refused, Unreachable
+from quarterdeck.client.wire import Gap, Splitter, TimedOut, error_of
 from quarterdeck.deck.inputs import InvalidInput, NoSuchFolder
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Event, encode_event

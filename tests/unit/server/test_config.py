@@ -156,3 +156,10 @@ class TestTheFile:
         (tmp_path / "config.toml").mkdir()
         with pytest.raises(InvalidSetting, match="cannot be read: Is a directory"):
             read(tmp_path / "config.toml", {})
+
+
+def test_the_models_keys_are_known_here_and_not_kept() -> None:
+    found = config('port = 4000\n[provider.anthropic]\napi_key = "sk-secret"\n[price."anthropic:x"]\ninput = 1.0\n')
+    assert found.warnings == ()
+    assert found.server.port == 4000
+    assert "sk-secret" not in repr(found)

@@ -193,7 +193,7 @@ class Connection:
         told = StdioServerParameters(
             command=self.server.command,
             args=list(self.server.args),
-            env={**self.server.env, MARK: mark},
+            env={**_passed_on(), **self.server.env, MARK: mark},
             cwd=self.server.cwd or None,
         )
         with _heard(self._hear) as errors:
@@ -224,6 +224,11 @@ class Connection:
         """The last line that it wrote to its standard error."""
         lines = [line for line in self._words.splitlines() if line.strip()]
         return f"; it said: {self._without_secrets(lines[-1].strip())}" if lines else ""
+
+
+def _passed_on() -> dict[str, str]:
+    """The SDK gives a server a few variables only. The deck finds by this one what a killed agent left behind."""
+    return {name: os.environ[name] for name in ("QUARTERDECK_NONCE",) if name in os.environ}
 
 
 def _plain(error: BaseException) -> str:

@@ -289,6 +289,11 @@ def test_when_to_try_again_in_all_its_forms(headers: dict[str, str], message: st
     assert error.resets_at == (None if seconds is None else int((NOW + seconds) * 1000))
 
 
+def test_a_pause_of_hours_is_a_limit_that_a_person_is_told_of() -> None:
+    error = failure.refused(failure.told(429, b"{}", {"retry-after": "7200"}, NOW), SERVICE, NOW)
+    assert (error.kind, error.is_passing, error.resets_at) == ("usage_limit", False, int(NOW + 7200) * 1000)
+
+
 def test_googles_own_form_of_a_pause() -> None:
     details = [{"@type": "RetryInfo", "retryDelay": "36s"}, "what"]
     body = json.dumps({"error": {"code": 429, "message": "x", "details": details}}).encode()

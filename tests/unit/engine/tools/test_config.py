@@ -1,18 +1,21 @@
-"""config.toml of a home, and what the deck's built-in agent makes of it: its real process, asked by lines."""
+"""config.toml of a home, and what the deck's built-in agent makes of it: a real deck, its real process."""
 
 from __future__ import annotations
 
-import json
+import asyncio
+import contextlib
 import os
-import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import quarterdeck
 from quarterdeck.engine.tools.config import InvalidToolSettings, ToolSettings, tool_settings
 from quarterdeck.engine.tools.mcp.settings import InvalidMcpServer, McpServer
+from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Script, ScriptedCall, Step
 from tests.scripted import serving, variables
 
@@ -64,71 +67,59 @@ class TestTheFile:
             settings(tmp_path, "[mcp.files]\nport = 5")
 
 
-class Agent:
-    """The process of the built-in agent, and its events."""
+def home_with(config: str, environment: dict[str, str]) -> Path:
+    home = Path(environment["QUARTERDECK_HOME"])
+    home.mkdir()
+    (home / "config.toml").write_text(config)
+    return home
 
-    def __init__(self, environment: dict[str, str], folder: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "quarterdeck.engine"],
-            cwd=folder,
-            env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
 
-    def say(self, **line: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(line) + "\n")
-        self.process.stdin.flush()
+@contextlib.asynccontextmanager
+async def deck_with(config: str, model: ScriptedModel, folder: Path) -> AsyncGenerator[quarterdeck.Deck]:
+    """A real deck whose agents find this config.toml in their home."""
+    environment = {"PATH": os.environ["PATH"], **variables(model, str(folder))}
+    home = home_with(config, environment)
+    async with quarterdeck.open(home, environment=environment) as deck:
+        yield deck
 
-    def until(self, name: str) -> list[dict[str, Any]]:
-        """All events up to the first of this type."""
-        events: list[dict[str, Any]] = []
-        assert self.process.stdout is not None
-        while not any(event["type"] == name for event in events):
-            told = json.loads(self.process.stdout.readline())
-            events += told.get("events", [told])
-        return events
 
-    def end(self) -> str:
-        return self.process.communicate(timeout=60)[1]
+def called(name: str, **args: object) -> Step:
+    return Step(calls=(ScriptedCall(name=name, args=dict(args)),))
 
 
 class TestTheProcess:
     def test_mcp_servers_and_allowed_folders(self, tmp_path: Path) -> None:
-        work, other, home = tmp_path / "work", tmp_path / "other", tmp_path / "quarterdeck"
-        for folder in (work, other, home):
-            folder.mkdir()
+        work, other = tmp_path / "work", tmp_path / "other"
+        work.mkdir()
+        other.mkdir()
         (other / "a.txt").write_text("from elsewhere\n")
         server = f"command = {sys.executable!r}\nargs = ['-m', 'tests.mcp_server', 'stdio']\ncwd = {str(ROOT)!r}\n"
-        (home / "config.toml").write_text(
+        config = (
             f"[tools]\nallowed_paths = [{str(other)!r}]\n[mcp.calc]\n{server}[mcp.gone]\ncommand = 'no-such-program'\n"
         )
-        steps = (
-            Step(calls=(ScriptedCall(name="calc__add", args={"a": 20, "b": 22}),)),
-            Step(calls=(ScriptedCall(name="read_file", args={"path": str(other / "a.txt")}),)),
-            Step(text="done"),
-        )
+        steps = (called("calc__add", a=20, b=22), called("read_file", path=str(other / "a.txt")), Step(text="done"))
+
+        async def work_it(model: ScriptedModel) -> list[quarterdeck.Event]:
+            async with deck_with(config, model, tmp_path) as deck:
+                session = await deck.create(
+                    "builtin", "script:both", cwd=str(work), model="anthropic:scripted", mode="bypass"
+                )
+                await session.until(lambda view: view.state.phase.value == "completed")
+                return await session.events(0, 1_000)
+
         with serving(Script(scenario={"both": steps})) as model:
-            agent = Agent(variables(model, str(tmp_path)), work)
-            agent.say(op="open", session="s1", model="anthropic:scripted", mode="bypass")
-            agent.say(op="prompt", id="m1", text="script:both")
-            events = agent.until("agent_end")
-            agent.say(op="bye")
-            said = agent.end()
-        assert agent.process.returncode == 0, said
-        results = {event["name"]: event["result"] for event in events if event["type"] == "tool_execution_end"}
-        assert results == {"calc__add": "42", "read_file": "     1\tfrom elsewhere"}
-        (notice,) = [event["text"] for event in events if event["type"] == "notice"]
-        assert "the MCP server gone cannot be started" in notice
+            events = asyncio.run(asyncio.wait_for(work_it(model), 60))
+        ended: list[Any] = [event.body for event in events if event.type == "tool_execution_end"]
+        assert {one.name: one.result for one in ended} == {"calc__add": "42", "read_file": "     1\tfrom elsewhere"}
+        notices: list[Any] = [event.body for event in events if event.type == "notice"]
+        assert any("the MCP server gone cannot be started" in one.text for one in notices)
 
     def test_a_sandbox_that_nobody_knows_keeps_it_from_starting(self, tmp_path: Path) -> None:
-        home = tmp_path / "quarterdeck"
-        home.mkdir()
-        (home / "config.toml").write_text("[tools]\nsandbox = 'bwarp'\n")
-        agent = Agent({"HOME": str(tmp_path), "QUARTERDECK_HOME": str(home), "ANTHROPIC_API_KEY": "x"}, tmp_path)
-        agent.say(op="open", session="s1", model="anthropic:x", mode="")
-        assert "bwarp" in agent.end()
-        assert agent.process.returncode == 1
+        async def work_it(model: ScriptedModel) -> str:
+            async with deck_with("[tools]\nsandbox = 'bwarp'\n", model, tmp_path) as deck:
+                session = await deck.create("builtin", "script:x", cwd=str(tmp_path), model="anthropic:scripted")
+                await session.until(lambda view: view.state.phase.value == "error")
+                return " ".join([entry.text for entry in await session.timeline()])
+
+        with serving(Script(scenario={"x": (Step(text="done"),)})) as model:
+            assert "bwarp" in asyncio.run(asyncio.wait_for(work_it(model), 60))

@@ -154,7 +154,7 @@ class TestWriting:
     def test_over_an_old_one_keeping_its_mode(self, hands: TestHands) -> None:
         path = put(hands, "run.sh", "old")
         path.chmod(0o750)
-        assert call(write_file, hands, path="run.sh", content="néu\n").text == "wrote over run.sh: 1 lines, 5 bytes"
+        assert call(write_file, hands, path="run.sh", content="néu\n").text == "wrote over run.sh: 1 line, 5 bytes"
         assert path.read_bytes() == "néu\n".encode()
         assert stat.S_IMODE(path.stat().st_mode) == 0o750
 
@@ -214,7 +214,7 @@ class TestEditing:
         path = put(hands, "a.py", "a = 1\nb = 2\nc = 3\n")
         outcome = call(edit_file, hands, path="a.py", edits=[edit("b = 2", "b = 20\nbb = 21")])
         assert path.read_text() == "a = 1\nb = 20\nbb = 21\nc = 3\n"
-        assert outcome.text.startswith("edited a.py: 1 replacements\n     1\ta = 1\n     2\tb = 20\n     3\tbb = 21\n")
+        assert outcome.text.startswith("edited a.py: 1 replacement\n     1\ta = 1\n     2\tb = 20\n     3\tbb = 21\n")
 
     def test_it_must_be_there_once(self, hands: TestHands) -> None:
         path = put(hands, "a.py", "x\nx\n")

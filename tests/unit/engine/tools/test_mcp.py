@@ -64,6 +64,7 @@ def hands(tmp_path: Path) -> TestHands:
 class TestAProcess:
     @on_loop
     async def test_its_tools_are_tools(self, hands: TestHands) -> None:
+        os.environ["QUARTERDECK_NONCE"] = "h.1"
         async with McpServers({"t": stdio(env={"SOME_TOKEN": "${WHICH}"})}, {"WHICH": "tok-123"}) as servers:
             assert servers.problems == {}
             tools = by_name(servers)
@@ -80,6 +81,8 @@ class TestAProcess:
             assert "integer" in wrong.text
             assert (await called(tools["environment"], hands, name="SOME_TOKEN")).text == "tok-123"
             assert (await called(tools["environment"], hands, name="VIRTUAL_ENV")).text == ""
+            assert (await called(tools["environment"], hands, name="QUARTERDECK_NONCE")).text == "h.1"
+            del os.environ["QUARTERDECK_NONCE"]
             await self.images_and_long_results(tools, hands)
             odd = next(tool for tool in servers.tools if "odd" in tool.name)
             assert len(odd.name) <= 64
@@ -122,11 +125,11 @@ class TestAProcess:
 
     @on_loop
     async def test_cancelling_and_time_limits_reach_the_server(self, hands: TestHands) -> None:
-        async with McpServers({"t": stdio(timeout=0.5), "u": stdio()}) as servers:
+        async with McpServers({"t": stdio(timeout=2), "u": stdio()}) as servers:
             tools = {tool.name: tool for tool in servers.tools}
             mark = hands.cwd / "mark"
             late = await called(tools["t__wait"], hands, path=str(mark))
-            assert "the MCP server t did not answer within 0.5 seconds" in late.text
+            assert "the MCP server t did not answer within 2 seconds" in late.text
             await until(lambda: mark.read_text() == "cancelled")
             assert (await called(tools["t__add"], hands, a=1, b=1)).text == "2"
             task = asyncio.ensure_future(called(tools["u__wait"], hands, path=str(mark)))

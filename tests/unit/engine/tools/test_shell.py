@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.engine.tools import sandbox
+from quarterdeck.engine.tools import child, sandbox
+from quarterdeck.engine.tools import shell as shell_module
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.engine.tools.files import read_file
 from quarterdeck.engine.tools.output import Limits
@@ -172,10 +173,11 @@ class TestTheEnd:
 
     def test_what_was_left_in_the_background_ends_with_it(self, hands: TestHands) -> None:
         outcome = call(shell, hands, command="sleep 1000 & echo $! > pid; echo done")
-        assert outcome == Outcome("done\n[1 processes in the background were ended with the command]\n[exit code 0]")
+        assert outcome == Outcome("done\n[ended with the command: 1 process in the background]\n[exit code 0]")
         assert not alive(int((hands.cwd / "pid").read_text()))
 
-    def test_the_last_words_of_what_runs_on_are_heard(self, hands: TestHands) -> None:
+    def test_the_last_words_of_what_runs_on_are_heard(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(child, "_LAST_WORDS_S", 30)
         assert "late" in call(shell, hands, command="(sleep 0.05; echo late) & echo early").text
 
     def test_a_daemon_that_lets_go_of_everything(self, hands: TestHands) -> None:
@@ -203,20 +205,20 @@ class TestTheEnd:
         asyncio.run(many())
 
 
+WAIT = "until [ -s pids ]; do sleep 0.01; done"
+DEAF_LOOP = 'trap "" TERM HUP INT; echo $$ >> pids; while :; do sleep 0.05; done'
 FAMILIES = {
     "a child": "sleep 1000 & echo $! >> pids; echo $$ >> pids",
-    "a grandchild": "bash -c 'sleep 1000 & echo $! >> pids; wait' & sleep 0.1",
+    "a grandchild": f"bash -c 'sleep 1000 & echo $! >> pids; wait' & {WAIT}",
     "a session of its own": "setsid sleep 1000 & echo $! >> pids",
-    "deaf to SIGTERM": "bash -c 'trap \"\" TERM HUP INT; echo $$ >> pids; while :; do sleep 0.05; done' & sleep 0.1",
-    "deaf, and in a session of its own": (
-        "setsid bash -c 'trap \"\" TERM HUP INT; echo $$ >> pids; while :; do sleep 0.05; done' & sleep 0.1"
-    ),
-    "an orphan": "(setsid sleep 1000 & echo $! >> pids); sleep 0.05",
-    "an orphan that forgot its environment": "env -i setsid sleep 1000 & echo $! >> pids",
-    "one that keeps forking": ("bash -c 'echo $$ >> pids; while :; do sleep 0.01 & done' & sleep 0.1"),
+    "deaf to SIGTERM": f"bash -c '{DEAF_LOOP}' & {WAIT}",
+    "deaf, and in a session of its own": f"setsid bash -c '{DEAF_LOOP}' & {WAIT}",
+    "an orphan": "(setsid sleep 1000 & echo $! >> pids)",
+    "one that forgot its environment": "env -i setsid sleep 1000 & echo $! >> pids",
+    "an orphan that forgot its environment": "(env -i sleep 1000 & echo $! >> pids)",
+    "one that keeps forking": f"bash -c 'echo $$ >> pids; while :; do sleep 0.01 & done' & {WAIT}",
     "jobs in groups of their own": "set -m; sleep 1000 & echo $! >> pids; sleep 1001 & echo $! >> pids",
 }
-
 
 DEAF = "trap '' TERM; echo $$ > pids; echo all >> pids; while :; do sleep 0.01; done"
 
@@ -239,7 +241,8 @@ class TestCancelling:
 
         asyncio.run(cancelled())
 
-    def test_a_program_has_a_moment_to_clear_up(self, hands: TestHands) -> None:
+    def test_a_program_has_a_moment_to_clear_up(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shell_module, "_CANCEL_GRACE_S", 30)
         command = "trap 'rm lock; exit' TERM; touch lock; echo all > pids; while :; do sleep 0.001; done"
 
         async def cancelled() -> None:

@@ -1,0 +1,425 @@
+"""The agent's face: what it refuses, what it lends to tools, and what is left over from the conformance cases."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quarterdeck import (
+    AlreadyDecided,
+    InvalidOption,
+    NoSuchGate,
+    NothingKept,
+    PromptRefused,
+    TurnNotFinished,
+    create_agent,
+)
+from quarterdeck.engine.message import Message, Picture, Text
+from quarterdeck.engine.model import ModelError, TextPiece
+from quarterdeck.engine.options import RetryPolicy
+from quarterdeck.engine.plugins.base import Hold, Plugin, Skip
+from quarterdeck.events import GateRequest, Image, TokenUsage
+from quarterdeck.log.memory import MemoryLog
+from tests.engine import Gate, Heard, Script, calls, opened, run, text, tool
+
+PICTURE = Image(media_type="image/png", data="AA==")
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model": "nonsense"}, "is no model"),
+        ({"cwd": "/no/such/folder"}, "is no folder"),
+        ({"max_turns": 0}, "max_turns cannot be 0"),
+        ({"max_steering_queue": -1}, "max_steering_queue"),
+        ({"event_buffer_size": -1}, "event_buffer_size"),
+        ({"keep_messages": 1}, "keep_messages"),
+    ],
+)
+def test_an_option_that_cannot_be(settings: dict[str, Any], said: str) -> None:
+    async def work() -> None:
+        with pytest.raises(InvalidOption, match=said) as error:
+            await create_agent(**{"model": Script(), "tools": (), **settings})
+        assert error.value.hint
+
+    run(work)
+
+
+def test_what_a_command_refuses() -> None:
+    async def work() -> None:
+        async with opened(Script()) as agent:
+            with pytest.raises(InvalidOption, match="kill_tools"):
+                await agent.abort(kill_tools="some")  # type: ignore[arg-type]
+            with pytest.raises(InvalidOption, match="no event nonsense"):
+                agent.subscribe(types={"nonsense"})
+            with pytest.raises(InvalidOption, match="nothing in the text"):
+                await agent.prompt("  ")
+            with pytest.raises(InvalidOption, match="nothing in the text"):
+                await agent.steer("")
+            with pytest.raises(InvalidOption, match="no mode"):
+                await agent.switch_mode("wild")
+            with pytest.raises(NoSuchGate):
+                await agent.approve("g7")
+            with pytest.raises(NoSuchGate):
+                await agent.respond("x", "g7")
+            with pytest.raises(NothingKept):
+                await agent.checkpoint()
+            assert await agent.collect_reply() == ""
+            await agent.attach_tool()
+            await agent.switch_mode("ask")
+
+    run(work)
+
+
+def test_a_gate_is_decided_once() -> None:
+    class Asks(Plugin):
+        def before_tool(self, *_: Any) -> Hold:
+            return Hold(GateRequest())
+
+    async def work() -> None:
+        async with opened(Script(calls(("c", "t")), text("ok")), tools=[tool("t")], plugins=[Asks()]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            gate = (await heard.until("approval_required")).gate.gate_id
+            await agent.approve(gate, by="anna")
+            with pytest.raises(AlreadyDecided, match="approved by anna"):
+                await agent.reject(gate)
+            await agent.collect_reply()
+
+    run(work)
+
+
+def test_a_reply_that_never_came() -> None:
+    async def work() -> None:
+        async with opened(Script([ModelError("auth", "no key")], [TextPiece("a"), asyncio.Event()])) as agent:
+            await agent.prompt("go")
+            with pytest.raises(TurnNotFinished, match="no key") as failed:
+                await agent.collect_reply()
+            assert failed.value.kind == "auth"
+            await agent.prompt("again")
+            with pytest.raises(TimeoutError):
+                await agent.collect_reply(timeout=0.01)
+            await agent.abort("enough")
+            with pytest.raises(TurnNotFinished, match="enough") as aborted:
+                await agent.collect_reply()
+            assert aborted.value.kind == "aborted"
+
+    run(work)
+
+
+def test_a_prompt_that_is_aborted_while_plugins_think_about_it() -> None:
+    class Slow(Plugin):
+        async def before_prompt(self, said: str, context: Any) -> None:
+            await asyncio.sleep(3600)
+
+    async def work() -> None:
+        async with opened(Script(), plugins=[Slow()]) as agent:
+            heard = Heard(agent)
+            prompting = asyncio.ensure_future(agent.prompt("go"))
+            await asyncio.sleep(0)
+            await agent.abort("never mind")
+            with pytest.raises(PromptRefused, match="never mind"):
+                await prompting
+            assert (await heard.until("prompt_dropped")).text == "go"
+            assert "agent_start" not in heard.types
+
+    run(work)
+
+
+# ------------------------------------------------------------------------------------------------------------ tools
+
+
+def test_what_a_tool_is_lent(tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+    folder = tmp_path.resolve()
+
+    async def look(args: Any, hands: Any) -> str:
+        seen.update(
+            ids=(hands.session_id, hands.call_id, bool(hands.turn_id), hands.agent_path),
+            places=(hands.cwd, list(hands.allowed_paths), hands.store),
+            environment=dict(hands.environment),
+        )
+        hands.output("one\n")
+        hands.output("", "stderr")
+        hands.output("two\n", "stderr")
+        (hands.store / "big.txt").write_text("whole")
+        (tmp_path / "secret").write_text("no")
+        seen["stored"] = await hands.read_elsewhere("/big.txt")
+        seen["missing"] = await hands.read_elsewhere("none")
+        seen["outside"] = await hands.read_elsewhere("../secret")
+        return "done"
+
+    async def work() -> None:
+        store = tmp_path / "store"
+        store.mkdir()
+        async with opened(
+            Script(calls(("c1", "look")), text("ok")),
+            tools=[tool("look", look)],
+            cwd=tmp_path,
+            store=store,
+            allowed_paths=[tmp_path / "other"],
+            environment={"A": "1"},
+            session_id="s",
+        ) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await agent.collect_reply()
+            told = [(body.delta, body.stream) for body in heard.bodies("tool_execution_output")]
+            assert told == [("one\n", "stdout"), ("two\n", "stderr")]
+        assert seen == {
+            "ids": ("s", "c1", True, ()),
+            "places": (folder, [folder / "other"], store),
+            "environment": {"A": "1"},
+            "stored": b"whole",
+            "missing": None,
+            "outside": None,
+        }
+
+    run(work)
+
+
+def test_the_environment_is_the_callers_unless_another_is_given() -> None:
+    async def work() -> None:
+        found: list[str] = []
+        look = tool("look", lambda args, hands: found.append(hands.environment["PATH"]) or "")
+        async with opened(Script(calls(("c1", "look")), text("ok")), tools=[look]) as agent:
+            await agent.prompt("go")
+            await agent.collect_reply()
+        assert found[0]
+
+    run(work)
+
+
+def test_calls_of_one_tool_wait_for_each_other_if_they_must() -> None:
+    async def work() -> None:
+        running: list[int] = [0]
+        most: list[int] = [0]
+
+        async def alone(args: Any, hands: Any) -> str:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+            for _ in range(5):
+                await asyncio.sleep(0)
+            running[0] -= 1
+            return "done"
+
+        for parallel, wanted in ((False, 1), (True, 3)):
+            most[0] = 0
+            model = Script(calls(("a", "t"), ("b", "t"), ("c", "t")), text("ok"))
+            async with opened(model, tools=[tool("t", alone, parallel=parallel)]) as agent:
+                await agent.prompt("go")
+                await agent.collect_reply()
+                assert [part.call_id for part in agent.messages[2].parts] == ["a", "b", "c"]
+            assert most[0] == wanted
+
+    run(work)
+
+
+def test_a_tool_that_gives_up_by_itself_is_a_failed_one() -> None:
+    async def quits(args: Any, hands: Any) -> str:
+        raise asyncio.CancelledError
+
+    async def work() -> None:
+        async with opened(Script(calls(("c", "quits")), text("ok")), tools=[tool("quits", quits)]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            assert await agent.collect_reply() == "ok"
+            assert not heard.one("tool_execution_end").ok
+
+    run(work)
+
+
+def test_a_question_of_a_tool_that_is_killed_is_withdrawn() -> None:
+    async def ask(args: Any, hands: Any) -> str:
+        return await hands.ask("Which?", patience=None)
+
+    async def work() -> None:
+        async with opened(Script(calls(("c", "ask")), text("ok")), tools=[tool("ask", ask)]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            asked = await heard.until("ask_user")
+            await agent.steer("never mind")
+            assert await agent.collect_reply() == "ok"
+            assert (heard.one("user_responded").status, agent.status().questions) == ("withdrawn", ())
+            with pytest.raises(AlreadyDecided):
+                await agent.respond("late", asked.gate_id)
+
+    run(work)
+
+
+def test_names_of_immune_tools_may_be_given() -> None:
+    async def work() -> None:
+        gate = Gate("build")
+        model = Script(calls(("c", "build")))
+        async with opened(model, tools=[gate.tool], interrupt_immune_tools=["build"]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await gate.began.wait()
+            await agent.abort()
+            assert not gate.ended.is_set()
+            gate.go.set()
+            await heard.until("background_ended")
+            # nothing was said since, so the model will know
+            assert agent.messages[-1].parts[0].text == "let go"
+
+    run(work)
+
+
+# ------------------------------------------------------------------------------------------------------------- the rest
+
+
+def test_images_go_to_the_model_and_not_into_the_end_of_the_turn() -> None:
+    async def work() -> None:
+        model = Script(text("nice"))
+        async with opened(model) as agent:
+            heard = Heard(agent)
+            await agent.prompt("look", images=[PICTURE])
+            await agent.collect_reply()
+            assert model.requests[0].messages[0].parts == (Text("look"), Picture(PICTURE))
+            assert heard.one("agent_end").messages[0]["parts"][1]["text"] == "(an image)"
+
+    run(work)
+
+
+def test_a_long_result_is_cut_short_in_the_end_of_the_turn() -> None:
+    async def work() -> None:
+        long = tool("long", lambda *_: "x" * 5000)
+        async with opened(Script(calls(("c", "long")), text("ok")), tools=[long]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await agent.collect_reply()
+            assert len(heard.one("agent_end").messages[2]["parts"][0]["text"]) == 201
+            assert len(agent.messages[2].parts[0].text) == 5000
+
+    run(work)
+
+
+def test_a_context_that_fills_up_is_shortened_in_time() -> None:
+    async def work() -> None:
+        history = [Message("user" if n % 2 == 0 else "assistant", (Text(f"{n}"),)) for n in range(12)]
+        full = TokenUsage(input=85, output=5)
+        model = Script(calls(("c", "echo"), usage=full), text("summary"), text("ok", usage=TokenUsage(input=5)))
+        async with opened(model, messages=history, tools=[tool("echo")], context_limit=100) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            assert await agent.collect_reply() == "ok"
+            assert [body.percent for body in heard.bodies("context_usage")] == [90.0, 5.0]
+            assert heard.one("compact_start").trigger == "auto"
+            assert len(model.requests[2].messages) < len(history)
+            assert heard.one("agent_end").usage.total_tokens == 90 + 15 + 5
+
+    run(work)
+
+
+def test_a_tool_asks_for_compaction() -> None:
+    async def work() -> None:
+        history = [Message("user" if n % 2 == 0 else "assistant", (Text(f"{n}"),)) for n in range(12)]
+
+        async def shorten(args: Any, hands: Any) -> str:
+            return str(await hands.compact())
+
+        model = Script(calls(("c", "shorten")), text("summary"), text("ok"))
+        async with opened(model, messages=history, tools=[tool("shorten", shorten)]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            assert await agent.collect_reply() == "ok"
+            assert heard.one("compact_start").trigger == "manual"
+            assert heard.one("compact_end").removed_count == int(heard.one("tool_execution_end").result)
+
+    run(work)
+
+
+@pytest.mark.parametrize("summary", [[ModelError("api", "down")], text(""), [TextPiece("cut")]])
+def test_a_compaction_that_fails_changes_nothing(summary: Any) -> None:
+    async def work() -> None:
+        history = [Message("user" if n % 2 == 0 else "assistant", (Text(f"{n}"),)) for n in range(12)]
+        async with opened(Script(summary), messages=history) as agent:
+            heard = Heard(agent)
+            assert not await agent.compact()
+            await heard.until("agent_end")
+            assert not heard.one("compact_end").ok
+            assert "compaction failed" in heard.one("notice").text
+            assert len(agent.messages) == 12
+
+    run(work)
+
+
+def test_what_is_too_short_to_be_shortened_is_left_alone() -> None:
+    async def work() -> None:
+        async with opened(Script()) as agent:
+            assert not await agent.compact()
+
+    run(work)
+
+
+def test_an_abort_while_it_compacts() -> None:
+    async def work() -> None:
+        history = [Message("user" if n % 2 == 0 else "assistant", (Text(f"{n}"),)) for n in range(12)]
+        async with opened(Script([asyncio.Event()]), messages=history) as agent:
+            heard = Heard(agent)
+            compacting = asyncio.ensure_future(agent.compact())
+            await heard.until("compact_start")
+            assert (agent.status().activity, agent.status().state) == ("active/compacting", "running")
+            await agent.abort()
+            assert not await compacting
+            assert not heard.one("compact_end").ok
+            assert agent.status().state == "idle"
+
+    run(work)
+
+
+def test_what_a_retry_waits_for() -> None:
+    policy = RetryPolicy(attempts=9, first_s=1, longest_s=10)
+    assert [policy.delay(attempt, None) for attempt in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 8, 10, 10]
+    assert policy.delay(1, 33.0) == 33.0
+
+
+def test_a_stopped_agent_ends_its_tools_and_keeps_its_queue() -> None:
+    async def work() -> None:
+        log, gate = MemoryLog(), Gate("firm", immune=True)
+        agent = await opened(Script(calls(("c", "firm"))), tools=[gate.tool], log=log, session_id="s")
+        await agent.prompt("go")
+        await agent.prompt("later")
+        await gate.began.wait()
+        await agent.stop()
+        assert gate.cancelled
+        told = [event.type for event in await log.read("s")]
+        assert told[-4:] == ["tool_execution_metrics", "agent_abort", "state_change", "session_suspended"]
+        assert "prompt_dropped" not in told
+
+    run(work)
+
+
+def test_an_unknown_kind_of_sub_agent_is_told() -> None:
+    async def work() -> None:
+        async def task(args: Any, hands: Any) -> Any:
+            return await hands.delegate("x", "y", "nobody")
+
+        async with opened(Script(calls(("c", "task")), text("ok")), tools=[tool("task", task)]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await agent.collect_reply()
+            assert "no kind of sub-agent nobody" in heard.one("tool_execution_end").result
+
+    run(work)
+
+
+def test_a_prompt_that_is_left_out_begins_no_turn() -> None:
+    class Skips(Plugin):
+        name = "skips"
+
+        def before_prompt(self, said: str, context: Any) -> Skip:
+            return Skip()
+
+    async def work() -> None:
+        async with opened(Script(), plugins=[Skips()]) as agent:
+            with pytest.raises(PromptRefused, match="skipped by skips"):
+                await agent.prompt("go")
+
+    run(work)
