@@ -75,8 +75,11 @@ class Paper:
         sheet.is_open = not text.endswith("\n")
         sheet.mark = ""
         shown = _CONTROL.sub(_shown, text) if sheet.is_terminal else text
+        if not style:
+            file.write(shown)
+            return
         body, end = (shown[:-1], "\n") if shown.endswith("\n") else (shown, "")
-        click.echo((click.style(body, **style) if style and body else body) + end, file, nl=False)  # type: ignore[arg-type]
+        click.echo((click.style(body, **style) if body else body) + end, file, nl=False)  # type: ignore[arg-type]
 
 
 class _Sheet:
