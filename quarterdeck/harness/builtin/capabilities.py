@@ -8,7 +8,6 @@ CAPABILITIES = Capabilities(
     steer=True,
     interrupt=True,
     approvals=True,
-    holds=True,
     questions=True,
     resume=True,
     images=True,

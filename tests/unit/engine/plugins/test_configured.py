@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from quarterdeck.engine.plugins.base import InvalidPluginOption
 from quarterdeck.engine.plugins.configured import PluginsUnreadable, mounted
 from quarterdeck.engine.plugins.installed import NoSuchExtension
-from quarterdeck.engine.setup import settings
+from quarterdeck.engine.setup import prepared
 from quarterdeck.events import Notice
 from quarterdeck.server.config import read
 from tests.contexts import SmallContext, ask, events_of
@@ -94,6 +95,6 @@ def test_the_agent_of_the_deck_is_set_up_by_them(deck: Deck, monkeypatch: pytest
     for name, value in deck.environment.items():
         monkeypatch.setenv(name, value)
     (deck.folder / "config.toml").write_text("[plugin]\nplanning = true\n[tools]\ninstalled = ['weather']\n")
-    given = settings(deck.folder, "edits", "s1")
+    given = prepared(deck.folder, "edits", "s1", "demo:", os.environ).settings
     assert [one.name for one in given["plugins"]][-2:] == ["planning", "installed"]
     assert "shell" in [one.name for one in given["tools"]]
