@@ -66,13 +66,8 @@ def prepared(cwd: Path, mode: str, session: str, model: str, environment: Mappin
     from quarterdeck.engine.tools import builtin_tools
     from quarterdeck.engine.tools.config import tool_settings
 
-<<<<<<< HEAD
-    own, told = _told(environment), tool_settings(environment)
-    plugins, tools = mounted(mode, _PLUGINS, builtin_tools(), told.installed, environment)
-=======
     told, wanted = _told(environment), tool_settings(environment)
     plugins, tools = mounted(mode, _PLUGINS, builtin_tools(), wanted.installed, environment)
->>>>>>> main
     settings = {
         "cwd": str(cwd),
         "mode": mode,
@@ -80,21 +75,12 @@ def prepared(cwd: Path, mode: str, session: str, model: str, environment: Mappin
         "tools": tools,
         "system_prompt": instructions(cwd),
         "store": home(environment).folder / "results" / session if session else None,
-<<<<<<< HEAD
-        "sandbox": told.sandbox,
-        "allowed_paths": told.allowed_paths,
-        "context_limit": own.context_limit,
-        "max_turns": own.max_turns,
-    }
-    return Setup(model_name(model or own.model, environment), settings)
-=======
         "sandbox": wanted.sandbox,
         "allowed_paths": wanted.allowed_paths,
         "context_limit": told.context_limit,
         "max_turns": told.max_turns,
     }
     return Setup(model_name(model or told.model, environment), settings)
->>>>>>> main
 
 
 def _told(environment: Mapping[str, str]) -> _Builtin:

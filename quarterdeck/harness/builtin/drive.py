@@ -61,11 +61,7 @@ class BuiltinDriver:
             line["answer"] = decision.answer
         if decision.reason:
             line["reason"] = decision.reason
-<<<<<<< HEAD
-        if not decision.resumes:
-=======
         if decision.stops or not decision.resumes:
->>>>>>> main
             line["auto_resume"] = False
         return [line]
 
