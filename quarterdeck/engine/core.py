@@ -248,27 +248,29 @@ class Core:
         if self.hooks.has("before_steering"):
             verdict = await self.hooks.ask("before_steering", self.context(self.turn), text)
             if verdict.abort is not None:
-                await self._steering_told(ref, text, "rejected", images)
+                self._tell_steering(ref, text, "rejected", images)
+                await self.journal.settled()
                 raise SteeringRefused(verdict.abort)
             text = "\n\n".join([text, *verdict.prompts])
         if self.turn is None:
-            await self._steering_told(ref, text, "prompted", images)
+            # told and begun in one write: no kill comes between
+            self._tell_steering(ref, text, "prompted", images)
             await self.prompt(text, images, ref)
             return Steered(ref, "prompted")
         limit = self.options.max_steering_queue
         if queue.steering(self.journal.state.queue) >= limit:
-            await self._steering_told(ref, text, "rejected_full", images)
+            self._tell_steering(ref, text, "rejected_full", images)
+            await self.journal.settled()
             raise QueueFull(limit)
-        told = self._steering_told(ref, text, "queued", images)
+        self._tell_steering(ref, text, "queued", images)
         if self.turn.batch is not None:
             self.turn.batch.give_way()
-        await told
+        await self.journal.settled()
         return Steered(ref, "queued")
 
-    def _steering_told(self, ref: str, text: str, status: Any, images: tuple[Image, ...]) -> Any:
+    def _tell_steering(self, ref: str, text: str, status: Any, images: tuple[Image, ...]) -> None:
         body = ev.SteeringReceived(ref=ref, text=text, queued_at=now_ms(), status=status, images=images)
         self.journal.write((body,), "user")
-        return self.journal.settled()
 
     # --------------------------------------------------------------------------------------------------- an end
 

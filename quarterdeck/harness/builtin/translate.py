@@ -103,10 +103,9 @@ class BuiltinTranslator(BookTranslator):
             self.book.write(_named_by_the_deck(body))
 
     def _steering(self, body: ev.SteeringReceived) -> None:
-        """The deck has the text. What became of it is news only if it was refused, or began a turn."""
-        if body.status == "prompted":
-            self.book.write(body)
-        elif body.status != "queued":
+        """The deck has the text, and keeps it until it is read: prompt_received tells that of one that begins a turn. Only
+        a refusal is news."""
+        if body.status in ("rejected", "rejected_full"):
             why = "the agent has no room for it" if body.status == "rejected_full" else "a plugin refused it"
             self.book.write(ev.DeliveryChanged(message_id=body.ref, status="failed", reason=why))
 

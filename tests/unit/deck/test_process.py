@@ -45,7 +45,7 @@ class Rig:
         return [one for one in found if not kind or (isinstance(one, dict) and one.get("type") == kind)]
 
     async def until(self, src: str, kind: str = "", count: int = 1) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.of(src, kind)) < count:
                 self._changed.clear()
                 await self._changed.wait()

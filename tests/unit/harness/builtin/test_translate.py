@@ -116,12 +116,12 @@ def test_a_gate_has_the_engines_ref_and_no_name() -> None:
     assert (question.gate_id, question.ref) == ("", "q1")
 
 
-def test_steering_is_news_only_if_something_became_of_it() -> None:
+def test_steering_is_news_only_if_it_is_refused() -> None:
     def received(status: Any) -> Body:
         return ev.SteeringReceived(ref="s1", text="and", status=status)
 
     assert said(received("queued")) == []
-    assert said(received("prompted")) == [received("prompted")]
+    assert said(received("prompted")) == []
     for status in ("rejected", "rejected_full"):
         (told,) = said(received(status))
         assert isinstance(told, ev.DeliveryChanged)
