@@ -230,6 +230,7 @@ _BODIES: tuple[Body, ...] = (
     ev.LargeResultOffloaded(tool="Bash", call_id="c", path="/tmp/r1", bytes=1_000_000),
     ev.ContentPolicyViolated(summary="a key was in the text", triggered_policies=("secrets",)),
     ev.PluginEvent(name="lint", payload={"warnings": 3}),
+    ev.PluginState(name="lint", state={"warnings": 3}),
     ev.Intervention(prompt="Run the tests first."),
     ev.Notice(text="The plugin failed", level="error", source="lint"),
     ev.ContextUsage(tokens=41_000, limit=200_000, percent=20.5),
@@ -238,6 +239,7 @@ _BODIES: tuple[Body, ...] = (
     ev.Usage(tokens=ev.TokenUsage(input=1300, output=320), message_id="m2", model="m-large"),
     ev.ChangesUpdated(files=2, added=40, removed=3),
     ev.CheckpointSaved(checkpoint_id="k1"),
+    ev.PluginState(name="planning", state={"steps": 3}),
     ev.CommandReceipt(client_id="k1", command="prompt", answer={"ok": True}),
     ev.ViewRefolded(to=2, from_=1, changed=("phase",)),
 )
