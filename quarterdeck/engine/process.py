@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -152,6 +153,8 @@ class Process:
     async def open(self, line: Line) -> None:
         from quarterdeck.engine.setup import prepared
 
+        # named here, so that its files lie where another process of the session finds them
+        line = {**line, "session": _text(line, "session") or secrets.token_hex(8)}
         mode, session, model = (_text(line, name) for name in ("mode", "session", "model"))
         setup = prepared(Path.cwd(), mode, session, model, os.environ)
         self._opened.set_result(await _opened(line, setup, self._log))

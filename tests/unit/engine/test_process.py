@@ -42,6 +42,7 @@ class Engine:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        self.cwd = cwd
         self.events: list[dict[str, Any]] = []
         self.raw = b""
         self._read = 0
@@ -61,6 +62,23 @@ class Engine:
             assert data, f"no {kind}: {self.events[-5:]} {self.process.poll()}"
             self._take(data)
         return [one for one in self.events if one["type"] == kind][times - 1]
+
+    def sleepers(self) -> list[str]:
+        """Its commands that sleep. Whatever it wants kept meanwhile is answered."""
+        assert self.process.stdout is not None
+        while not self.process.stdout.closed and select.select([self.process.stdout], [], [], 0)[0]:
+            data = os.read(self.process.stdout.fileno(), 65536)
+            self._take(data)
+            if not data:
+                break
+        return [pid for pid in os.listdir("/proc") if pid.isdigit() and self._sleeps(pid)]
+
+    def _sleeps(self, pid: str) -> bool:
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            return line == SLEEP and Path(f"/proc/{pid}/cwd").readlink() == self.cwd
+        except OSError:
+            return False
 
     def _take(self, data: bytes) -> None:
         self.raw += data
@@ -185,38 +203,25 @@ def test_an_approval_and_an_interrupt(engine: Engine, mode: str) -> None:
         ref = engine.hear("approval_required")["gate"]["ref"]
         engine.say("answer", ref=ref, status="approved")
     engine.hear("tool_execution_start")
-    eventually(lambda: sleepers())
+    eventually(engine.sleepers)
     engine.say("interrupt", kill_tools="killable")
     engine.hear("tool_killed")
     engine.hear("agent_abort")
-    eventually(lambda: not sleepers())
+    eventually(lambda: not engine.sleepers())
 
 
 @pytest.mark.parametrize("by", ["bye", "end of input", "SIGTERM"])
 def test_its_end_leaves_nothing(engine: Engine, by: str) -> None:
     opened(engine, mode="bypass").say("prompt", id="p1", text="script:shell")
     engine.hear("tool_execution_start")
-    eventually(lambda: sleepers())
+    eventually(engine.sleepers)
     if by == "bye":
         engine.say("bye")
     elif by == "SIGTERM":
         engine.process.terminate()
     assert engine.ends()[0] == 0
-    assert not sleepers()
+    assert not engine.sleepers()
     assert engine.hear("agent_abort")["reason"] == "stopped"
-
-
-def sleepers() -> list[str]:
-    """Processes of this test that sleep."""
-    found: list[str] = []
-    for pid in os.listdir("/proc"):
-        try:
-            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        except OSError:
-            continue
-        if pid.isdigit() and line == SLEEP:
-            found.append(pid)
-    return found
 
 
 def test_a_session_goes_on_and_a_call_that_was_cut_off_is_told(tmp_path: Path) -> None:
