@@ -34,6 +34,8 @@ class At:
             kept.pop(name, None)
         # no test waits five seconds for an agent that will not go
         self.environment = {**kept, "QUARTERDECK_HOME": str(self.place.folder), "QUARTERDECK_STOP_GRACE": "0.3"}
+        # no test runs what the user's shell reads: it does things, and a killed one leaves them half done
+        self.environment["QUARTERDECK_ENVIRONMENT"] = "server"
         self.seen: list[Beacon] = []
         self.wires: list[Wire] = []
 

@@ -29,8 +29,8 @@ Source: TypeAlias = Literal["login_shell", "server", "caller"]
 #: Some people's files take seconds; twice as long on a machine that has much to do.
 LIMIT_S = 10.0
 _MOST_BYTES = 4 * 1024 * 1024
-#: A shell that has told all has this long to leave by itself.
-_LEAVE_S = 1.0
+#: A shell that has told all, or that is told to go, has this long to leave.
+_LEAVE_S = 2.0
 #: Told to the shell, so that its files can know what they are read for.
 ASKING = "QUARTERDECK_ASKING"
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -108,7 +108,7 @@ class ShellSaidNothing(QuarterdeckError):
 
 
 class LoginShell:
-    """`own` is the environment of this process. A shell has `limit_s` to answer, twice if it needs that."""
+    """`own` is the environment of this process. A shell has `limit_s` to answer."""
 
     def __init__(self, own: Mapping[str, str], limit_s: float = LIMIT_S) -> None:
         self._own = dict(own)
@@ -206,7 +206,7 @@ async def told_by(shell: str, environment: Mapping[str, str], limit_s: float = L
             async with asyncio.timeout(limit_s):
                 found, why = await _told(shell, flags, environment)
         except TimeoutError:
-            found, why = {}, f"no answer within {limit_s:g} seconds"
+            raise ShellSaidNothing(shell, f"no answer within {limit_s:g} seconds") from None
         if found:
             return found
     raise ShellSaidNothing(shell, why)
@@ -269,15 +269,21 @@ async def _between(reader: asyncio.StreamReader, mark: bytes) -> bytes | None:
 
 
 async def _left(process: asyncio.subprocess.Process, *, is_done: bool) -> None:
-    """A shell that has told all leaves by itself, and what it started for the user may stay. One that hangs is ended, with
-    its group."""
-    if is_done:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _LEAVE_S)
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+    """A shell that has told all leaves by itself, and what it started for the user may stay. One that hangs is ended with
+    its group, as by a terminal that is closed: the programs in the user's files have locks and the like to give back."""
+    if not is_done:
+        _tell_group(process, signal.SIGHUP)
+        _tell_group(process, signal.SIGTERM)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), _LEAVE_S)
+    if not is_done or process.returncode is None:
+        _tell_group(process, signal.SIGKILL)
     await process.wait()
+
+
+def _tell_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
 
 
 def _variables(said: bytes) -> dict[str, str]:

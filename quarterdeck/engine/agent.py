@@ -11,6 +11,7 @@ from msgspec import Struct
 from quarterdeck import events as ev
 from quarterdeck.engine.conversation import messages_of
 from quarterdeck.engine.core import Core
+from quarterdeck.engine.decisions import decided, respond
 from quarterdeck.engine.errors import InvalidOption, TurnNotFinished
 from quarterdeck.engine.message import Message
 from quarterdeck.engine.subscription import Subscription
@@ -100,17 +101,17 @@ class Agent:
         self, gate: str = "", *, auto_resume: bool = True, option: str = "", by: str = "user", reason: str = ""
     ) -> Decided:
         """The held call may run. Without `auto_resume` it may run when it comes again, and the turn ends."""
-        return await self._core.decided(gate, "approved", by, reason, auto_resume, option)
+        return await decided(self._core, gate, "approved", by, reason, auto_resume, option)
 
     async def reject(
         self, gate: str = "", *, auto_resume: bool = False, option: str = "", by: str = "user", reason: str = ""
     ) -> Decided:
         """The held call may not run. The turn ends, or with `auto_resume` goes on without the call."""
-        return await self._core.decided(gate, "rejected", by, reason, auto_resume, option)
+        return await decided(self._core, gate, "rejected", by, reason, auto_resume, option)
 
     async def respond(self, response: Json, ref: str = "", *, by: str = "user") -> Decided:
         """The answer to a question of the agent: to the oldest one, or to the one that is named."""
-        return await self._core.respond(response, ref, by)
+        return await respond(self._core, response, ref, by)
 
     async def switch_model(self, model: str, provider_opts: Mapping[str, Json] | None = None) -> bool:
         """The next turn uses another model. False when it is the same one."""
@@ -209,14 +210,9 @@ class Agent:
         core = self._core
         if not core.is_alive:
             return
-        if core.turn is not None:
-            closing = ev.AgentAbort(reason="stopped", turn_id=core.turn.turn_id)
-            core.is_alive = False  # the texts that wait stay where they are
-            await core.end(core.turn, closing, "all")
-        core.is_alive = False
+        await core.stopped()
         if core.hooks.has("session_end"):
             await core.hooks.ask("session_end", core.context())
-        await core.left()
         core.journal.write((ev.SessionSuspended(reason="stopped"),), "user")
         try:
             await core.journal.settled()

@@ -15,12 +15,14 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.engine.conversation import family
+from quarterdeck.engine.decisions import decide
 from quarterdeck.engine.gates import Held
 from quarterdeck.engine.hands import CallHands
 from quarterdeck.engine.journal import now_ms
 from quarterdeck.engine.message import Call
 from quarterdeck.engine.plugins.base import Hold
 from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Json
 
 if TYPE_CHECKING:
@@ -82,7 +84,6 @@ class Batch:
 
     async def run(self) -> list[tuple[str, str, Outcome]]:
         """Returns when every call is over and nothing of them is left; what was run, with what it gave."""
-        await self.turn.core.journal.settled()
         if self.turn.has_steering():
             self.give_way()
         for one in self.runs:
@@ -144,7 +145,7 @@ class Batch:
         self.turn.tell(ev.ApprovalRequired, gate=gate)
         if hold.timeout is not None:
             loop = asyncio.get_running_loop()
-            held.timer = loop.call_later(hold.timeout, core.decide, held, "timeout", "", "", True, "")
+            held.timer = loop.call_later(hold.timeout, decide, core, held, "timeout", "", "", True, "")
 
     # --- a decision
 
@@ -185,6 +186,13 @@ class Batch:
         assert one.tool is not None
         # a protocol's attributes may be set, says the checker; these are only looked at
         hands = cast("Hands", CallHands(self.turn, one.call.call_id, one.call.name))
+        try:
+            # a call that ran and that the log does not know of would be made again after a crash
+            await self.turn.core.journal.settled()
+        except QuarterdeckError as error:
+            if not self._done.done():
+                self._done.set_exception(error)
+            return
         try:
             outcome = await one.tool.run(one.args, hands)
         except asyncio.CancelledError:
@@ -238,10 +246,7 @@ class Batch:
         """It is over: told, with how long it took, and the next one that waited for it may begin."""
         ran = one.status == "runs"
         one.status = "over"
-        told = [*bodies, *self._metrics(one, ran)]
-        if one.detached:
-            told.append(self.turn.made(ev.BackgroundEnded, kind="shell", id=one.call.call_id, title=one.call.name))
-        self.turn.say(*told)
+        self.turn.say(*bodies, *self._metrics(one, ran), *self._reattached(one))
         for other in self.runs:
             if ran and not self._stopped and other.status == "waits" and other.call.name == one.call.name:
                 self._start(other)
@@ -307,10 +312,25 @@ class Batch:
             if one.status == "held":
                 one.status = "over"
             elif one.status == "runs" and (kill == "none" or (kill == "killable" and self._is_immune(one))):
-                one.detached = True
-                bodies.append(self.turn.made(ev.BackgroundStarted, kind="shell", id=call.call_id, title=call.name))
+                if not one.detached:
+                    one.detached = True
+                    self.turn.core.detached(self, True)
+                    bodies.append(self.turn.made(ev.BackgroundStarted, kind="shell", id=call.call_id, title=call.name))
             elif one.status == "runs":
                 killed = self.turn.made(ev.ToolKilled, name=call.name, call_id=call.call_id, reason=reason)
-                bodies += [killed, *self._killed(one)]
+                bodies += [killed, *self._killed(one), *self._reattached(one)]
         self._stopped = True
         return bodies
+
+    def goes_on(self, call_id: str) -> bool:
+        """Whether this call outlives its turn."""
+        return any(one.detached and one.call.call_id == call_id for one in self.runs)
+
+    def _reattached(self, one: CallRun) -> list[Body]:
+        """It was work in the background, and is over now."""
+        if not one.detached:
+            return []
+        one.detached = False
+        if not any(other.detached for other in self.runs):
+            self.turn.core.detached(self, False)
+        return [self.turn.made(ev.BackgroundEnded, kind="shell", id=one.call.call_id, title=one.call.name)]

@@ -21,6 +21,7 @@ from quarterdeck import events as ev
 from quarterdeck.engine.message import Call, Message, Part, Picture, Result, Text, Thinking
 from quarterdeck.events import Block, Body, HistoryMessage, Image, Json
 
+STILL_RUNNING = "still running: the turn was ended and this call goes on without it; its result will not be told"
 INTERRUPTED = "interrupted: this call was cut off; whether it ran, and how far, is not known"
 #: How a summary of what was left out is introduced.
 SUMMARY = "Summary of the conversation so far:\n\n"
@@ -38,7 +39,8 @@ class Steering(Struct, frozen=True):
 
 
 class Conversation(Struct, frozen=True):
-    """What was said. `calls` is the open batch, `results` what is known of it, `later` what waits behind it.
+    """What was said. `calls` is the open batch, `results` what is known of it, `later` what waits behind it, `background`
+    which of the calls go on without their turn.
 
     `passes` are calls that a person allowed and that have not run yet (X-035): the next one like it is not asked about.
     `turn_from` is where the messages of the last turn begin.
@@ -48,6 +50,7 @@ class Conversation(Struct, frozen=True):
     calls: tuple[Call, ...] = ()
     results: tuple[Result, ...] = ()
     later: tuple[Part, ...] = ()
+    background: tuple[str, ...] = ()
     steering: tuple[Steering, ...] = ()
     passes: tuple[str, ...] = ()
     turn_from: int = 0
@@ -198,6 +201,14 @@ def _unknown(conversation: Conversation, body: ev.ToolCallUnknown) -> Conversati
     return _resulted(conversation, Result(body.call_id, body.name, f"there is no tool {body.name}", False))
 
 
+@_on(ev.BackgroundStarted)
+def _detached(conversation: Conversation, body: ev.BackgroundStarted) -> Conversation:
+    """A call that goes on without its turn; if it ends before anything else is said, its result is told after all."""
+    if all(call.call_id != body.id for call in conversation.calls):
+        return conversation
+    return replace(conversation, background=(*conversation.background, body.id))
+
+
 @_on(ev.ApprovalResolved)
 def _allowed(conversation: Conversation, body: ev.ApprovalResolved) -> Conversation:
     if body.status != "approved" or body.gate is None:
@@ -331,12 +342,16 @@ def _closed(conversation: Conversation) -> Conversation:
     if not conversation.calls:
         return conversation
     known = {one.call_id: one for one in conversation.results}
-    results = tuple(
-        known.get(call.call_id) or Result(call.call_id, call.name, INTERRUPTED, False) for call in conversation.calls
-    )
+    results = tuple(known.get(call.call_id) or _without(conversation, call) for call in conversation.calls)
     messages = (*conversation.messages, Message("tool", results))
-    done = replace(conversation, messages=messages, calls=(), results=(), later=())
+    done = replace(conversation, messages=messages, calls=(), results=(), later=(), background=())
     return _with_parts(done, conversation.later, "")
+
+
+def _without(conversation: Conversation, call: Call) -> Result:
+    """What is told of a call that has no result."""
+    said = STILL_RUNNING if call.call_id in conversation.background else INTERRUPTED
+    return Result(call.call_id, call.name, said, False)
 
 
 def plain(value: Json) -> str:

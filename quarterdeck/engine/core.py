@@ -11,26 +11,25 @@ import itertools
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from quarterdeck import events as ev
-from quarterdeck.engine import context
-from quarterdeck.engine.batch import KillTools
+from quarterdeck.engine import context, decisions
+from quarterdeck.engine.batch import Batch, KillTools
 from quarterdeck.engine.errors import AgentGone, InvalidOption, NothingKept, PromptRefused, SteeringRefused
-from quarterdeck.engine.gates import Asked, Held, OpenGates
+from quarterdeck.engine.gates import OpenGates
 from quarterdeck.engine.hooks import Hooks
 from quarterdeck.engine.journal import Journal, now_ms
 from quarterdeck.engine.loop import Prompt, Turn
 from quarterdeck.engine.model import Model
 from quarterdeck.engine.options import Options
 from quarterdeck.engine.plugins.base import Plugin, SwitchModel
+from quarterdeck.engine.subscription import call_of
 from quarterdeck.engine.tools.base import Tool
 from quarterdeck.errors import QuarterdeckError, QueueFull
-from quarterdeck.events import Body, Image, Json, Option, TokenUsage
-from quarterdeck.events.gate import GateStatus
+from quarterdeck.events import Body, Image, Json, TokenUsage
 from quarterdeck.kernel import queue
-from quarterdeck.kernel.answers import Decided, Dropped, Receipt, Steered
-from quarterdeck.kernel.gate import to_decide
+from quarterdeck.kernel.answers import Dropped, Receipt, Steered
 
 Resolve: TypeAlias = Callable[[str, Mapping[str, Json]], tuple[Model, str]]
 
@@ -55,6 +54,7 @@ class Core:
     """See the module."""
 
     __slots__ = (
+        "_background",
         "_begun",
         "_collectors",
         "_context_tokens",
@@ -116,6 +116,7 @@ class Core:
         self._collectors: list[asyncio.Future[None]] | None = None
         self._begun: dict[Turn, asyncio.Future[str | None]] | None = None
         self._leaving: set[asyncio.Task[Any]] | None = None
+        self._background: tuple[Batch, ...] | None = None
         self._context_tokens: dict[tuple[str, ...], int] | None = None
 
     @property
@@ -160,9 +161,9 @@ class Core:
         self.alive()
         _refuse_empty(text, images)
         message_id = message_id or self.next_id("p")
-        confirmed = self._confirmed(text)
+        confirmed = decisions.confirmed(self, text)
         if confirmed is not None:
-            self.decide(confirmed, "approved", "user", "confirmed by a prompt", True, "")
+            decisions.decide(self, confirmed, "approved", "user", "confirmed by a prompt", True, "")
             await self.journal.settled()
             return Receipt(message_id, "answered")
         supersedes = supersede and self.turn is not None and bool(self.gates.held(()))
@@ -176,11 +177,6 @@ class Core:
             return Receipt(message_id, "queued", reason="when the texts before it are done")
         await self._begin(Prompt(text, message_id, images))
         return Receipt(message_id, "started")
-
-    def _confirmed(self, text: str) -> Held | None:
-        """The held call to which this very text is the yes."""
-        said = text.strip()
-        return next((one for one in self.gates.held() if said and one.hold.confirmation.strip() == said), None)
 
     async def _begin(self, prompt: Prompt) -> None:
         """Returns when the text is durable, and the plugins let it in."""
@@ -285,6 +281,8 @@ class Core:
         if clear_queue:
             dropped = [ev.PromptDropped(text=one.text, message_id=one.id) for one in self.journal.state.queue]
         turn = self.turn
+        if kill_tools == "all":
+            self._kill_background(reason or "aborted")
         if turn is None or turn.ending:
             self.journal.write((*dropped, ev.AgentAbort(reason=reason)), "user")
         else:
@@ -311,16 +309,36 @@ class Core:
 
     def _cut(self, turn: Turn, reason: str, kill: KillTools) -> list[Body]:
         turn.ending = True
-        said: list[Body] = []
+        of_turn, said = turn.interrupted(kill, reason), list[Body]()
         for child in tuple((self.children or {}).values()):
-            said += child.interrupted("all" if kill == "all" else "killable", reason)
-        said += turn.interrupted(kill, reason)
+            if turn.batch is None or not turn.batch.goes_on(call_of(child.path[-1])):
+                said += child.interrupted("all", reason)
+        said += of_turn
         if not turn.opened:
             said.append(ev.PromptDropped(text=turn.prompt.text, message_id=turn.prompt.message_id))
             self.begun(turn, reason)
         if turn.task is not None and turn.task is not _current():
             turn.task.cancel()
         return said
+
+    def detached(self, batch: Batch, begins: bool) -> None:
+        """Calls of this batch go on without their turn, or none does any more."""
+        others = tuple(one for one in self._background or () if one is not batch)
+        self._background = (*others, batch) if begins else others or None
+
+    def _kill_background(self, reason: str) -> None:
+        """What went on without its turn ends too."""
+        for batch in self._background or ():
+            self.journal.write(batch.interrupted("all", reason), "user")
+            self._leaving = (self._leaving or set()) | batch.dying
+
+    async def stopped(self) -> None:
+        """Everything of it ends; the texts that wait stay where they are."""
+        self.is_alive = False
+        if self.turn is not None:
+            await self.end(self.turn, ev.AgentAbort(reason="stopped", turn_id=self.turn.turn_id), "all")
+        self._kill_background("stopped")
+        await self.left()
 
     async def left(self) -> None:
         """Returns when nothing that was told to end is still ending."""
@@ -358,69 +376,6 @@ class Core:
         self._settle()
         self.journal.close(error)
 
-    # ---------------------------------------------------------------------------------------------- what people decide
-
-    async def decided(
-        self,
-        gate_id: str,
-        status: Literal["approved", "rejected"],
-        by: str = "user",
-        reason: str = "",
-        auto_resume: bool = True,
-        option: str = "",
-    ) -> Decided:
-        """A person's yes or no to a held call. Without a name it is the oldest one; with nothing held nothing is done."""
-        self.alive()
-        held = self._held(gate_id)
-        if held is not None:
-            closing = self.decide(held, status, by, reason, auto_resume, option)
-            if closing is not None:
-                await self.end(held.turn, closing)
-            await self.journal.settled()
-        return Decided(held.gate_id if held is not None else "")
-
-    def _held(self, gate_id: str) -> Held | None:
-        if not gate_id:
-            return next(iter(self.gates.held()), None)
-        found = self.gates.find(gate_id)
-        if isinstance(found, Held):
-            return found
-        to_decide(self.journal.state.gates, gate_id)  # says what is wrong with the name
-        return None
-
-    def decide(
-        self, held: Held, status: GateStatus, by: str, reason: str, auto_resume: bool, option: str
-    ) -> ev.AgentAbort | None:
-        """One batch: the decision, that the turn goes on, and the start or the refusal of the call. Or how it is to end."""
-        self.gates.drop(held)
-        turn, run = held.turn, held.run
-        batch = turn.batch
-        first: list[Body] = [held.resolved(status, by, reason), *held.told(status, option), *self.hooks.changed()]
-        if not auto_resume or batch is None:
-            run.status = "over"
-            why = f"{held.gate.tool} was {status}, and the turn was not to go on"
-            return self._not_resumed(turn, first, why)
-        goes_on = status == "approved" or not self.gates.held(turn.path)  # another one may still hold the turn
-        if goes_on and (self.journal.state.run.value == "idle" or turn.path):
-            first.append(turn.made(ev.AgentResumed, trigger=_TRIGGERS[status]))
-        if status == "approved":
-            first += batch.allowed(run)
-        else:
-            nobody = "nobody answered in time" if status == "timeout" else f"rejected by {by or 'the user'}"
-            first += batch.refused(run, f"{nobody}: {reason}" if reason else nobody)
-        self.journal.write(first, "user" if by else "engine")
-        batch.look()
-        return None
-
-    def _not_resumed(self, turn: Turn, first: Sequence[Body], reason: str) -> ev.AgentAbort | None:
-        """The turn is not to go on. A sub-agent's end is the result of its call; the main agent's is an abort."""
-        self.journal.write(first, "user")
-        if not turn.path:
-            return ev.AgentAbort(reason=reason, turn_id=turn.turn_id)
-        if turn.task is not None:
-            turn.task.cancel(reason)
-        return None
-
     def _supersede(self) -> None:
         """Another text takes the place of the turn that waits."""
         turn = self.turn
@@ -437,52 +392,6 @@ class Core:
         left = waiting.left()
         if left:
             self._leaving = (self._leaving or set()) | left
-
-    async def ask(
-        self, turn: Turn, call_id: str, question: str, options: tuple[Option, ...], patience: float | None
-    ) -> str:
-        """A person's answer to a tool's question; TimeoutError."""
-        asked = Asked(turn, self.gates.next_name(), self.next_id("q"))
-        self.gates.add(asked)
-        deadline = None if patience is None else now_ms() + round(patience * 1000)
-        turn.tell(
-            ev.AskUser,
-            question=question,
-            ref=asked.ref,
-            gate_id=asked.gate_id,
-            options=options,
-            call_id=call_id,
-            deadline=deadline,
-        )
-        try:
-            async with asyncio.timeout(patience):
-                answer = await asked.answer
-        except TimeoutError:
-            turn.tell(ev.UserResponded, gate_id=asked.gate_id, ref=asked.ref, status="timeout")
-            raise
-        except asyncio.CancelledError:
-            if self.gates.find(asked.gate_id) is asked:
-                turn.say(asked.withdrawn())  # the call gave way; nobody else has said it
-            raise
-        finally:
-            self.gates.drop(asked)
-        return answer if isinstance(answer, str) else str(answer)
-
-    async def respond(self, response: Json, ref: str = "", by: str = "user") -> Decided:
-        """The answer to a question; to the oldest one unless it is named."""
-        self.alive()
-        asked = self.gates.find(ref) if ref else next(iter(self.gates.asked()), None)
-        if not isinstance(asked, Asked) or asked.answer.done():
-            to_decide(self.journal.state.gates, ref)
-            return Decided(ref)
-        answered = asked.turn.made(ev.UserResponded, response=response, ref=asked.ref, gate_id=asked.gate_id, by=by)
-        resumed = asked.turn.made(ev.AgentResumed, trigger="user_respond")
-        self.gates.drop(asked)
-        self.journal.write((answered, resumed), "user")
-        await self.journal.settled()
-        if not asked.answer.done():
-            asked.answer.set_result(response)
-        return Decided(asked.gate_id)
 
     # ------------------------------------------------------------------------------------------------ model and tools
 
@@ -527,7 +436,9 @@ class Core:
         """What a request cost, told and added to its turn."""
         message_id = message_id or self.next_id("u")
         made = turn.made if turn is not None else _made
-        told: list[Body] = [made(ev.Usage, tokens=usage, message_id=message_id, model=model)]
+        # whoever says what it costs is paid by use; of all others it is not known
+        billing = "unknown" if usage.cost_usd is None else "metered"
+        told: list[Body] = [made(ev.Usage, tokens=usage, message_id=message_id, model=model, billing=billing)]
         if turn is None:
             return told
         turn.add_usage(usage)
@@ -557,9 +468,6 @@ class Core:
         self.journal.write((ev.CheckpointSaved(checkpoint_id=name),))
         await self.journal.settled()
         return name
-
-
-_TRIGGERS = {"approved": "tool_approved", "rejected": "tool_rejected", "timeout": "tool_approval_timeout"}
 
 
 def _made(kind: Callable[..., Body], /, **fields: Any) -> Body:

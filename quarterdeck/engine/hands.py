@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from quarterdeck import events as ev
+from quarterdeck.engine.decisions import ask
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.events import Json, Option, Todo
 
@@ -68,7 +69,7 @@ class CallHands:
             self._turn.tell(ev.ToolExecutionOutput, call_id=self.call_id, delta=delta, stream=stream)
 
     async def ask(self, question: str, options: Sequence[Option] = (), patience: float | None = 300) -> str:
-        return await self._turn.core.ask(self._turn, self.call_id, question, tuple(options), patience)
+        return await ask(self._turn.core, self._turn, self.call_id, question, tuple(options), patience)
 
     def set_todos(self, todos: Sequence[Todo]) -> None:
         self._turn.tell(ev.TodoChange, todos=tuple(todos))

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 
 #: Of a result in agent_end; the whole stands in its own event.
 _EXCERPT = 200
+#: Ends of a reply that a person should know of.
+_CUT_SHORT = {
+    "length": "the reply was cut off at the limit of tokens",
+    "refused": "the model refused to go on",
+}
 #: How long the next turn waits for what the last one left dying.
 _UNWIND_S = 10.0
 
@@ -251,6 +256,8 @@ class Turn:
         bodies: list[Body] = [complete]
         if finished.usage is not None:
             bodies += self.core.counted(finished.usage, self.model_name, self, reply.message_id)
+        if finished.stop_reason in _CUT_SHORT:
+            bodies.append(self.made(ev.Notice, level="warning", text=_CUT_SHORT[finished.stop_reason], source="model"))
         self.say(*bodies)
         message = _message_of(self.conversation, complete)
         if message.text:

@@ -20,7 +20,7 @@ from quarterdeck.engine.message import Message
 from quarterdeck.engine.model import Model
 from quarterdeck.engine.options import Options, RetryPolicy, SubAgent
 from quarterdeck.engine.plugins.base import Plugin
-from quarterdeck.engine.tools.base import Tool
+from quarterdeck.engine.tools.base import Tool, naming_kinds
 from quarterdeck.events import Body, Event, Json
 from quarterdeck.log.base import NEW, Fence, Log
 from quarterdeck.log.rows import last_gate
@@ -215,7 +215,7 @@ def _core(session_id: str, model: str | Model, log: Log | None, fence: Fence, gi
         model=(adapter, own, name),
         resolve=resolve,
         provider_opts=opts,
-        tools=_by_name(_builtin_tools() if tools is None else tools),
+        tools=_by_name(_builtin_tools() if tools is None else tools, given.get("subagents") or {}),
         plugins=given.get("plugins") or (),
     )
 
@@ -226,8 +226,15 @@ def _named(model: str) -> None:
         raise InvalidOption(f"{model!r} is no model", "Write it as provider:name, such as anthropic:NAME.")
 
 
-def _by_name(tools: Sequence[Tool]) -> Mapping[str, Tool]:
-    return {tool.name: tool for tool in tools}
+def _by_name(tools: Sequence[Tool], subagents: Mapping[str, SubAgent]) -> Mapping[str, Tool]:
+    """Whatever starts sub-agents tells the model which kinds there are."""
+    from quarterdeck.engine.subagent import SPAWNER
+
+    named = {tool.name: tool for tool in tools}
+    if subagents and SPAWNER in named:
+        kinds = {name: one.description for name, one in subagents.items()}
+        named[SPAWNER] = naming_kinds(named[SPAWNER], kinds)
+    return named
 
 
 def _resolve(name: str, options: Mapping[str, Json]) -> tuple[Model, str]:

@@ -17,6 +17,12 @@ class RetryPolicy(Struct, frozen=True):
     attempts: int = 4
     first_s: float = 1.0
     longest_s: float = 30.0
+    #: A provider that asks for more than this is not waited for: the turn fails, and a person is told.
+    patience_s: float = 300.0
+
+    def may_wait(self, attempt: int, asked: float | None) -> bool:
+        """Whether there is another attempt."""
+        return attempt <= self.attempts and (asked is None or asked <= self.patience_s)
 
     def delay(self, attempt: int, asked: float | None) -> float:
         """Before this attempt; what the provider asks for counts."""

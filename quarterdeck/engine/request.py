@@ -81,7 +81,7 @@ async def _pause(turn: Turn, error: ModelError, cut: Sequence[Body], attempt: in
         fault.append(turn.made(ev.StreamStalled, elapsed_s=error.elapsed_s))
     elif error.is_passing:
         fault.append(turn.made(ev.StreamError, reason=error.message))
-    if not error.is_passing or attempt > policy.attempts:
+    if not error.is_passing or not policy.may_wait(attempt, error.retry_after):
         turn.say(*fault)
         raise error
     delay = policy.delay(attempt, error.retry_after)

@@ -39,6 +39,8 @@ _MOST_BYTES = 32 * 1024 * 1024
 _MOST_COMMANDS = 64
 _MOST_CHANGES = 16
 _MOST_ROWS = 5000
+#: More than a slice of the tail can hold sessions: whoever is told of the same change is so in the same pass.
+_MOST_ROW_CHANGES = 1000
 _ROWS = 50
 _CLOSING_S = 2.0
 _NONE: frozenset[str] = frozenset()
@@ -121,6 +123,10 @@ class Shared:
             names = dict.fromkeys([event.session_id for event in events])
             rows = tuple((name, self._row(name, deck.view(name)) if deck.has(name) else None) for name in names)
             self._told = (events, rows)
+            for name, row in rows:
+                if row is None:
+                    self._rows.pop(name, None)
+                    self._wholes.pop(name, None)
         return self._told[1]
 
     def whole(self, name: str, row: View) -> bytes:
@@ -148,7 +154,7 @@ class Shared:
         """The frame that takes a mirror from one view to the other; b'' when nothing changed that it shows."""
         key = (id(old), id(new), op, limit)
         # rows hold no conversations, so more of them can be kept
-        cache, most = (self._row_changes, _MOST_ROWS) if op == "summary" else (self._changes, _MOST_CHANGES)
+        cache, most = (self._row_changes, _MOST_ROW_CHANGES) if op == "summary" else (self._changes, _MOST_CHANGES)
         kept = cache.get(key)
         if kept is not None and kept[0] is old and kept[1] is new:
             return kept[2]

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from quarterdeck import SubAgent
 from quarterdeck.engine.message import Result
 from quarterdeck.engine.tools import builtin_tools
 from quarterdeck.engine.tools.people import PATIENCE_S
@@ -210,5 +211,21 @@ def test_what_a_tool_stored_can_be_read_in_pages(tmp_path: Path) -> None:
             await agent.collect_reply()
             assert told(script)[-1].text.startswith(" 10000\t10000\n 10001\t10001\n")
             assert os.listdir(folder) == []
+
+    run(work)
+
+
+def test_the_task_tool_names_the_kinds_of_sub_agents(tmp_path: Path) -> None:
+    async def work() -> None:
+        script = Script(
+            wanted("task", description="count", prompt="count them", kind="reader"), text("three"), text("ok")
+        )
+        kinds = {"reader": SubAgent(description="reads and changes nothing"), "other": SubAgent()}
+        async with agent_in(tmp_path, script, subagents=kinds) as agent:
+            await agent.prompt("go")
+            assert await agent.collect_reply() == "ok"
+        (spec,) = [one for one in script.requests[0].tools if one.name == "task"]
+        assert spec.description.endswith("Kinds of agent:\n- reader: reads and changes nothing\n- other")
+        assert told(script)[0].text == "three"
 
     run(work)

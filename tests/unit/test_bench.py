@@ -20,7 +20,9 @@ from quarterdeck.kernel.view import fold
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_figure_of_a_group_can_be_measured(group: str):
     for module in getattr(import_module(f"bench.{group}"), "NEEDS", ()):
-        pytest.importorskip(module, reason="requirements-bench.txt is not installed")
+        pytest.importorskip(
+            module, reason="it measures against a program of requirements-bench.txt, which is not installed"
+        )
     found = list(figures_of(group)(SMOKE))
     assert {one.group for one in found} == {group}
     assert all(one.ratio.low <= one.ratio.median <= one.ratio.high for one in found)

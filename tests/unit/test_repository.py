@@ -75,7 +75,7 @@ def repository_files() -> list[Path]:
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        pytest.skip("not a git work tree")
+        pytest.skip("these are rules for what is committed, and this is no git work tree")
     return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 

@@ -56,7 +56,9 @@ class TestSystemd:
     def test_it_is_restarted_after_a_crash_and_not_after_qd_down(self):
         assert unit(made("linux").text)["Service"]["Restart"] == "on-failure"
 
-    @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not here to judge it")
+    @pytest.mark.skipif(
+        not shutil.which("systemd-analyze"), reason="systemd-analyze, which judges a unit, is not installed"
+    )
     def test_systemd_finds_no_fault(self, tmp_path: Path):
         found = service(Home(tmp_path / "a $ b%"), {"port": 5000}, environment=dict(USER), platform="linux")
         file = tmp_path / found.path.name
@@ -93,7 +95,7 @@ def test_options_as_they_are_typed():
     ]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="writes the unit of this machine")
+@pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's; elsewhere there is no systemctl to be told")
 class TestDoingIt:
     @pytest.fixture
     def at(self, tmp_path: Path) -> At:

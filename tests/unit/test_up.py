@@ -29,8 +29,6 @@ from quarterdeck.server.beacon import Beacon
 from tests.conformance.marks import case
 from tests.servers import QD, At, eventually, home_at, is_gone
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by /proc")
-
 
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[At]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from quarterdeck.engine.model import ToolSpec
 from quarterdeck.events import Image, Json, Option, Todo
@@ -87,3 +88,9 @@ class Tool(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return self.spec.name
+
+
+def naming_kinds(tool: Tool, kinds: Mapping[str, str]) -> Tool:
+    """A tool that starts sub-agents, told to the model with the kinds that there are: name and description."""
+    listed = "".join(f"\n- {name}: {text}" if text else f"\n- {name}" for name, text in kinds.items())
+    return replace(tool, spec=replace(tool.spec, description=f"{tool.spec.description}\n\nKinds of agent:{listed}"))

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from quarterdeck.engine.tools.base import Hands, Outcome
 from quarterdeck.engine.tools.function import tool
-from quarterdeck.engine.tools.paths import PathRefused, Place, folder_at, located, readable
+from quarterdeck.engine.tools.paths import PathRefused, folder_at, located, readable
 from quarterdeck.engine.tools.pattern import Glob, TooManyBraces
 from quarterdeck.engine.tools.threads import in_thread
 from quarterdeck.engine.tools.walk import walked_from
@@ -80,12 +80,13 @@ async def glob(
     """
     stop = threading.Event()
     try:
-        return await in_thread(_glob, pattern, located(path, hands), limit, include_ignored, stop)
+        return await in_thread(_glob, pattern, path, hands, limit, include_ignored, stop)
     finally:
         stop.set()
 
 
-def _glob(pattern: str, place: Place, limit: int, include_ignored: bool, stop: threading.Event) -> Outcome:
+def _glob(pattern: str, path: str, hands: Hands, limit: int, include_ignored: bool, stop: threading.Event) -> Outcome:
+    place = located(path, hands)
     try:
         wanted = Glob(pattern)
     except TooManyBraces as error:

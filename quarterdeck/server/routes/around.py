@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from itertools import islice
 from typing import Annotated, Literal
 
@@ -49,16 +50,18 @@ class Agents(Struct, frozen=True):
 
 
 @TABLE.add("GET", "/agents", "The agents that are known", answer=Agents)
-async def agents(_: Call) -> Agents:
-    return Agents(tuple(_agent(name) for name in registry.known()))
+async def agents(call: Call) -> Agents:
+    """Judged by what they would be started with."""
+    usual = await call.deck.environments.usual.current()
+    return Agents(tuple(_agent(name, usual) for name in registry.known()))
 
 
-def _agent(name: str) -> AgentShown:
+def _agent(name: str, environment: Mapping[str, str]) -> AgentShown:
     if name not in registry.HARNESSES:
         return AgentShown(name, False)
     harness = registry.harness(name)
     try:
-        standing = harness.standing(os.environ)
+        standing = harness.standing(environment)
     except QuarterdeckError as error:  # a configuration that cannot be read is this agent's trouble, not the list's
         standing = registry.Standing(login="unknown", hint=f"{error.message}. {error.hint}")
     modes = harness.make_driver().capabilities.modes

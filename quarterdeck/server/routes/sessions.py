@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from quarterdeck.deck.inputs import InvalidInput
 from quarterdeck.events import Image
 from quarterdeck.harness.drive import Mode
 from quarterdeck.kernel.answers import Done
@@ -30,7 +31,7 @@ class Create(Keyed, frozen=True, kw_only=True):
     agent: Text
     prompt: Text | None = None
     images: tuple[Image, ...] = ()
-    cwd: Annotated[str, Meta(pattern="^[/~]")] = "~"
+    cwd: Annotated[str, Meta(extra_json_schema={"pattern": r"^[/~][^\u0000]*$"})] = "~"
     model: Text = ""
     name: Name = ""
     mode: Mode | Literal[""] = ""
@@ -51,6 +52,8 @@ class Create(Keyed, frozen=True, kw_only=True):
 )
 async def create(call: Call) -> Struct:
     body: Create = call.body
+    if not body.cwd.startswith(("/", "~")):
+        raise InvalidInput("cwd", "it is no absolute path", "The server has no folder of its own: begin with / or ~.")
     handle = await call.deck.create(
         body.agent,
         body.prompt,

@@ -46,7 +46,9 @@ KEEPER = [sys.executable, "-m", "quarterdeck.deck.keeper", "--"]
 SCRIPTS = ["child 300; orphan 300; hang", "child 300; orphan 300; deaf", "orphan 300; crash", "hang"]
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"]
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the keeper is a child subreaper")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="child subreapers, which the keeper is one of, are Linux's"
+)
 
 
 class Kept:
@@ -411,7 +413,7 @@ def test_it_imports_nothing_heavy() -> None:
     assert not {"asyncio", "msgspec", "subprocess", "pathlib", "click", "dataclasses"} & set(loaded)
 
 
-@pytest.mark.skipif(not shutil.which("ps"), reason="there is no ps here")
+@pytest.mark.skipif(not shutil.which("ps"), reason="ps, which serves where there is no /proc, is not installed")
 def test_without_proc_the_table_of_ps_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identities, "_HAS_PROC", False)
     monkeypatch.setattr(keeper, "_HAS_CHILDREN_FILES", False)

@@ -119,6 +119,16 @@ async def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path):
 
 
 @on_loop
+async def test_one_that_hangs_may_give_back_what_it_holds(tmp_path: Path):
+    login = asked(
+        tmp_path, "touch lock; trap 'rm lock' EXIT; trap 'exit 1' HUP TERM; while :; do sleep 0.05; done", 1.5
+    )
+    await login.current()
+    assert "no answer" in login.problem
+    assert not (tmp_path / "lock").exists()
+
+
+@on_loop
 async def test_what_its_files_started_for_the_user_stays_and_keeps_nobody(tmp_path: Path):
     login = asked(tmp_path, f"setsid sleep 600 & echo $! > child; {USUAL}")
     await login.current()

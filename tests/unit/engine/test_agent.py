@@ -17,13 +17,15 @@ from quarterdeck import (
     TurnNotFinished,
     create_agent,
 )
+from quarterdeck.engine.conversation import STILL_RUNNING
 from quarterdeck.engine.message import Message, Picture, Text
-from quarterdeck.engine.model import ModelError, TextPiece
+from quarterdeck.engine.model import Finished, ModelError, TextPiece
 from quarterdeck.engine.options import RetryPolicy
 from quarterdeck.engine.plugins.base import Hold, Plugin, Skip
 from quarterdeck.events import GateRequest, Image, TokenUsage
 from quarterdeck.log.memory import MemoryLog
 from tests.engine import Gate, Heard, Script, calls, opened, run, text, tool
+from tests.unit.engine.test_journal import Stubborn
 
 PICTURE = Image(media_type="image/png", data="AA==")
 
@@ -253,6 +255,28 @@ def test_a_question_of_a_tool_that_is_killed_is_withdrawn() -> None:
     run(work)
 
 
+def test_an_answer_that_is_being_written_down_when_the_time_is_up_counts() -> None:
+    async def ask(args: Any, hands: Any) -> str:
+        return await hands.ask("Which?", patience=0.05)
+
+    async def work() -> None:
+        log = Stubborn()
+        async with opened(Script(calls(("c", "ask")), text("ok")), tools=[tool("ask", ask)], log=log) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await heard.until("ask_user")
+            log.gate.clear()
+            answering = asyncio.ensure_future(agent.respond("that one"))
+            await asyncio.sleep(0.1)
+            log.gate.set()
+            await answering
+            await agent.collect_reply()
+            assert heard.one("tool_execution_end").result == "that one"
+            assert heard.one("user_responded").status == "answered"
+
+    run(work)
+
+
 def test_names_of_immune_tools_may_be_given() -> None:
     async def work() -> None:
         gate = Gate("build")
@@ -378,6 +402,72 @@ def test_what_a_retry_waits_for() -> None:
     policy = RetryPolicy(attempts=9, first_s=1, longest_s=10)
     assert [policy.delay(attempt, None) for attempt in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 8, 10, 10]
     assert policy.delay(1, 33.0) == 33.0
+
+
+@pytest.mark.parametrize("how", ["stop", "abort all"])
+def test_what_went_on_in_the_background_can_be_ended(how: str) -> None:
+    async def work() -> None:
+        gate = Gate("firm", immune=True)
+        async with opened(Script(calls(("c", "firm")), text("ok")), tools=[gate.tool]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await gate.began.wait()
+            await agent.abort()
+            await agent.prompt("on")
+            assert await agent.collect_reply() == "ok"
+            assert agent.messages[2].parts[0].text == STILL_RUNNING
+            assert not gate.ended.is_set()
+            await (agent.stop() if how == "stop" else agent.abort(kill_tools="all"))
+            await gate.ended.wait()
+            assert gate.cancelled
+            await heard.until("background_ended")
+            assert heard.one("tool_killed").call_id == "c"
+
+    run(work)
+
+
+def test_a_sub_agent_goes_on_with_the_call_that_it_works_for() -> None:
+    async def task(args: Any, hands: Any) -> Any:
+        return await hands.delegate("x", "y")
+
+    async def work() -> None:
+        gate = asyncio.Event()
+        model = Script(calls(("c", "task")), [TextPiece("a"), gate, *text("b")])
+        async with opened(model, tools=[tool("task", task)]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await heard.until("message_delta")
+            await agent.abort(kill_tools="none")
+            gate.set()
+            assert (await heard.until("subagent_end")).result == "ab"
+            await heard.until("background_ended")
+
+    run(work)
+
+
+@pytest.mark.parametrize("stop", ["length", "refused"])
+def test_a_reply_that_was_cut_short_is_told(stop: Any) -> None:
+    async def work() -> None:
+        async with opened(Script([TextPiece("half"), Finished(stop)])) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            assert await agent.collect_reply() == "half"
+            assert heard.one("notice").level == "warning"
+
+    run(work)
+
+
+def test_a_provider_that_wants_us_to_wait_for_hours_is_not_waited_for() -> None:
+    async def work() -> None:
+        patient = ModelError("rate_limit", "tomorrow", is_passing=True, retry_after=86_400)
+        async with opened(Script([patient])) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            with pytest.raises(TurnNotFinished, match="tomorrow"):
+                await agent.collect_reply()
+            assert "retry" not in heard.types
+
+    run(work)
 
 
 def test_a_stopped_agent_ends_its_tools_and_keeps_its_queue() -> None:

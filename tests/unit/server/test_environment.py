@@ -28,17 +28,22 @@ def said(at: At, session: str, text: str) -> list[str]:
     raise AssertionError("it never came")
 
 
-def started(folder: Path, at: At, text: str) -> None:
+def started(folder: Path, at: At, text: str, wanted: str = "login") -> None:
+    at.environment["QUARTERDECK_ENVIRONMENT"] = wanted
     at.environment |= {"SHELL": shell(folder, text), "WHO": "starter", "HOME": str(folder)}
     at.up()
 
 
 def test_agents_get_what_the_login_shell_exports(tmp_path: Path) -> None:
     with home_at(tmp_path) as at:
-        started(tmp_path, at, "export WHO=shell")
+        for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
+            at.environment.pop(name, None)
+        started(tmp_path, at, "export WHO=shell ANTHROPIC_API_KEY=of-the-shell")
         said(at, at.session("echo-env WHO; say done"), "shell")
         wire = at.wire()
         assert wire.get("/healthz") == {"status": "ok", "environment": "login_shell"}
+        [builtin] = [one for one in wire.get("/agents")["agents"] if one["name"] == "builtin"]
+        assert builtin["login"] == "ok"  # judged by what it would be started with
         told: dict[str, Any] = wire.get("/environment")
         assert (told["source"], told["problem"], told["shell"]) == ("login_shell", "", str(tmp_path / "shell"))
         assert told["variables"] > 3
@@ -70,8 +75,7 @@ def test_a_shell_that_cannot_say_is_told_everywhere(tmp_path: Path) -> None:
 
 def test_the_environment_of_the_server_can_be_wanted(tmp_path: Path) -> None:
     with home_at(tmp_path) as at:
-        at.environment["QUARTERDECK_ENVIRONMENT"] = "server"
-        started(tmp_path, at, "touch asked")
+        started(tmp_path, at, "touch asked", "server")
         found = said(at, at.session("echo-env WHO; say done"), "starter")
         assert not any("login shell" in text for text in found)
         assert at.wire().get("/environment")["source"] == "server"

@@ -81,8 +81,9 @@ async def test_where_a_session_may_be_started(tmp_path: Path):
 
         for body in ({}, {"cwd": str(inside)}, [], "x", None):
             assert await refused(body) == (400, "bad_request")
-        for folder in ("", ".", "repo", 5):
-            assert await refused({"agent": "test", "cwd": folder}) == (400, "bad_request")
+        for folder in ("", ".", "repo"):
+            assert await refused({"agent": "test", "cwd": folder}) == (400, "invalid_input")
+        assert await refused({"agent": "test", "cwd": 5}) == (400, "bad_request")
         assert await refused({"agent": "test", "cwd": str(inside / "file")}) == (400, "invalid_input")
         assert await refused({"agent": "nobody", "cwd": str(inside)}) == (404, "unknown_agent")
         assert await refused({"agent": "test", "cwd": str(inside / "none")}) == (404, "no_such_folder")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.deck.policy.rule import parse
 from quarterdeck.deck.session import Session
 from quarterdeck.harness.base import Signal
+from quarterdeck.policy.rule import parse
 from quarterdeck.server.ingest import SECRET, Hook, secret_for
 from tests.decks import eventually, on_loop
 from tests.doors import Answer, House, serving

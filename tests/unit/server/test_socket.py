@@ -143,6 +143,9 @@ async def test_all_sessions_are_told_by_their_summaries(tmp_path: Path):
         await port.deck.session(one).delete()
         while one in rows:
             _apply(rows, await tap.hear())
+        shared = port.server.shared
+        assert one not in shared._rows, "nobody asks for it again"
+        assert one not in shared._wholes
         third = await quiet(port, tmp_path)
         _apply(rows, await tap.hear())
         assert rows[third]["id"] == third

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import os
 import stat
 from pathlib import Path
@@ -178,16 +179,30 @@ class TestWriting:
             assert before.read() == "old"
         assert path.read_text() == "new"
 
+    def test_what_cannot_be_put_in_place_leaves_nothing(
+        self, hands: TestHands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = put(hands, "a.txt", "old")
+
+        def full(*args: object, **more: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "rename", full)
+        assert "No space left on device" in call(write_file, hands, path="a.txt", content="new").text
+        assert os.listdir(hands.cwd) == ["a.txt"]
+        assert path.read_text() == "old"
+
     def test_half_a_character_is_told(self, hands: TestHands) -> None:
         outcome = call(write_file, hands, path="a.txt", content="\ud800")
         assert not outcome.ok
         assert "content" in outcome.text
         assert not (hands.cwd / "a.txt").exists()
 
-    @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
-    def test_a_read_only_file_stays(self, hands: TestHands) -> None:
+    def test_a_read_only_file_stays(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
         path = put(hands, "a.txt", "old")
         path.chmod(0o444)
+        if os.geteuid() == 0:  # to whom nothing is read-only
+            monkeypatch.setattr(os, "access", lambda *args, **more: False)
         assert "read-only" in call(write_file, hands, path="a.txt", content="new").text
         assert path.read_text() == "old"
 

@@ -20,7 +20,7 @@ import pytest
 from quarterdeck.engine.tools.base import Outcome, Tool
 from quarterdeck.engine.tools.files import read_file
 from quarterdeck.engine.tools.mcp import connection
-from quarterdeck.engine.tools.mcp.connection import McpNotInstalled, tool_name
+from quarterdeck.engine.tools.mcp.connection import Connection, McpNotInstalled, tool_name
 from quarterdeck.engine.tools.mcp.servers import McpServers
 from quarterdeck.engine.tools.mcp.settings import InvalidMcpServer, McpServer, filled, servers_from
 from tests.decks import on_loop
@@ -275,6 +275,16 @@ class TestSettings:
 
 
 class TestTheSdk:
+    @on_loop
+    async def test_an_error_of_the_request_is_none_of_the_connection(self) -> None:
+        from mcp import MCPError
+
+        one = Connection("t", McpServer(command="x", env={"A": "hunter22"}))
+        refused = await one._judged(MCPError(code=-32602, message="no hunter22 here"))
+        assert refused.message == "the MCP server t refused the call: no *** here"
+        other = await one._judged(MCPError(code=-32001, message="gone"))
+        assert other.message == "the MCP server t failed: MCPError: gone"
+
     def test_is_not_imported_without_a_server(self) -> None:
         code = (
             "import asyncio, sys; from quarterdeck.engine.tools.mcp.servers import McpServers; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import shutil
@@ -99,6 +100,15 @@ class TestWhatItGives:
         assert "Argument list too long" in call(shell, hands, command=": " + "x" * 3_000_000).text
         assert not call(shell, hands, command="ls", timeout=0).ok
         assert "argument command is missing" in call(shell, hands).text
+
+    def test_no_descriptors_are_left_to_watch_it_by(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
+        def none_left(pid: int) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        monkeypatch.setattr(os, "pidfd_open", none_left)
+        outcome = call(shell, hands, command="sleep 1000")
+        assert "cannot be run: Too many open files" in outcome.text
+        assert carriers(hands) == []
 
     def test_a_folder_that_is_gone(self, hands: TestHands) -> None:
         hands.cwd.rmdir()
