@@ -22,6 +22,7 @@ help: ## list the targets
 
 up: $(VENV)/.installed ## install Quarterdeck, start its server in the background and print its address
 	@$(BIN)/qd up -d
+	@echo "A first session, with no key and no network:  $(BIN)/qd run demo"
 
 test: lint $(VENV)/.installed-bench ## lint, then every test, the coverage gate, and a check that generated docs are current
 	@echo "tests"

@@ -238,6 +238,7 @@ _BODIES: tuple[Body, ...] = (
     ev.Usage(tokens=ev.TokenUsage(input=1300, output=320), message_id="m2", model="m-large"),
     ev.ChangesUpdated(files=2, added=40, removed=3),
     ev.CheckpointSaved(checkpoint_id="k1"),
+    ev.PluginState(name="planning", state={"steps": 3}),
     ev.CommandReceipt(client_id="k1", command="prompt", answer={"ok": True}),
     ev.ViewRefolded(to=2, from_=1, changed=("phase",)),
 )

@@ -51,18 +51,12 @@ async def _until(session: SessionHandle, *names: str) -> dict[str, object]:
     raise AssertionError(names)
 
 
-def _copied(trace: Path, target: Path) -> int:
-    shutil.copy(trace, target)
-    return len(trace.read_bytes().splitlines())
-
-
 async def _rests(session: SessionHandle) -> None:
-    await session.until(lambda view: not (view.state.turn.is_open or view.state.queue))
+    await session.until(lambda view: not view.state.turn.is_open and not view.state.queue)
 
 
 async def _gate(session: SessionHandle) -> str:
-    view = await session.until(lambda view: bool(view.state.gates.open))
-    return view.state.gates.open[0].id
+    return (await session.until(lambda view: view.state.gates.open)).state.gates.open[0].id
 
 
 async def _again(session: SessionHandle, text: str) -> None:
@@ -144,28 +138,33 @@ PLAYS: dict[str, tuple[str, str, Play]] = {
 }
 
 
-async def record(target: Path) -> None:
+async def record(target: Path, scratch: Path) -> None:
+    async with ScriptedModel(MODEL) as model:
+        environment = {
+            **{name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ},
+            "HOME": str(scratch),
+            "QUARTERDECK_HOME": f"{scratch}/home",
+            "ANTHROPIC_API_KEY": "sk-none",
+            "ANTHROPIC_BASE_URL": model.url,
+        }
+        for name, (agent, prompt, play) in PLAYS.items():
+            # one deck for each: its end is the end of the process, and of the recording
+            async with quarterdeck.open(scratch / "decks" / name, environment=environment) as deck:
+                chosen = "" if agent == "demo" else "anthropic:scripted"
+                cwd = str(scratch / "work" / name)
+                session = await deck.create(agent, prompt, cwd=cwd, model=chosen, record=True)
+                await asyncio.sleep(0.1)
+                await asyncio.wait_for(play(session), 60)
+            shutil.copy(scratch / "decks" / name / "traces" / f"{session.id}.jsonl", target / f"{name}.jsonl")
+            sys.stdout.write(f"{name}\n")
+
+
+def main(target: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        async with ScriptedModel(MODEL) as model:
-            environment = {
-                **{name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ},
-                "HOME": scratch,
-                "QUARTERDECK_HOME": f"{scratch}/home",
-                "ANTHROPIC_API_KEY": "sk-none",
-                "ANTHROPIC_BASE_URL": model.url,
-            }
-            for name, (agent, prompt, play) in PLAYS.items():
-                work = Path(scratch, "work", name)
-                os.makedirs(work)
-                # one deck for each: its end is the end of the process, and of the recording
-                async with quarterdeck.open(Path(scratch, "decks", name), environment=environment) as deck:
-                    chosen = "" if agent == "demo" else "anthropic:scripted"
-                    session = await deck.create(agent, prompt, cwd=str(work), model=chosen, record=True)
-                    await asyncio.sleep(0.1)
-                    await asyncio.wait_for(play(session), 60)
-                trace = Path(scratch, "decks", name, "traces", f"{session.id}.jsonl")
-                sys.stdout.write(f"{name}: {_copied(trace, target / f'{name}.jsonl')} lines\n")
+        for name in PLAYS:
+            Path(scratch, "work", name).mkdir(parents=True)
+        asyncio.run(record(target, Path(scratch)))
 
 
 if __name__ == "__main__":
-    asyncio.run(record(Path(sys.argv[1])))
+    main(Path(sys.argv[1]))

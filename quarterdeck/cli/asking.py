@@ -10,6 +10,11 @@ _NO = frozenset({"n", "no"})
 _ALWAYS = frozenset({"a", "always"})
 
 
+def is_decision(line: str) -> bool:
+    """Whether it can only be meant for an approval: a late one is no message."""
+    return line.strip().lower() in _YES | _NO | _ALWAYS
+
+
 class Reply(NamedTuple):
     """A request that decides a gate; `verb` is the last part of its path."""
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from quarterdeck.cli.asking import TURNING, Asked, asked_of
+from quarterdeck.cli.asking import TURNING, Asked, asked_of, is_decision
 from quarterdeck.cli.exits import Exit
 from quarterdeck.cli.paper import Paper
 from quarterdeck.cli.plain import Plain
@@ -79,6 +79,8 @@ class Follower:
             for kind, what in self._stream.take():
                 self._heard(kind, what)
             left = self._signalled() or (self._looked() if not self._is_lost else None)
+            if left is None and self._asked is not None and self._listens and not self.paper.is_asking:
+                self._ask(self._asked)
             self.paper.flush()
             if self._failure is not None:
                 raise self._failure
@@ -164,9 +166,7 @@ class Follower:
         if asked is None or mark == self._invited:
             return
         self._invited = mark
-        if self._listens:
-            self._ask(asked)
-        else:
+        if not self._listens:
             self.paper.note(f"  it waits; answer by {asked.by_request(self._id)}", fg="yellow")
 
     def _ask(self, asked: Asked) -> None:
@@ -187,6 +187,7 @@ class Follower:
             self._listens = False
             self.paper.note("(no more input: only following)", dim=True)
             return
+        self.paper.typed()
         for line in data.decode(errors="replace").splitlines():
             self._typed(line)
 
@@ -194,7 +195,9 @@ class Follower:
         asked, self._invited = self._asked, ""
         self._look = True  # what is asked is said again if it still is
         if asked is None:
-            if line.strip():
+            if is_decision(line):
+                self.paper.note(f"nothing is asked now; not sent: {line.strip()}", fg="yellow")
+            elif line.strip():
                 self._message(line)
             return
         reply = asked.take(line)

@@ -23,9 +23,12 @@ class Paper:
         self._out = _Sheet(out)
         self._err = self._out if _is_one(out, err) else _Sheet(err)
         self._files = out, err
+        self.is_asking = False
 
     def say(self, text: str) -> None:
         """Words of the agent, as they come."""
+        if self.is_asking:
+            self._fresh()
         self._write(self._files[0], self._out, text)
 
     def end_line(self) -> None:
@@ -48,10 +51,14 @@ class Paper:
             self._err.mark = mark if self._err.is_open else ""
 
     def ask(self, text: str) -> None:
-        """The person types on the same line; what follows begins on a new one, which the terminal itself made."""
+        """The person types on the same line. `is_asking` until something else is written."""
         self._fresh()
         self._write(self._files[1], self._err, text, bold=True)
-        self._err.is_open = False
+        self.is_asking = True
+
+    def typed(self) -> None:
+        """The person ended the line."""
+        self._err.is_open = self.is_asking = False
 
     def flush(self) -> None:
         for file in self._files:
@@ -64,11 +71,15 @@ class Paper:
     def _write(self, file: TextIO, sheet: _Sheet, text: str, **style: object) -> None:
         if not text:
             return
+        self.is_asking = False
         sheet.is_open = not text.endswith("\n")
         sheet.mark = ""
         shown = _CONTROL.sub(_shown, text) if sheet.is_terminal else text
+        if not style:
+            file.write(shown)
+            return
         body, end = (shown[:-1], "\n") if shown.endswith("\n") else (shown, "")
-        click.echo((click.style(body, **style) if style and body else body) + end, file, nl=False)  # type: ignore[arg-type]
+        click.echo((click.style(body, **style) if body else body) + end, file, nl=False)  # type: ignore[arg-type]
 
 
 class _Sheet:

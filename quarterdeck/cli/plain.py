@@ -24,6 +24,7 @@ class Plain:
         self.quiet: set[str] = set()
         #: (message, block) → how much of it is on the paper
         self._said: dict[tuple[str, int], int] = {}
+        self._todos: list[str] = []
         #: call → lines of output that are on the paper
         self._lines: dict[str, int] = {}
 
@@ -124,10 +125,13 @@ class Plain:
         self._note(event, f"* sub-agent: {event.get('description', '')}", fg="cyan")
 
     def on_todo_change(self, event: Told) -> None:
+        """The lines that are new, or not as they were."""
         marks = {"completed": "x", "in_progress": ">", "cancelled": "-"}
         lines = [f"  [{marks.get(one.get('status'), ' ')}] {one['content']}" for one in event.get("todos", ())]
-        if lines:
-            self._note(event, "\n".join(lines), dim=True)
+        news = [line for line in lines if line not in self._todos]
+        self._todos = lines
+        if news:
+            self._note(event, "\n".join(news), dim=True)
 
     # --- what is asked
 

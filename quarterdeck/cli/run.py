@@ -148,7 +148,7 @@ class Wanted:
 
     def _default(self) -> str:
         """The first that is logged in; the demo is always there, and is said when it is taken for want of another."""
-        ready = [name for name, one in self._agents.items() if one["driven"] and one.get("login") == "ok"]
+        ready = [name for name, one in self._agents.items() if one["driven"] and _is_ready(one)]
         found = next((name for name in ready if name != "demo"), "demo")
         if found == "demo":
             click.echo("(no agent is logged in: this is the demo, with a scripted model)", err=True)
@@ -164,6 +164,15 @@ class Wanted:
         if not text.strip():
             raise click.UsageError("the prompt is empty.")
         return text
+
+
+def _is_ready(agent: dict[str, Any]) -> bool:
+    """The server knows its own environment, and the agent gets ours, which may hold a key."""
+    if agent["login"] != "missing":
+        return agent["login"] == "ok"
+    from quarterdeck.harness.registry import harness
+
+    return harness(agent["name"]).standing(os.environ).login == "ok"
 
 
 def _asked_for() -> str:

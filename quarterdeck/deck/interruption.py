@@ -31,8 +31,10 @@ def interrupt(session: Session, gates: Sequence[Gate] = (), kill_tools: KillTool
 
 
 def hold(session: Session, decision: Decision) -> None:
-    """A turn that is not to go on by this decision: an agent that would all the same is interrupted."""
-    if not decision.resumes and session.state.turn.is_open and not session.capabilities.holds:
+    """A turn that is not to go on by this decision: an agent of ours that would all the same is interrupted."""
+    if decision.resumes or session.launch is None or not session.state.turn.is_open:
+        return
+    if not session.launch.driver.capabilities.holds:
         interrupt(session)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from quarterdeck import events as ev
+from quarterdeck.engine.errors import QuestionWithdrawn
 from quarterdeck.engine.gates import Asked, Held
 from quarterdeck.engine.journal import now_ms
 from quarterdeck.events import Body, Json, Option
@@ -95,7 +96,9 @@ def confirmed(core: Core, text: str) -> Held | None:
 async def ask(
     core: Core, turn: Turn, call_id: str, question: str, options: tuple[Option, ...], patience: float | None
 ) -> str:
-    """A person's answer to a tool's question; TimeoutError."""
+    """A person's answer to a tool's question; TimeoutError, QuestionWithdrawn."""
+    if core.turn is not turn and not turn.path:
+        raise QuestionWithdrawn
     asked = Asked(turn, core.gates.next_name(), core.next_id("q"))
     core.gates.add(asked)
     deadline = None if patience is None else now_ms() + round(patience * 1000)

@@ -65,6 +65,15 @@ class TurnNotFinished(QuarterdeckError):
         self.kind = kind
 
 
+class QuestionWithdrawn(QuarterdeckError):
+    """What a tool meets that asks a person although its turn is over: there is nobody to ask."""
+
+    code = "question_withdrawn"
+
+    def __init__(self) -> None:
+        super().__init__("the turn is over, and nobody is asked any more", "Go on without an answer.")
+
+
 class InvalidOption(QuarterdeckError):
     """An option of create_agent has a value that makes no sense."""
 

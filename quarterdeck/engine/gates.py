@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from quarterdeck import events as ev
+from quarterdeck.engine.errors import QuestionWithdrawn
 from quarterdeck.engine.plugins.base import Emit, Hold
 from quarterdeck.events import Body, GateRequest, Json
 from quarterdeck.events.gate import GateStatus
@@ -69,6 +70,10 @@ class Asked:
         self.answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
 
     def withdrawn(self) -> Body:
+        """Nobody is asked any more; a call that goes on without its turn learns it."""
+        if not self.answer.done():
+            self.answer.set_exception(QuestionWithdrawn())
+            self.answer.exception()  # looked at: most calls that asked are gone by now
         return self.turn.made(ev.UserResponded, gate_id=self.gate_id, ref=self.ref, status="withdrawn")
 
 

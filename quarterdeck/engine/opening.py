@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from quarterdeck import events as ev
 from quarterdeck.engine.agent import Agent
@@ -25,39 +25,37 @@ from quarterdeck.events import Body, Event, Json
 from quarterdeck.log.base import NEW, Fence, Log
 from quarterdeck.log.rows import last_gate
 
-if TYPE_CHECKING:
-    from typing import TypedDict, Unpack
 
-    class Settings(TypedDict, total=False):
-        """What `create_agent` and `resume` take; docs/agent.md says what each does."""
+class Settings(TypedDict, total=False):
+    """What `create_agent` and `resume` take; docs/agent.md says what each does."""
 
-        tools: Sequence[Tool] | None
-        plugins: Sequence[Plugin]
-        subagents: Mapping[str, SubAgent]
-        system_prompt: str
-        working_dir: str | PathLike[str]
-        cwd: str | PathLike[str]
-        max_turns: int
-        max_tokens: int | None
-        max_steering_queue: int
-        event_buffer_size: int
-        interrupt_immune_tools: Sequence[str]
-        user_data: Json
-        response_format: dict[str, Json] | None
-        provider_opts: Mapping[str, Json]
-        thinking: str
-        mode: str
-        sandbox: str
-        allowed_paths: Sequence[str | PathLike[str]]
-        environment: Mapping[str, str] | None
-        store: str | PathLike[str] | None
-        retry: RetryPolicy
-        stall_after: float
-        subagent_timeout: float
-        context_limit: int | None
-        compact_at: float
-        keep_messages: int
-        resolve: Resolve | None
+    tools: Sequence[Tool] | None
+    plugins: Sequence[Plugin]
+    subagents: Mapping[str, SubAgent]
+    system_prompt: str
+    working_dir: str | PathLike[str]
+    cwd: str | PathLike[str]
+    max_turns: int
+    max_tokens: int | None
+    max_steering_queue: int
+    event_buffer_size: int
+    interrupt_immune_tools: Sequence[str]
+    user_data: Json
+    response_format: dict[str, Json] | None
+    provider_opts: Mapping[str, Json]
+    thinking: str
+    mode: str
+    sandbox: str
+    allowed_paths: Sequence[str | PathLike[str]]
+    environment: Mapping[str, str] | None
+    store: str | PathLike[str] | None
+    retry: RetryPolicy
+    stall_after: float
+    subagent_timeout: float
+    context_limit: int | None
+    compact_at: float
+    keep_messages: int
+    resolve: Resolve | None
 
 
 class Opening:
@@ -249,7 +247,18 @@ def _builtin_tools() -> Sequence[Tool]:
     return builtin_tools()
 
 
+def _refuse_unknown(given: Settings) -> None:
+    unknown = next((name for name in given if name not in Settings.__annotations__), None)
+    if unknown is not None:
+        from difflib import get_close_matches
+
+        near = get_close_matches(unknown, Settings.__annotations__, 1)
+        hint = f"Is {near[0]} meant?" if near else f"The options are: {', '.join(sorted(Settings.__annotations__))}."
+        raise InvalidOption(f"there is no option {unknown!r}", hint)
+
+
 def _options(given: Settings) -> Options:
+    _refuse_unknown(given)
     cwd = os.path.realpath(given.get("cwd") or given.get("working_dir") or ".")
     if not os.path.isdir(cwd):
         raise InvalidOption(f"{cwd} is no folder", "Give the folder that the agent is to work in as cwd.")

@@ -13,6 +13,7 @@ script.py says what a script is. It answers any model name: what it says is in t
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import time
 from collections import Counter
@@ -71,6 +72,7 @@ class ScriptedModel:
         self._name = secrets.token_hex(4)
         self._count = 0
         self._attempts: Counter[tuple[str, int, str]] = Counter()
+        self._chance: random.Random | None = None
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -135,7 +137,7 @@ class ScriptedModel:
         if refused:
             return _refusal(form, refused, model)
         found = self._found(seen, form)
-        wrong = fault(found.step, seen.attempt)
+        wrong = await self._trouble() or fault(found.step, seen.attempt)
         if wrong and wrong.kind == "http":
             return _refusal(form, wrong, model)
         if wrong and wrong.kind == "hang":
@@ -151,6 +153,16 @@ class ScriptedModel:
         if wrong and wrong.kind == "error":
             frames = [*frames[: _middle(wrong, len(frames))], form.broken(wrong)]
         return await _sent(request, "text/event-stream", frames, wrong, found.step.delay or None)
+
+    async def _trouble(self) -> Fault | None:
+        """What this request meets by chance."""
+        trouble = self.script.trouble
+        if trouble is None:
+            return None
+        if self._chance is None:
+            self._chance = random.Random(trouble.seed)
+        await asyncio.sleep(trouble.delay)
+        return None if self._chance.random() * 100 < trouble.success_rate else trouble.fault
 
     def _refused(self, seen: Seen, form: Format) -> Fault | None:
         """What the real service would not take either."""

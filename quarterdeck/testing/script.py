@@ -18,6 +18,11 @@ A script is TOML or JSON. `default` is a list of steps; `scenario` has more such
     [aux]
     text = "A title"
 
+    [trouble]
+    delay = 0.2
+    success_rate = 70
+    fault = { kind = "http", status = 429, retry_after = 1 }
+
 Nothing is remembered between requests: the last message of the user that holds `script:NAME` picks a scenario, and the
 number of replies that the conversation has after it is the step. Without such a word it is `default`, counted from the
 beginning. So a conversation that is resumed, by whomever, goes on where it was. What comes after the last step is
@@ -32,10 +37,10 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from quarterdeck.errors import QuarterdeckError
 
@@ -123,14 +128,27 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.stop or ("tools" if self.calls else "end")
 
 
+class Trouble(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What any request may meet, whatever it asks for: it waits, and by chance it fails."""
+
+    #: Seconds before anything is said.
+    delay: Annotated[float, Meta(ge=0, le=10)] = 0.0
+    #: How many of a hundred requests go well.
+    success_rate: Annotated[float, Meta(ge=0, le=100)] = 100.0
+    fault: Fault = Fault(kind="http", status=500)
+    #: The same seed fails the same requests.
+    seed: int = 0
+
+
 class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole. `key`, if there is one, must come with every request."""
+    """The whole. `key`, if there is one, must come with every request; `trouble` is met by all of them."""
 
     default: tuple[Step, ...] = (Step(text="Hello. I am a script, and there is nothing in me yet."),)
     scenario: dict[str, tuple[Step, ...]] = {}
     over: Step = Step(text="The script is over.")
     aux: Step | None = None
     key: str = ""
+    trouble: Trouble | None = None
 
 
 class Turn(NamedTuple):

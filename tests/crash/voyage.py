@@ -41,7 +41,7 @@ _SCRIPTS = (
 )
 _SESSIONS = 5
 #: How many of the sessions are the built-in agent's.
-_ENGINES = 0.4
+_ENGINES = 0.3
 _UNANSWERED = 6
 _TRIES = 4
 

@@ -194,6 +194,45 @@ class TestPlain:
         assert (view["mode"], view["model"]) == ("auto", "big")
 
 
+class TestTheDefault:
+    """No AGENT: the first that is logged in; the demo, and a word about it, when none is."""
+
+    def test_the_demo_with_a_notice(self, at: At):
+        environment = {name: value for name, value in at.environment.items() if not name.endswith("_API_KEY")}
+        done = at.qd("run", "-d", "two words", env=environment)
+        view = at.wire().get(f"/sessions/{done.stdout.strip()}")
+        assert (view["agent"], "this is the demo" in done.stderr) == ("demo", True)
+
+    def test_the_built_in_agent_where_the_caller_has_a_key(self, at: At):
+        nowhere = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
+        done = at.qd("run", "-d", "two words", env={**at.environment, **nowhere})
+        view = at.wire().get(f"/sessions/{done.stdout.strip()}")
+        assert (view["agent"], done.stderr) == ("builtin", "")
+        at.wire().post(f"/sessions/{view['id']}/cancel")
+
+
+class TestTheDemo:
+    def test_it_begins_by_itself(self, at: At, tmp_path: Path):
+        """`qd run demo` on a terminal, from its first prompt to its last word."""
+        screen = Terminal(at, "run", "demo", "-C", str(tmp_path))
+        try:
+            screen.see("> Show me what you can do.")
+            screen.see("? may it run: mkdir -p quarterdeck-demo/kept")
+            screen.see("[y]es, [n]o")
+            screen.type("y")
+            screen.see("your answer, or a number from 1 to 2: ")
+            screen.type("2")
+            screen.see("? may it run: rm -r quarterdeck-demo")
+            shown = screen.text.index("may it run: rm -r")
+            screen.see("[y]es, [n]o", times=screen.text[:shown].count("[y]es, [n]o") + 1)
+            screen.type("y")
+            assert screen.ends() == Exit.DONE, screen.text
+        finally:
+            screen.close()
+        assert "That was the tour." in screen.text
+        assert list(tmp_path.iterdir()) == []
+
+
 def _file_with(text: str) -> Any:
     reader, writer = os.pipe()
     os.write(writer, text.encode())
@@ -296,15 +335,15 @@ class TestATerminal:
         assert screen.ends() == Exit.INTERRUPTED
         assert "not read by the agent: say precious words" in screen.text
 
-    def test_an_answer_that_comes_too_late_is_said(self, at: At, terminal: Any):
-        """Decided elsewhere while the person typed: the words are shown again."""
-        screen = terminal("question which; hang")
-        screen.see("your answer: ")
+    def test_a_yes_that_comes_too_late_is_no_message(self, at: At, terminal: Any):
+        """Decided elsewhere while the person typed."""
+        screen = terminal("ask rm; say begun; hang")
+        screen.see("[y]es, [n]o")
         session = view_of(at, screen.text)
-        at.wire().post(f"/sessions/{session['id']}/respond", {"gate_id": session["gates"][0]["id"], "answer": "mine"})
-        screen.see("you said mine")
-        screen.type("say hers")
-        screen.see("(steered")
+        at.wire().post(f"/sessions/{session['id']}/approve", {"gate_id": session["gates"][0]["id"]})
+        screen.see("begun")
+        screen.type("y")
+        screen.see("nothing is asked now; not sent: y")
         screen.interrupt()
         assert screen.ends() == Exit.INTERRUPTED, screen.text
 

@@ -7,7 +7,6 @@ from quarterdeck.harness.drive import Capabilities
 CAPABILITIES = Capabilities(
     steer=True,
     interrupt=True,
-    holds=True,
     approvals=True,
     questions=True,
     resume=True,

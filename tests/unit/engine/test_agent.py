@@ -42,6 +42,8 @@ PICTURE = Image(media_type="image/png", data="AA==")
         ({"max_steering_queue": -1}, "max_steering_queue"),
         ({"event_buffer_size": -1}, "event_buffer_size"),
         ({"keep_messages": 1}, "keep_messages"),
+        ({"stall_s": 1}, "no option 'stall_s'"),
+        ({"nonsense": 1}, "no option 'nonsense'"),
     ],
 )
 def test_an_option_that_cannot_be(settings: dict[str, Any], said: str) -> None:
@@ -273,6 +275,32 @@ def test_an_answer_that_is_being_written_down_when_the_time_is_up_counts() -> No
             await agent.collect_reply()
             assert heard.one("tool_execution_end").result == "that one"
             assert heard.one("user_responded").status == "answered"
+
+    run(work)
+
+
+def test_a_call_that_goes_on_without_its_turn_can_ask_nobody() -> None:
+    async def work() -> None:
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def asks(args: Any, hands: Any) -> str:
+            if args.get("late"):
+                begun.set()
+                await go.wait()
+            return await hands.ask("Which?", patience=None)
+
+        model = Script(calls(("a", "asks"), ("b", "asks", '{"late": true}')))
+        async with opened(model, tools=[tool("asks", asks)]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await heard.until("ask_user")
+            await begun.wait()
+            await agent.abort(kill_tools="none")
+            go.set()
+            await heard.until("background_ended", 2)
+            assert heard.one("user_responded").status == "withdrawn"
+            told = heard.bodies("tool_execution_end")
+            assert [("QuestionWithdrawn" in body.result, body.ok) for body in told] == [(True, False)] * 2
 
     run(work)
 

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec import ValidationError, convert
+from msgspec.structs import replace
 
 from quarterdeck.engine.message import Message, Text
 from quarterdeck.engine.options import RetryPolicy
 from quarterdeck.testing.model import ScriptedModel
-from quarterdeck.testing.script import Fault, Script, ScriptedCall, ScriptedUsage, Step
+from quarterdeck.testing.script import Fault, Script, ScriptedCall, ScriptedUsage, Step, Trouble
+from tests.conformance.marks import case
 from tests.decks import on_loop
 from tests.engine import Heard, judged, opened, tool
 from tests.models import KEY, NAMES, WIRES
@@ -82,6 +85,43 @@ async def test_what_passes_is_tried_again_and_the_reply_is_whole(wire: str, faul
     began = {body.message_id for body in heard.bodies("message_start")}
     ended = {body.message_id for body in heard.bodies("response_complete", "message_aborted")}
     assert began == ended  # what was said before it broke was taken back
+
+
+@case("U-076")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind="http", status=429, retry_after=0.01),
+        Fault(kind="http", status=500),
+        Fault(kind="drop", at=0),
+    ],
+    ids=["429", "500", "network"],
+)
+@on_loop
+async def test_trouble_is_met_at_the_rate_that_is_asked_for(fault: Fault) -> None:
+    plain = Script(scenario={"it": (Step(text=TEXT),)})
+    outcomes: dict[float, list[str]] = {}
+    for rate in (0, 50, 100):
+        script = replace(plain, trouble=Trouble(success_rate=rate, fault=fault, seed=2))
+        outcomes[rate] = (await played("anthropic", script)).types
+    assert outcomes[0].count("stream_error") == QUICK.attempts + 1
+    assert "turn_failed" in outcomes[0]
+    assert 0 < outcomes[50].count("stream_error") <= QUICK.attempts
+    assert "turn_failed" not in outcomes[50]
+    assert outcomes[100] == (await played("anthropic", plain)).types  # switched off, there is no trace of it
+    assert not {"stream_error", "retry", "turn_failed"} & set(outcomes[100])
+
+
+@case("U-076")
+@on_loop
+async def test_trouble_makes_every_request_wait() -> None:
+    script = Script(scenario={"it": (Step(text=TEXT),)}, trouble=Trouble(delay=10))
+    heard = await played("anthropic", script, retry=replace(QUICK, attempts=0), stall_after=0.1)
+    assert heard.one("agent_end").outcome == "failed"
+    assert "stream_stalled" in heard.types
+    for too_much in ({"delay": 10.5}, {"delay": -1}, {"success_rate": 101}, {"success_rate": -1}):
+        with pytest.raises(ValidationError):
+            convert(too_much, Trouble)
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck import NoSuchSession
+from quarterdeck import NoSuchSession, StaleFence
 from quarterdeck import events as ev
 from quarterdeck.engine.conversation import INTERRUPTED
 from quarterdeck.engine.opening import resume
@@ -95,6 +95,16 @@ def test_an_unknown_session_cannot_be_resumed() -> None:
     async def work() -> None:
         with pytest.raises(NoSuchSession):
             await resume("nobody", log=MemoryLog(), model=Script())
+
+    run(work)
+
+
+def test_a_session_that_is_there_cannot_be_created_again() -> None:
+    async def work() -> None:
+        log = MemoryLog()
+        async with opened(Script(), log=log, session_id="s"):
+            with pytest.raises(StaleFence):
+                await opened(Script(), log=log, session_id="s")
 
     run(work)
 

@@ -131,7 +131,7 @@ class TestDecidedHere:
         """The API's own default: a turn that was refused does not go on."""
         async with serving(tmp_path) as house:
             held = await _held(house)
-            await held.decide("reject")
+            assert (await held.decide("reject")).status == 200
             assert await held.answer() == _decision(behavior="deny", message="The user said no.", interrupt=True)
             assert (await held.shown())["phase"] == "stopped"
 

@@ -290,6 +290,11 @@ async def test_agents_say_what_they_can(tmp_path: Path):
         by_name = {one["name"]: one for one in found["agents"]}
         assert by_name["test"]["driven"]
         assert not by_name["claude"]["driven"]
+        assert [by_name[name]["installed"] for name in ("builtin", "demo", "claude")] == [True, True, None]
+        assert (by_name["demo"]["login"], by_name["test"]["login"]) == ("ok", "unknown")
+        assert by_name["builtin"]["login"] in ("ok", "missing")
+        assert by_name["demo"]["prompt"]
+        assert by_name["builtin"]["modes"] == ["plan", "ask", "edits", "auto", "bypass"]
 
 
 @on_loop
