@@ -48,7 +48,7 @@ conformance: $(VENV)/.installed-dev ## how many cases of the acceptance list are
 crash: $(VENV)/.installed-dev ## kill decks, keepers and agents: N=1000 kills, SEED= to repeat
 	@$(BIN)/python -m tests.crash --kills $(or $(N),1000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-bench: $(VENV)/.installed-bench ## measure; every figure is a ratio to a floor measured in the same run
+bench: $(VENV)/.installed-bench $(VENV)/.installed-frameworks ## measure; every figure is a ratio to a floor measured in the same run
 	@$(BIN)/python -m bench $(ARGS)
 
 soak: $(VENV)/.installed ## a thousand sessions and a hundred clients for ten minutes; SECONDS=60 for a shorter one
@@ -93,9 +93,16 @@ $(VENV)/.installed-bench: $(VENV)/.installed-dev requirements-bench.txt
 	@$(INSTALL) requirements-bench.txt
 	@touch $@
 
+# An environment inside the other one: they want versions that ours cannot have, and only `make bench` waits for them.
+$(VENV)/.installed-frameworks: $(VENV)/.created requirements-frameworks.txt
+	@echo "installing the frameworks that the benchmarks compare with"
+	@$(BIN)/python -m venv --clear --without-pip $(VENV)/frameworks
+	@$(PIP) --python $(VENV)/frameworks/bin/python install --require-hashes --requirement requirements-frameworks.txt
+	@touch $@
+
 # ------------------------------------------------------------------------------------------------ locking
-# Each file is resolved under the ones before it, so that all of them fit into one environment. Versions that
-# are already locked stay; `make lock UPGRADE=--upgrade` takes the newest.
+# Each file is resolved under the ones before it, so that all of them fit into one environment; the frameworks have
+# one to themselves. Versions that are already locked stay; `make lock UPGRADE=--upgrade` takes the newest.
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command 'make lock' $(UPGRADE)
@@ -107,3 +114,4 @@ lock: $(VENV)/.created ## resolve pyproject.toml into the hashed requirements fi
 	@$(LOCK) --group build --constraint requirements-dev.txt --output-file requirements-build.txt
 	@$(LOCK) --group bench --constraint requirements-dev.txt --constraint requirements-build.txt \
 		--output-file requirements-bench.txt
+	@$(LOCK) --group frameworks --output-file requirements-frameworks.txt

@@ -25,6 +25,7 @@ GROUPS = (
     "requests",
     "providers",
     "engine",
+    "frameworks",
 )
 
 

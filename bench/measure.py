@@ -63,14 +63,21 @@ def ratio(subject: Work, floor: Work, effort: Effort, clock: Clock = time.proces
     """The time of one operation of the subject, divided by that of the floor. CPU time unless another clock is given."""
     with _no_collector():
         repeat_subject, repeat_floor = (_repeats(work, effort.turn_s, clock) for work in (subject, floor))
-        before = _spent_ns(floor, repeat_floor, clock)
-        subjects: list[float] = []
-        floors: list[float] = []
-        for _ in range(effort.rounds):
-            subjects.append(_spent_ns(subject, repeat_subject, clock))
-            after = _spent_ns(floor, repeat_floor, clock)
-            floors.append((before + after) / 2)
-            before = after
+        return in_turns(
+            lambda: _spent_ns(subject, repeat_subject, clock), lambda: _spent_ns(floor, repeat_floor, clock), effort
+        )
+
+
+def in_turns(subject: Callable[[], float], floor: Callable[[], float], effort: Effort) -> Ratio:
+    """The same where each says itself how many nanoseconds one operation took, because it runs somewhere else."""
+    before = floor()
+    subjects: list[float] = []
+    floors: list[float] = []
+    for _ in range(effort.rounds):
+        subjects.append(subject())
+        after = floor()
+        floors.append((before + after) / 2)
+        before = after
     return _summed_up(subjects, floors)
 
 

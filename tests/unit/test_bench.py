@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 from importlib import import_module
 
 import pytest
 
-from bench import bare, sessions
+from bench import bare, sessions, worker
 from bench.__main__ import GROUPS, figures_of
 from bench.figure import Figure, table
 from bench.measure import SMOKE, Ratio, Work, ratio
@@ -25,6 +27,17 @@ def test_every_figure_of_a_group_can_be_measured(group: str):
     assert {one.group for one in found} == {group}
     assert all(one.ratio.low <= one.ratio.median <= one.ratio.high for one in found)
     assert all(json.loads(json.dumps(one.as_json()))["figure"] == one.name for one in found)
+
+
+def test_a_worker_that_hears_another_reply_than_it_should_ends():
+    """A framework that gave up half way would look quick."""
+
+    async def turn(_: str) -> str:
+        return "half of"
+
+    with pytest.raises(ValueError, match="ended with 'half of'"):
+        asyncio.run(worker.spent_ns(turn, "burst", 2, "half of it"))
+    assert gc.isenabled()
 
 
 def test_our_steps_and_the_floor_walk_the_tape_alike():
