@@ -41,8 +41,14 @@ def test_a_suspended_session_is_resumed_first(intent: Intent) -> None:
 
 @each_intent
 def test_a_suspended_session_that_cannot_be_resumed_refuses_and_says_what_to_do(intent: Intent) -> None:
-    tape = Tape().opened().add(ev.SessionSuspended())
+    tape = Tape().opened().add(ev.AgentReady(resumable=False), ev.SessionSuspended())
     assert route(tape.state, intent) == Route("refused", "This session cannot be resumed; continue in a new one")
+
+
+@each_intent
+def test_one_whose_agent_was_never_ready_is_simply_started(intent: Intent) -> None:
+    tape = Tape().opened().add(ev.SessionSuspended())
+    assert route(tape.state, intent).meaning == "resume_then_prompt"
 
 
 @each_intent

@@ -310,7 +310,7 @@ class TestATerminal:
 
     def test_ctrl_c_stops_the_turn(self, at: At, terminal: Any):
         screen = terminal("say begun; hang")
-        screen.see("begun")
+        screen.see("begun", times=2)
         screen.interrupt()
         assert screen.ends() == Exit.INTERRUPTED
         assert "stopping the turn; Ctrl-C again leaves" in screen.text
@@ -319,7 +319,7 @@ class TestATerminal:
     def test_ctrl_c_twice_leaves_and_the_session_goes_on(self, at: At, terminal: Any):
         """An agent that hears nothing cannot be stopped at once, and nobody has to wait for it."""
         screen = terminal("say begun; deaf")
-        screen.see("begun")
+        screen.see("begun", times=2)
         screen.interrupt()
         screen.see("stopping the turn")
         screen.interrupt()
@@ -341,7 +341,7 @@ class TestATerminal:
         screen.see("[y]es, [n]o")
         session = view_of(at, screen.text)
         at.wire().post(f"/sessions/{session['id']}/approve", {"gate_id": session["gates"][0]["id"]})
-        screen.see("begun")
+        screen.see("approved")
         screen.type("y")
         screen.see("nothing is asked now; not sent: y")
         screen.interrupt()
