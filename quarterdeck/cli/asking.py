@@ -114,7 +114,7 @@ def asked_of(shown: Mapping[str, Any]) -> Asked:
     return Asked(shown["id"], shown["kind"], several, payload.get("method", "input"))
 
 
+#: Events that close a gate.
+DECIDED = frozenset({"approval_resolved", "user_responded", "dialog_resolved"})
 #: Events after which something else may be asked than before.
-TURNING = frozenset(
-    {"approval_required", "approval_resolved", "ask_user", "user_responded", "dialog_required", "dialog_resolved"}
-)
+TURNING = DECIDED | {"approval_required", "ask_user", "dialog_required"}

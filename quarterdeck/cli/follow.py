@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from quarterdeck.cli.asking import TURNING, Asked, asked_of, is_decision
+from quarterdeck.cli.asking import DECIDED, TURNING, Asked, asked_of, is_decision
 from quarterdeck.cli.exits import Exit
 from quarterdeck.cli.paper import Paper
 from quarterdeck.cli.plain import Plain
@@ -108,6 +108,8 @@ class Follower:
             self._show(event)
         else:
             self.plain.tell(event)
+        if self._asked is not None and event["type"] in DECIDED and event.get("gate_id") == self._asked.gate_id:
+            self._asked = None  # by somebody else, or elsewhere: what is typed from here on is no answer to it
         self._look = self._look or event["type"] in _RESTING or event["type"] in TURNING
 
     def _looked(self) -> Exit | None:
