@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -138,6 +137,11 @@ PLAYS: dict[str, tuple[str, str, Play]] = {
 }
 
 
+def _kept(scratch: Path, trace: Path, target: Path) -> None:
+    """The recording, without the folder of this machine that it was made in."""
+    target.write_text(trace.read_text("utf-8").replace(str(scratch), "/home/dev"), "utf-8")
+
+
 async def record(target: Path, scratch: Path) -> None:
     async with ScriptedModel(MODEL) as model:
         environment = {
@@ -155,7 +159,7 @@ async def record(target: Path, scratch: Path) -> None:
                 session = await deck.create(agent, prompt, cwd=cwd, model=chosen, record=True)
                 await asyncio.sleep(0.1)
                 await asyncio.wait_for(play(session), 60)
-            shutil.copy(scratch / "decks" / name / "traces" / f"{session.id}.jsonl", target / f"{name}.jsonl")
+            _kept(scratch, scratch / "decks" / name / "traces" / f"{session.id}.jsonl", target / f"{name}.jsonl")
             sys.stdout.write(f"{name}\n")
 
 
