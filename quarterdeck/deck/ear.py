@@ -15,7 +15,10 @@ Watch: TypeAlias = Callable[[Signal, float], None]
 
 
 class Ear:
-    """`tell` is called with everything that a signal, or a deadline, means."""
+    """`tell` is called with everything that a signal, or a deadline, means. What a patient one tells may be written down a
+    few milliseconds later, together with more."""
+
+    is_patient = False
 
     def __init__(self, translator: Translator, tell: Tell, now: Callable[[], float]) -> None:
         self.translator = translator
@@ -28,7 +31,7 @@ class Ear:
         self._origins: Mapping[str, Origin] = getattr(translator, "origins", {})
         self._now = now
         self._timer: asyncio.TimerHandle | None = None
-        self._due: float | None = None
+        self._fires_at = 0.0
         self._hold_until = 0.0
 
     def hear(self, signal: Signal) -> None:
@@ -47,8 +50,6 @@ class Ear:
     def hold(self, seconds: float) -> None:
         """No deadline fires for so long: the machine slept, and the agent needs a moment too."""
         self._hold_until = self._now() + seconds
-        self._due = None
-        self._arm()
 
     @property
     def is_waiting(self) -> bool:
@@ -61,21 +62,24 @@ class Ear:
         self._arm()
 
     def _arm(self) -> None:
-        """The timer stands at the translator's deadline; mostly nothing changed."""
+        """The timer stands at the translator's deadline, or before it: most deadlines are put off again and again, and a
+        timer that fires too early finds that out."""
         due = None if self.is_ended else self.translator.deadline()
-        if due == self._due:
-            return
-        self._due = due
         if self._timer is not None:
+            if due is not None and due >= self._fires_at:
+                return
             self._timer.cancel()
             self._timer = None
         if due is not None:
-            pause = max(due, self._hold_until) - self._now()
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, pause), self._tick)
+            self._fires_at = max(due, self._hold_until)
+            pause = max(0.0, self._fires_at - self._now())
+            self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
 
     def _tick(self) -> None:
-        self._timer, self._due = None, None
-        bodies = self.translator.tick(self._now())
-        if bodies:
-            self.tell(bodies, "supervisor")
+        self._timer = None
+        now, due = self._now(), self.translator.deadline()
+        if due is not None and max(due, self._hold_until) <= now:
+            bodies = self.translator.tick(now)
+            if bodies:
+                self.tell(bodies, "supervisor")
         self._arm()

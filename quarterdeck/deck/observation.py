@@ -13,11 +13,13 @@ from quarterdeck.deck.ear import Ear, Tell
 from quarterdeck.deck.interruption import CANCELLED
 from quarterdeck.harness.base import Signal, Translator
 from quarterdeck.harness.drive import Decision
-from quarterdeck.kernel.gate import Gate, Gates, lately
+from quarterdeck.kernel.gate import Gate, Gates, decision_on
 
 
 class Observation(Ear):
-    """Of one session."""
+    """Of one session. Its agent posts hook after hook and waits for each: it must not wait for a commit of each."""
+
+    is_patient = True
 
     def __init__(self, translator: Translator, tell: Tell, now: Callable[[], float]) -> None:
         super().__init__(translator, tell, now)
@@ -62,12 +64,11 @@ class Observation(Ear):
         comes right after, with the reason."""
         if not self._held:
             return
-        still = {gate.id for gate in gates.open}
-        closed = {one.gate_id: one for one in lately(gates)}
+        still = [gate.id for gate in gates.open]
         for gate_id, held in self._held.items():
             if gate_id in still or held.done():
                 continue
-            how = closed.get(gate_id)
+            how = decision_on(gates, gate_id)
             if how is None:
                 continue  # it is not even durable yet
             if how.by not in ("user", "rule"):

@@ -7,6 +7,8 @@ joins the next one, so a flood of deltas shares its commits without anybody wait
 There are two ways in. A *fact* (`write`) came from the agent: it happened, whether or not the disk has room for it, so
 it is kept and tried again until the store takes it. A *wish* (`commit`) came from a person: its caller waits, and if the
 store refuses, the wish never was: the caller gets the error and the view shows nothing of it.
+
+A fact may be patient: it waits for company, but not for long and not when anybody else is in a hurry.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from quarterdeck.log.rows import packed, row_of
 SNAPSHOT_EVERY = 256
 #: How long a refused fact waits before it is tried again, at first and at most.
 RETRY_S = (0.25, 5.0)
+#: How long a patient fact waits for others. Many in one commit cost a third of one by one.
+PATIENCE_S = 0.005
 
 log = logging.getLogger("quarterdeck.log")
 
@@ -45,6 +49,17 @@ class _Wish:
         self.start = start
         self.end = end
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def grant(self) -> None:
+        """It is durable."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def refuse(self, error: QuarterdeckError) -> None:
+        """It never was."""
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # looked at: a caller that left must not make it look lost
 
 
 class Record:
@@ -71,7 +86,12 @@ class Record:
         self._fence = fence
         self._pending: list[Event] = []
         self._wishes: list[_Wish] = []
+        #: What is to follow once everything that was written before it is durable.
+        self._followers: list[Callable[[], object]] = []
         self._is_appending = False
+        #: Whether something waits that is not patient.
+        self._is_hurried = False
+        self._company: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._pause = RETRY_S[0]
         #: The row as the log has it, and the state that it was last made from.
@@ -95,9 +115,17 @@ class Record:
         """Whether everything written so far is durable."""
         return not self._is_appending and not self._pending
 
-    def write(self, bodies: Iterable[Body], origin: Origin) -> None:
+    def write(self, bodies: Iterable[Body], origin: Origin, is_patient: bool = False) -> None:
         """These happened, now. The view shows them at once; readers see them when they are durable."""
         self._add(bodies, origin, max(self._clock(), self.view.at))
+        if not is_patient:
+            self._is_hurried = True
+        if self._retry is None:
+            self._go_on()
+
+    def when_kept(self, follows: Callable[[], object]) -> None:
+        """This follows when everything written so far is durable; a store that refuses is tried again until it is."""
+        self._followers.append(follows)
         if self._retry is None:
             self._begin()
 
@@ -133,11 +161,19 @@ class Record:
                 pending.append(event)
         self.view = view
 
+    def _go_on(self) -> None:
+        """Now, if something that waits is in a hurry."""
+        if self._is_hurried:
+            self._begin()
+        elif self._company is None and not self._is_appending:
+            self._company = asyncio.get_running_loop().call_later(PATIENCE_S, self._begin)
+
     def _begin(self) -> None:
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
-        if not self._is_appending and (self._pending or self._wishes):
+        for timer in (self._retry, self._company):
+            if timer is not None:
+                timer.cancel()
+        self._retry = self._company = None
+        if not self._is_appending and (self._pending or self._wishes or self._followers):
             self._is_appending = True
             # not at once: what else this pass of the loop writes is one unit with it
             asyncio.get_running_loop().call_soon(self._append)
@@ -146,38 +182,46 @@ class Record:
         """Hands over everything that waits, as one unit."""
         events, self._pending = self._pending, []
         wishes, self._wishes = self._wishes, []
+        followers, self._followers = self._followers, []
+        self._is_hurried = False
         if not events:
-            self._settle(wishes)
+            self._settle(wishes, followers)
             return
         view, unit = self.view, self._unit(tuple(events), self.view)
         began = time.perf_counter()
 
         def told(receipt: Receipt | None, error: BaseException | None) -> None:
             if receipt is None:
+                self._followers = [*followers, *self._followers]
                 self._refused(error, events, wishes)
             else:
                 self._tally.appended(len(events), time.perf_counter() - began)
-                self._taken(receipt, unit, view, wishes)
+                self._taken(receipt, unit, view)
+                self._settle(wishes, followers)
 
         self._log.submit(unit, told)
 
-    def _taken(self, receipt: Receipt, unit: Append, view: View, wishes: list[_Wish]) -> None:
-        """It is durable: published, and told to those who wait."""
+    def _taken(self, receipt: Receipt, unit: Append, view: View) -> None:
+        """It is durable, and published."""
         self._fence, self.durable = receipt.fence, view
         self._works_again()
         if unit.row is not None:
             self._on_row(unit.row)
         self._publish(receipt.events)
-        self._settle(wishes)
 
-    def _settle(self, wishes: list[_Wish]) -> None:
+    def _settle(self, wishes: list[_Wish], followers: list[Callable[[], object]]) -> None:
+        """Told to those who wait; then comes what came meanwhile."""
         for wish in wishes:
-            if not wish.done.done():
-                wish.done.set_result(None)
-        if self._pending or self._wishes:
+            wish.grant()
+        for follows in followers:
+            asyncio.get_running_loop().call_soon(follows)
+        if self._wishes or self._followers or self._is_hurried:
             self._append()
+            return
+        self._is_appending = False
+        if self._pending:
+            self._go_on()
         else:
-            self._is_appending = False
             self._over()
 
     def _refused(self, error: BaseException | None, events: list[Event], wishes: list[_Wish]) -> None:
@@ -188,9 +232,8 @@ class Record:
             self._go_back(LogUnavailable(f"{type(error).__name__}: {error}", "This is a defect."), events, wishes)
 
     def _unit(self, events: tuple[Event, ...], view: View) -> Append:
-        changed_row = self._changed_row(view)
-        snapshot = self._snapshot(view, changed_row is not None)
-        return Append(session_id=self.session_id, events=events, fence=self._fence, row=changed_row, view=snapshot)
+        row, snapshot = self._changed_row(view), self._snapshot(view)
+        return Append(session_id=self.session_id, events=events, fence=self._fence, row=row, view=snapshot)
 
     def _changed_row(self, view: View) -> Row | None:
         """The row, when it says something else than the one that the log has."""
@@ -202,10 +245,11 @@ class Record:
         self._row = row
         return row
 
-    def _snapshot(self, view: View, row_changed: bool) -> bytes | None:
-        """The small view, when it says something that the stored one does not and it is worth a write."""
-        due = row_changed or view.index - self._stored_at >= SNAPSHOT_EVERY or not view.state.turn.is_open
-        if view.state is self._stored or not due:
+    def _snapshot(self, view: View) -> bytes | None:
+        """The small view, when it says something that the stored one does not and it is worth a write. Whoever comes back
+        to an open turn folds a few events more."""
+        is_new, is_old = self._fence == NEW, view.index - self._stored_at >= SNAPSHOT_EVERY
+        if view.state is self._stored or not (is_new or is_old or not view.state.turn.is_open):
             return None
         self._stored, self._stored_at = view.state, view.index
         return packed(view.state)
@@ -223,9 +267,7 @@ class Record:
                 # such an abort was put in behind what closed the turn, and so it is again
                 self._add((event.body,), event.origin, event.at)
         for wish in later:
-            if not wish.done.done():
-                wish.done.set_exception(error)
-                wish.done.exception()  # looked at: a caller that left must not make it look lost
+            wish.refuse(error)
         if self.trouble is None:
             log.error("the log refuses", extra={"session": self.session_id, "code": error.code, "waiting": len(facts)})
         self.trouble = error
@@ -238,7 +280,7 @@ class Record:
     def _try_again(self) -> None:
         """With nothing to write, the next who has something finds out whether the store works: nobody waits for us."""
         self._retry = None
-        if self._pending:
+        if self._pending or self._followers:
             self._begin()
         else:
             self._over()

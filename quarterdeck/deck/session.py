@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -222,8 +223,9 @@ class Session:
             return
         written = [told for body in bodies for told in self._told(ear, body)]
         if written:
-            self.record.write(written, origin)
-            if any(isinstance(body, gate_desk.OPENING) for body in written):
+            asks = any(type(body) in gate_desk.OPENING for body in written)
+            self.record.write(written, origin, is_patient=ear.is_patient and not asks)
+            if asks:
                 if isinstance(ear, Observation):
                     ear.asks(gate_desk.opened_by(written, self.state.gates))
                 self.judge()
@@ -296,7 +298,8 @@ class Session:
             yes = verdict.effect == "allow"
             decision = Decision(status="approved" if yes else "rejected", reason="" if yes else f"rule: {verdict.text}")
             self.record.write(self.closings((gate,), decision, "rule", verdict.text), "supervisor")
-            self.later(self._tell_decision(gate, decision, self.launch))
+            # the agent hears of a decision when it is durable
+            self.record.when_kept(partial(self._say_decision, gate, decision, self.launch))
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -311,29 +314,9 @@ class Session:
         """It decides nothing any more."""
         self._rules = tuple(one for one in self._rules if one.id != rule.id)
 
-    async def _tell_decision(self, gate: Gate, decision: Decision, asked_by: Launch | None) -> None:
-        """The agent hears of a decision when it is durable."""
-        await self._kept()
+    def _say_decision(self, gate: Gate, decision: Decision, asked_by: Launch | None) -> None:
         if asked_by is self.launch:
             self.say_decision(gate, decision)
-
-    async def _kept(self) -> None:
-        """What was written so far is durable; a store that refuses it keeps it and tries again."""
-        while True:
-            try:
-                await self.record.settled()
-                return
-            except QuarterdeckError:
-                await asyncio.sleep(1)
-
-    def when_kept(self, follows: Callable[[], object]) -> None:
-        """This follows when all that was written so far is durable."""
-
-        async def waited() -> None:
-            await self._kept()
-            follows()
-
-        self.later(waited())
 
     def say_decision(self, gate: Gate, decision: Decision) -> None:
         """To the agent, if it is there."""

@@ -126,7 +126,7 @@ class Startup:
         nonce = launch_nonce(house.home_id, secrets.token_hex(8))
         launch = Launch(harness, start, nonce, session.hear, house.clock.monotonic)
         launch.watcher = house.trace(session.id)
-        launch.when_kept = session.when_kept
+        launch.when_kept = session.record.when_kept
         self._own(native)
         await session.load()
         await house.changes.before_start(session)

@@ -167,14 +167,23 @@ def lately(gates: Gates) -> tuple[Decision, ...]:
     return tuple([one for some in (*gates.earlier, gates.decided) for one in some][-_DECISIONS_KEPT:])
 
 
+def decision_on(gates: Gates, gate_id: str) -> Decision | None:
+    """How the gate of this name was last closed, if that was lately."""
+    for some in (gates.decided, *reversed(gates.earlier)):
+        for decision in reversed(some):
+            if decision.gate_id == gate_id:
+                return decision
+    return None
+
+
 def to_decide(gates: Gates, gate_id: str) -> Gate:
     """The gate that a person wants to decide, or a typed error that says why not."""
     for gate in gates.open:
         if gate.id == gate_id:
             return gate
-    for decision in reversed(lately(gates)):
-        if decision.gate_id == gate_id:
-            raise AlreadyDecided(gate_id, decision.status, decision.by)
+    decision = decision_on(gates, gate_id)
+    if decision is not None:
+        raise AlreadyDecided(gate_id, decision.status, decision.by)
     raise NoSuchGate(gate_id, tuple(gate.id for gate in gates.open))
 
 

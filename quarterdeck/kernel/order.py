@@ -16,6 +16,21 @@ from quarterdeck.kernel.state import NOT_OPENED
 from quarterdeck.kernel.timeline import entry_id
 from quarterdeck.kernel.view import View, fold
 
+#: All others stand as they are said.
+_GROWING = frozenset({ev.MessageDelta, ev.ThinkingDelta})
+_OF_TURNS = frozenset(
+    {
+        ev.AgentStart,
+        ev.AgentEnd,
+        ev.AgentAbort,
+        ev.SessionSuspended,
+        ev.SessionArchived,
+        ev.SessionFailed,
+        ev.ProcessError,
+        ev.ProcessExited,
+    }
+)
+
 
 def in_order(view: View, bodies: Iterable[Body], at: int = 0) -> list[Body]:
     """These bodies as they may be appended to the log that gave this view."""
@@ -29,18 +44,17 @@ def in_order(view: View, bodies: Iterable[Body], at: int = 0) -> list[Body]:
 
 def completed(view: View, body: Body) -> tuple[Body, ...]:
     """This body with what must stand before or after it; whoever folds as they write needs no more than this."""
-    if body.agent_path:
+    kind = type(body)
+    if kind in _GROWING:
         return _begun_first(view, body)
-    open_turn = view.state.turn.is_open
+    if kind not in _OF_TURNS or body.agent_path:
+        return (body,)
     if isinstance(body, ev.AgentStart):
         return _started(view, body)
-    if not open_turn and _closes(body):
-        return ()
-    if open_turn:
-        closing = _closing(body)
-        if closing is not None:
-            return (body, closing)
-    return _begun_first(view, body)
+    if not view.state.turn.is_open:
+        return () if _closes(body) else (body,)
+    closing = _closing(body)
+    return (body,) if closing is None else (body, closing)
 
 
 def _closes(body: Body) -> bool:
@@ -72,10 +86,9 @@ def _closing(body: Body) -> Body | None:
 
 def _begun_first(view: View, body: Body) -> tuple[Body, ...]:
     """No delta without its start: a state may cite the start as its cause, the delta may be dropped."""
-    if isinstance(body, ev.MessageDelta | ev.ThinkingDelta):
-        if entry_id(body.message_id, body.block) in view.timeline.places:
-            return (body,)
-        start = ev.MessageStart if isinstance(body, ev.MessageDelta) else ev.ThinkingStart
-        begun = start(message_id=body.message_id, block=body.block, turn_id=body.turn_id, agent_path=body.agent_path)
-        return (begun, body)
-    return (body,)
+    assert isinstance(body, ev.MessageDelta | ev.ThinkingDelta)
+    if entry_id(body.message_id, body.block) in view.timeline.places:
+        return (body,)
+    start = ev.MessageStart if isinstance(body, ev.MessageDelta) else ev.ThinkingStart
+    begun = start(message_id=body.message_id, block=body.block, turn_id=body.turn_id, agent_path=body.agent_path)
+    return (begun, body)

@@ -5,19 +5,17 @@ from __future__ import annotations
 from quarterdeck import events as ev
 from quarterdeck.events import DELTAS, NAMES, Body
 
-#: The types of all events that may tell a whole, and their names.
-RESTATING_TYPES: frozenset[type[Body]] = frozenset(
-    {
-        ev.ResponseComplete,
-        ev.MessageAborted,
-        ev.ToolExecutionEnd,
-        ev.ToolBlocked,
-        ev.ToolKilled,
-        ev.ToolSkippedForSteering,
-        ev.BashEnd,
-    }
-)
-RESTATING = frozenset(NAMES[kind] for kind in RESTATING_TYPES)
+#: All events that may tell a whole: of what kind, and which of their fields names it.
+_WHOLES: dict[type[Body], tuple[str, str]] = {
+    ev.ResponseComplete: ("message", "message_id"),
+    ev.MessageAborted: ("message", "message_id"),
+    ev.ToolExecutionEnd: ("call", "call_id"),
+    ev.ToolBlocked: ("call", "call_id"),
+    ev.ToolKilled: ("call", "call_id"),
+    ev.ToolSkippedForSteering: ("call", "call_id"),
+    ev.BashEnd: ("bash", "bash_id"),
+}
+RESTATING = frozenset(NAMES[kind] for kind in _WHOLES)
 DELTA_TYPES = frozenset(NAMES[kind] for kind in DELTAS)
 
 
@@ -38,10 +36,5 @@ def growing(body: Body) -> str:
 
 def restated(body: Body) -> str | None:
     """What this event tells as a whole, if it does."""
-    if isinstance(body, ev.ResponseComplete | ev.MessageAborted):
-        return f"message {body.message_id}"
-    if isinstance(body, ev.ToolExecutionEnd | ev.ToolBlocked | ev.ToolKilled | ev.ToolSkippedForSteering):
-        return f"call {body.call_id}"
-    if isinstance(body, ev.BashEnd):
-        return f"bash {body.bash_id}"
-    return None
+    whole = _WHOLES.get(type(body))
+    return None if whole is None else f"{whole[0]} {getattr(body, whole[1])}"

@@ -26,7 +26,7 @@ from quarterdeck.log.base import (
     Told,
     unheard,
 )
-from quarterdeck.log.deltas import RESTATING_TYPES, growing, is_delta, restated
+from quarterdeck.log.deltas import growing, is_delta, restated
 
 #: So many wholes may have been told before the deltas of all of them are dropped.
 _WHOLES = 64
@@ -123,7 +123,7 @@ class MemoryLog:
         if self._keep_deltas:
             return
         for event in written:
-            if type(event.body) in RESTATING_TYPES and (whole := restated(event.body)) is not None:
+            if (whole := restated(event.body)) is not None:
                 session.told[whole] = event.index
         if len(session.told) >= _WHOLES:
             self._drop_told(session)

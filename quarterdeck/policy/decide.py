@@ -41,7 +41,9 @@ class Verdict(Struct, frozen=True, gc=False):
 
 def decide(request: Request, rules: Iterable[Rule]) -> Verdict:
     """Deny wins, then ask, then allow, else ask. The order of the rules means nothing."""
-    here = sorted((rule for rule in rules if _applies(rule, request)), key=lambda rule: rule.text)
+    here = [rule for rule in rules if _applies(rule, request)]
+    if len(here) > 1:
+        here.sort(key=lambda rule: rule.text)
     restricting = [rule for effect in ("deny", "ask") for rule in here if rule.effect == effect]
     spelled = paths.spelled(request.place, _all_paths(request)) if any(one.path for one in restricting) else ()
     for rule in restricting:

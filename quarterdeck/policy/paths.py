@@ -16,6 +16,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -43,8 +44,9 @@ def is_name(path: str) -> bool:
     return _NO_NAME.search(path) is None
 
 
+@lru_cache(4096)
 def normal(path: str) -> str:
-    """Without `.`, `..`, doubled and trailing slashes."""
+    """Without `.`, `..`, doubled and trailing slashes. The same few paths are asked about all the time."""
     found = posixpath.normpath(path)
     return found[1:] if found.startswith("//") else found
 
@@ -70,8 +72,12 @@ def is_inside(place: Place, path: str) -> bool:
     """Whether a path stays in the session's folder, as written and as resolved."""
     if not place.cwd or not is_name(path) or not _is_home_known(place, path):
         return False
-    as_written = below(normal(written(place, path)), normal(place.cwd))
-    return as_written and below(resolved(place, path), resolved(place, "."))
+    as_written = normal(written(place, path))
+    if not below(as_written, normal(place.cwd)):
+        return False
+    full = resolved(place, path)
+    # without any link on the way the folder has none either, and need not be asked about
+    return full == as_written or below(full, resolved(place, "."))
 
 
 def _is_home_known(place: Place, path: str) -> bool:

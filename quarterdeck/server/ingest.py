@@ -41,10 +41,10 @@ log = logging.getLogger("quarterdeck.server")
 
 SECRET = "X-Quarterdeck-Secret"
 LIMIT = 8 * 1024 * 1024
-_NAME_LIMIT = 200
-_PATH_LIMIT = 4096
 #: Hooks are heard as soon as they are answered, but not more often than this: many at once cost a third of one by one.
 _PAUSE_S = 0.005
+_NAME_LIMIT = 200
+_PATH_LIMIT = 4096
 #: Deeper than anything an agent says, and far from what a stored event cannot hold.
 _DEEPEST = 200
 EMPTY = b"{}"
@@ -85,7 +85,7 @@ class Ingest:
         self._adoption = Adoption(deck)
         self._holding: dict[Observation, int] = {}
         self._told: list[tuple[Session, Callable[[], None]]] = []
-        self._due: asyncio.TimerHandle | None = None
+        self._due: asyncio.Handle | None = None
         self._caught_up = 0.0
         self._late: set[asyncio.Task[None]] = set()
 
@@ -124,7 +124,9 @@ class Ingest:
 
     def take(self, hook: Hook) -> None:
         """Heard as soon as its answer is on its way: at once, or a little later where many come."""
-        self._later(hook.session, partial(self._hear, hook), self._caught_up + _PAUSE_S)
+        self._told_later(hook.session, partial(self._hear, hook))
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_at(self._caught_up + _PAUSE_S, self.catch_up)
 
     async def decided(self, hook: Hook) -> bytes:
         """The answer to one that asks."""
@@ -138,22 +140,22 @@ class Ingest:
         decision = await self._decision(observation, gate, payload)
         told = hooks.NO_ANSWER if decision is None else hooks.answer(agent, payload, decision)
         reply = Signal("hook.reply", hooks.replied(payload, gate.ref, told))
-        # what was decided is durable; the agent's next word is not to wait until this one is, too
-        self._later(session, partial(observation.hear, reply), asyncio.get_running_loop().time() + _PAUSE_S)
+        # while the agent reads its answer; its next word finds this one heard
+        self._told_later(session, partial(observation.hear, reply))
+        asyncio.get_running_loop().call_soon(self.catch_up)
         return msgspec.json.encode(told)
 
-    def _later(self, session: Session, work: Callable[[], None], at: float) -> None:
+    def _told_later(self, session: Session, work: Callable[[], None]) -> None:
         session.users += 1  # it stays in memory
         self._told.append((session, work))
-        if self._due is None:
-            self._due = asyncio.get_running_loop().call_at(at, self.catch_up)
 
     def catch_up(self) -> None:
         """Hears what was answered already."""
-        if self._due is None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if not self._told:
             return
-        self._due.cancel()
-        self._due = None
         self._caught_up = asyncio.get_running_loop().time()
         told, self._told = self._told, []
         for session, work in told:

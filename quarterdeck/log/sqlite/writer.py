@@ -243,9 +243,9 @@ class Writer:
 
     def _updated(self, append: Append, place: _Place, last: int) -> None:
         if append.row is not None:
-            self._store.rows("update_row", (*row_values(append.row), place.number))
+            self._store.run("update_row", (*row_values(append.row), place.number))
         if append.view is not None:
-            self._store.rows("update_view", (last, append.view, last, place.number))
+            self._store.run("update_view", (last, append.view, last, place.number))
         elif is_delta(append.events[-1].body):
             self._store.run("update_index", (last, place.number))
 

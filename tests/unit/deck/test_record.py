@@ -15,6 +15,7 @@ from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import Append, LogUnavailable, Receipt
 from quarterdeck.log.memory import MemoryLog
 from quarterdeck.log.rows import row_of, unpacked
+from tests.decks import eventually
 
 
 class Stubborn(MemoryLog):
@@ -180,14 +181,115 @@ def test_the_stored_view_and_row_are_the_fold() -> None:
     run(work)
 
 
+def test_in_an_open_turn_the_row_is_stored_and_the_view_is_not() -> None:
+    async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+        record.write([ev.SessionOpened(agent="test"), ev.AgentReady(), ev.AgentStart()], "user")
+        await record.settled()
+        record.write([ev.SessionRenamed(name="two")], "user")
+        await record.settled()
+        stored = await log.session("s1")
+        assert (stored.row.name, stored.view_index, stored.last_index) == ("two", 3, 4)
+        record.write([ev.AgentEnd()], "user")
+        await record.settled()
+        assert (await log.session("s1")).view_index == 5
+
+    run(work)
+
+
+class TestPatience:
+    def test_patient_facts_wait_for_each_other(self) -> None:
+        async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+            record.write([ev.SessionOpened(agent="test")], "user")
+            await record.settled()
+            record.write([ev.Notice(text="a")], "hook", is_patient=True)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert record.view.index == 2
+            assert len(log.appends) == 1
+            record.write([ev.Notice(text="b")], "hook", is_patient=True)
+            await eventually(lambda: record.is_settled)
+            assert [len(append.events) for append in log.appends] == [1, 2]
+
+        run(work)
+
+    def test_who_is_in_a_hurry_takes_them_along(self) -> None:
+        async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+            record.write([ev.SessionOpened(agent="test")], "user")
+            await record.settled()
+            record.write([ev.Notice(text="a")], "hook", is_patient=True)
+            await record.commit([ev.Notice(text="b")], "user")
+            assert [len(append.events) for append in log.appends] == [1, 2]
+
+        run(work)
+
+    def test_what_comes_during_an_append_waits_on_after_it(self) -> None:
+        async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+            log.gate.clear()
+            record.write([ev.SessionOpened(agent="test")], "user")
+            await asyncio.sleep(0.01)
+            record.write([ev.Notice(text="a")], "hook", is_patient=True)
+            log.gate.set()
+            while not published:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert not record.is_settled
+            record.write([ev.Notice(text="b")], "hook", is_patient=True)
+            await eventually(lambda: record.is_settled)
+            assert [len(append.events) for append in log.appends] == [1, 2]
+
+        run(work)
+
+
+class TestFollowers:
+    def test_they_follow_when_what_was_written_is_durable(self) -> None:
+        async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+            log.gate.clear()
+            seen: list[int] = []
+            record.write([ev.SessionOpened(agent="test")], "user")
+            record.when_kept(lambda: seen.append(record.durable.index))
+            await asyncio.sleep(0.01)
+            assert seen == []
+            log.gate.set()
+            await eventually(lambda: seen == [1])
+
+        run(work)
+
+    def test_a_store_that_refuses_does_not_lose_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("quarterdeck.deck.record.RETRY_S", (0.01, 0.01))
+
+        async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+            log.refusing = True
+            seen: list[int] = []
+            record.write([ev.SessionOpened(agent="test")], "user")
+            record.when_kept(lambda: seen.append(record.durable.index))
+            await eventually(lambda: record.trouble is not None)
+            record.write([ev.Notice(text="a")], "stream")
+            record.when_kept(lambda: seen.append(-record.durable.index))
+            await asyncio.sleep(0.03)
+            assert seen == []
+            log.refusing = False
+            await eventually(lambda: seen == [2, -2])
+
+        run(work)
+
+    def test_with_nothing_to_wait_for_they_follow_at_once(self) -> None:
+        async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+            seen: list[int] = []
+            record.when_kept(lambda: seen.append(1))
+            await eventually(lambda: seen == [1])
+            assert log.appends == []
+
+        run(work)
+
+
 def test_a_number_that_is_too_large_for_the_small_view_is_kept() -> None:
     async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
         gate = ev.GateRequest(gate_id="g1", ref="a", tool="t", args={"n": 10**30})
         record.write([ev.SessionOpened(agent="test"), ev.AgentReady(), ev.AgentStart()], "user")
         record.write([ev.ApprovalRequired(gate=gate)], "stream")
         await record.settled()
-        record.write([ev.SessionRenamed(name="x")], "user")
+        record.write([ev.SessionSuspended(reason="restart")], "user")
         await record.settled()
+        assert record.view.state.gates.stale
         assert unpacked((await log.session("s1")).view) == record.view.state
 
     run(work)
