@@ -1,8 +1,8 @@
 """A thread that does one thing after another for an event loop.
 
 An executor would do it too, at twice the price: a lone append spends as long on its way to the thread and back as SQLite
-spends on it. The thread sleeps on a pipe, not on a lock: whoever writes to a pipe is about to sleep, says Linux, and wakes
-the reader on the same core, where it finds what it needs in the caches.
+spends on it. Both sleep on pipes, not on a lock and not on what `call_soon_threadsafe` has: whoever writes to a pipe is about
+to sleep, says Linux, and wakes the reader on the same core, where it finds what it needs in the caches.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from threading import Thread
 from typing import Any, TypeAlias, TypeVar, cast
 
 _T = TypeVar("_T")
+_ALL = 4096
 #: Told on the loop how a piece of work went: what it gave, or what it raised.
 Done: TypeAlias = Callable[[Any, BaseException | None], None]
 
@@ -26,17 +27,19 @@ class Worker:
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
         self._work: deque[tuple[Callable[[], object], Done]] = deque()
+        self._did: deque[tuple[Done, object, BaseException | None]] = deque()
         self._sleep, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
+        self._news, self._tell = os.pipe()
+        for end in (self._wake, self._news, self._tell):
+            os.set_blocking(end, False)
+        loop.add_reader(self._news, self._hear)
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def do(self, work: Callable[[], object], done: Done) -> None:
         """Returns at once; `done` is called on the loop."""
         self._work.append((work, done))
-        # a pipe that is full wakes the thread too
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake, b"!")
+        _wake(self._wake)
 
     async def call(self, work: Callable[[], _T], tell: Callable[[_T], None] | None = None) -> _T:
         """What the work gives. Whoever stops waiting does not stop the work. `tell` hears of it before anybody hears of the
@@ -52,18 +55,31 @@ class Worker:
         return cast("_T", await future)
 
     def stop(self) -> None:
-        """Ends the thread once its work is done. None may be given to it any more."""
+        """Ends the thread once its work is done. None may be given to it any more, and nobody hears of what is left."""
         os.close(self._wake)
         self._wake = -1
+        self._loop.remove_reader(self._news)
+        os.close(self._news)
+
+    def _hear(self) -> None:
+        """What was done; one wake-up may stand for several pieces of work, and one for none that is left."""
+        os.read(self._news, _ALL)
+        while self._did:
+            done, result, error = self._did.popleft()
+            try:
+                done(result, error)
+            except Exception as defect:  # whoever is told next must not suffer for it
+                said = {"message": "whoever was told of work that is done failed", "exception": defect}
+                self._loop.call_exception_handler(said)
 
     def _run(self) -> None:
         awake = True
         while awake:
-            # one wake-up may stand for several pieces of work, and one for none that is left; its end is the thread's
-            awake = bool(os.read(self._sleep, 4096))
+            awake = bool(os.read(self._sleep, _ALL))  # the pipe's end is the thread's
             while self._work:
                 self._done(*self._work.popleft())
         os.close(self._sleep)
+        os.close(self._tell)
 
     def _done(self, work: Callable[[], object], done: Done) -> None:
         result, error = None, None
@@ -71,9 +87,16 @@ class Worker:
             result = work()
         except BaseException as raised:
             error = raised
-        # a loop that is closed has nobody left to tell
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(done, result, error)
+        self._did.append((done, result, error))
+        # when nobody is left to tell, nobody is told
+        with contextlib.suppress(BrokenPipeError):
+            _wake(self._tell)
+
+
+def _wake(pipe: int) -> None:
+    """A pipe that is full wakes its reader too."""
+    with contextlib.suppress(BlockingIOError):
+        os.write(pipe, b"!")
 
 
 def told(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:

@@ -392,6 +392,26 @@ def test_a_worker_does_everything_in_order_however_much_waits() -> None:
     assert done == list(range(70_000))
 
 
+def test_whoever_fails_when_told_keeps_nobody_else_from_being_told() -> None:
+    seen: list[str] = []
+
+    def fails(*_: object) -> None:
+        raise ValueError("a defect")
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, said: seen.append(str(said["exception"])))
+        worker, may_begin = Worker(loop, "test"), Event()
+        worker.do(may_begin.wait, fails)
+        worker.do(lambda: None, lambda *_: seen.append("told"))
+        may_begin.set()
+        await worker.call(lambda: None)
+        worker.stop()
+
+    asyncio.run(work())
+    assert seen == ["a defect", "told"]
+
+
 def test_a_deletion_is_told_before_the_appends_that_come_after_it(tmp_path: Path) -> None:
     """Also when a busy loop hears of both at once."""
 
