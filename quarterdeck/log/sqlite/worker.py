@@ -1,8 +1,8 @@
 """A thread that does one thing after another for an event loop.
 
 An executor would do it too, at twice the price: a lone append spends as long on its way to the thread and back as SQLite
-spends on it. Both sleep on pipes, not on a lock and not on what `call_soon_threadsafe` has: whoever writes to a pipe is about
-to sleep, says Linux, and wakes the reader on the same core, where it finds what it needs in the caches.
+spends on it. Both sleep on pipes, not on a lock and not on what `call_soon_threadsafe` has: whoever writes to a pipe is
+about to sleep, says Linux, and wakes the reader on the same core, where it finds what it needs in the caches.
 """
 
 from __future__ import annotations
