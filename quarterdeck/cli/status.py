@@ -66,7 +66,9 @@ def _as_text(found: dict[str, Any]) -> list[str]:
         f"home: {found['home']}",
     ]
     if found["healthy"]:
-        lines.append(f"{found['sessions']} sessions, {found['attention']} need you")
+        sessions, attention = found["sessions"], found["attention"]
+        needing = "1 needs you" if attention == 1 else f"{attention} need you"
+        lines.append(f"{sessions} session{'' if sessions == 1 else 's'}, {needing}")
         lines += _environment(found["environment"])
     else:
         lines += [f"not healthy: {found['error']['message']}", found["error"]["hint"]]
