@@ -34,6 +34,11 @@ class Home(NamedTuple):
         return self.folder / "traces"
 
     @property
+    def results(self) -> Path:
+        """What the built-in agent's tools gave and was too long for its model: a folder for each session."""
+        return self.folder / "results"
+
+    @property
     def changes(self) -> Path:
         """Snapshots of the repositories that sessions work in."""
         return self.folder / "changes"

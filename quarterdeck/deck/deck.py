@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -322,6 +323,7 @@ class Deck:
         await session.startup.stop()
         await self._delete(session)
         trace_file(self.home, session_id).unlink(missing_ok=True)
+        await asyncio.to_thread(shutil.rmtree, Home(self.home).results / session_id, ignore_errors=True)
         await self.changes.forget(session_id, session.state.profile.cwd)
 
     async def _delete(self, session: Session) -> None:

@@ -74,7 +74,7 @@ def prepared(cwd: Path, mode: str, session: str, model: str, environment: Mappin
         "plugins": plugins,
         "tools": tools,
         "system_prompt": instructions(cwd),
-        "store": home(environment).folder / "results" / session if session else None,
+        "store": home(environment).results / session if session else None,
         "sandbox": wanted.sandbox,
         "allowed_paths": wanted.allowed_paths,
         "context_limit": told.context_limit,

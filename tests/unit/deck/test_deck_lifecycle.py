@@ -324,6 +324,19 @@ class TestDelete:
             await session.delete()
             assert not trace.exists()
 
+    @on_loop
+    async def test_long_results_of_its_tools_go_with_it(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "say one", cwd=str(tmp_path))
+            await session.settled()
+            results = tmp_path / "home" / "results"
+            for name in (session.id, "other"):
+                (results / name).mkdir(parents=True)
+                (results / name / "c1.txt").write_text("long")
+            await session.archive()
+            await session.delete()
+            assert [one.name for one in results.iterdir()] == ["other"]
+
 
 class TestMarks:
     @on_loop
