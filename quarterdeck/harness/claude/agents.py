@@ -23,7 +23,7 @@ class Agents(Core):
     __slots__ = ("callers", "live", "paths", "spawning")
 
     def new_process(self) -> None:
-        super().new_process()
+        Core.new_process(self)
         self.paths: dict[str, Path] = {}
         #: sub-agents at work → the call that started them
         self.live: dict[str, str] = {}
@@ -144,7 +144,7 @@ class Agents(Core):
 
     def notified(self, text: str) -> None:
         """A notification that wakes the agent says which task is over."""
-        task_id = tagged(text, "task-id")
+        task_id = tagged(text, "task-id") if "<task-id>" in text else ""
         status = tagged(text, "status") if task_id else ""
         if task_id and status in tables.TASK_ENDS:
             self.task_over(task_id, tables.TASK_ENDS[status])

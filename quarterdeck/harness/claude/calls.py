@@ -24,7 +24,7 @@ class Calls(Agents):
         #: calls that are over, so that a second source does not tell them again
         self.over: dict[str, None] = {}
         self.todos: dict[str, Todo] = {}
-        super().__init__()
+        Agents.__init__(self)
 
     def call_announced(self, call_id: str, name: str, args: Json, message_id: str, block: int, path: Path) -> None:
         """The model wants this call; no arguments while they are still streamed."""

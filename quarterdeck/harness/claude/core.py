@@ -20,8 +20,6 @@ from quarterdeck.kernel.view import View
 
 #: How long a prompt of a session that hit its usage limit waits for a sign that it is worked on.
 HELD_S = 1.0
-#: Hooks do not tell interrupts: after this long without one, "thinking" is only what we knew last.
-SILENCE_S = 60.0
 _READ_KEPT = 16
 
 #: What can be done in a session in the user's terminal, by answering its hooks.
@@ -48,7 +46,10 @@ class Held(Struct):
 
 
 class Core(BookTranslator):
-    """The session, its turn and its prompts."""
+    """The session, its turn and its prompts.
+
+    What every session or signal needs names the base that it builds on: `super()` costs more than most of these methods.
+    """
 
     __slots__ = (
         "billing",
@@ -64,6 +65,7 @@ class Core(BookTranslator):
         "interrupted",
         "limited",
         "mode",
+        "mode_word",
         "model",
         "owed",
         "prompt_id",
@@ -79,11 +81,13 @@ class Core(BookTranslator):
     )
 
     def __init__(self) -> None:
-        super().__init__()
+        BookTranslator.__init__(self)
         self.count = 0
         self.session_id = ""
         self.model = ""
         self.mode = ""
+        #: the agent's own word for the mode
+        self.mode_word = ""
         self.billing: Literal["metered", "plan", "unknown"] = "unknown"
         self.limited = False
         self.new_process()
@@ -128,7 +132,7 @@ class Core(BookTranslator):
             self.session_id = ""
         elif event == "stdin_closed":
             self.closing = True
-        return super().read_proc(data)
+        return BookTranslator.read_proc(self, data)
 
     def named(self, kind: str) -> str:
         """A name for something that Claude Code left without one."""
@@ -165,7 +169,10 @@ class Core(BookTranslator):
     def told_mode(self, mode: str) -> None:
         """The permission mode, on our scale."""
         mapped = tables.MODES.get(mode)
-        if mapped is not None and mapped != self.mode:
+        if mapped is None:
+            return
+        self.mode_word = mode
+        if mapped != self.mode:
             self.mode = mapped
             self.book.write(ev.SettingChanged(mode=mapped, auto_approve=mapped in tables.AUTO_MODES))
 
@@ -191,8 +198,9 @@ class Core(BookTranslator):
         """The first moment of a turn: what else was sent waits until it is read."""
         self.new_turn()
         self.book.stop_asked = False
-        self.book.begin()
-        for ref, sent in self.sent.items():
+        if not self.book.turn:
+            self.book.begin()
+        for ref, sent in self.sent.items() if self.sent else ():
             if not sent.told:
                 self.queues(ref, sent)
 
@@ -301,7 +309,8 @@ class Core(BookTranslator):
         self, text: str, ref: str, source: Literal["user", "agent"] = "user", images: tuple[Image, ...] = ()
     ) -> None:
         """A prompt begins a turn. One that will meet the same limit again is held back until more is known."""
-        self.release()
+        if self.held is not None:
+            self.release()
         if self.limited:
             self.held = Held(text, ref, source, images)
             self.set_timer("held", HELD_S)
@@ -316,8 +325,9 @@ class Core(BookTranslator):
 
     def release(self) -> None:
         """What was held back is told."""
-        held, self.held = self.held, None
+        held = self.held
         if held is not None:
+            self.held = None
             self.clear_timer("held")
             self.tells(held.text, held.ref, held.source, held.images)
 
@@ -354,19 +364,6 @@ class Core(BookTranslator):
             self.book.prompt(shown, ref, source)
         else:
             self.takes(shown, ref, source)
-
-    # --- how good the evidence is
-
-    def watch_silence(self) -> None:
-        """With hooks alone, a turn that says nothing for long may have been interrupted."""
-        book = self.book
-        if book.turn and not self.stream and not book.gates and not book.compacting and not book.runs_calls():
-            self.set_timer("silence", SILENCE_S)
-        else:
-            self.clear_timer("silence")
-
-    def on_silence(self) -> None:
-        self.book.signal("stale", "no hook for a while, and hooks do not tell interrupts")
 
 
 def summary_in(text: str) -> str:

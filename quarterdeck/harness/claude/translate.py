@@ -18,6 +18,8 @@ from quarterdeck.harness.claude.stream import Stream
 
 #: The session file follows within a tenth of a second; a hook that says more comes before that.
 FILE_LAG_S = 0.3
+#: Hooks do not tell interrupts: after this long without one, "thinking" is only what we knew last.
+SILENCE_S = 60.0
 _STDERR_KEPT = 500
 
 
@@ -32,7 +34,7 @@ class Claude(Stream):
     __slots__ = ("dialog_left", "last_words", "status", "title", "waits_for")
 
     def new_process(self) -> None:
-        super().new_process()
+        Stream.new_process(self)
         self.status = self.waits_for = ""
         self.dialog_left = False
         self.title = ""
@@ -84,11 +86,21 @@ class Claude(Stream):
             self.moved_on(())
 
     def watch_silence(self) -> None:
-        """A hook may be newer than the file: look again later. And where there is a file, silence means nothing."""
-        if not self.status:
-            Stream.watch_silence(self)
-        elif "settled" in self.timers:
-            self.set_timer("settled", FILE_LAG_S)
+        """With hooks alone, a turn that says nothing for long may have been interrupted.
+
+        Where there is a file, silence means nothing; but a hook may be newer than the file: look again later.
+        """
+        book, timers = self.book, self.timers
+        if self.status:
+            if "settled" in timers:
+                self.set_timer("settled", FILE_LAG_S)
+        elif book.turn and not (self.stream or book.gates or book.compacting or (book.calls and book.runs_calls())):
+            timers["silence"] = self.now + SILENCE_S
+        elif timers:
+            self.clear_timer("silence")
+
+    def on_silence(self) -> None:
+        self.book.signal("stale", "no hook for a while, and hooks do not tell interrupts")
 
     def told_title(self, title: str) -> None:
         if title and title != self.title:
@@ -141,7 +153,7 @@ class Claude(Stream):
         if code and not self.book.stop_asked:
             self.book.notice(self.last_words, "error", "stderr")
         self.gone = True
-        super().on_exit(code, signal)
+        Stream.on_exit(self, code, signal)
 
     readers = BookTranslator.readers | {
         "stdout": Stream.read_stdout,

@@ -85,7 +85,7 @@ class Desk(BookTranslator):
     )
 
     def __init__(self) -> None:
-        super().__init__()
+        BookTranslator.__init__(self)
         self.lead: Lead = ""
         self.own = ""
         self.model = ""
@@ -122,7 +122,7 @@ class Desk(BookTranslator):
                 self.children[task.id] = (task.id,)
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
-        super().on_exit(code, signal)
+        BookTranslator.on_exit(self, code, signal)
         self.told_at = self.now
         self.suppressed_until = self.now + LATE_S
 
@@ -235,7 +235,7 @@ class Desk(BookTranslator):
         self.suppressed_until = self.now + suppress_s
 
     def read_proc(self, data: Json) -> bool:
-        known = super().read_proc(data)
+        known = BookTranslator.read_proc(self, data)
         found = object_of(data)
         if text_of(found, "event") == "start":
             self.restarted(found)
