@@ -93,17 +93,21 @@ class Hooks:
         return True
 
     def _read(self, reader: _Reader, found: Object, session: str) -> None:
-        desk, turn = self.desk, text_of(found, "turn_id")
-        goes_on = reader is Hooks.pre_model_request and self._over.pop(turn, False)
-        late = turn in self._over and not goes_on
+        desk, over = self.desk, self._over
         desk.hooks_seen, desk.told_at = True, desk.now
+        late = False
+        if over:
+            turn = text_of(found, "turn_id")
+            goes_on = reader is Hooks.pre_model_request and over.pop(turn, False)
+            late = turn in over and not goes_on
         if not late and reader not in _UNBINDING:
             desk.bind(session, text_of(found, "model"))
             mode = names.hook_mode(text_of(found, "permission_mode"))
-            if mode:
-                desk.note_settings(mode=mode)
+            if mode and mode != desk.mode:
+                desk.note_settings(mode)
         if not late or reader in _LATE:
-            self.book.signal("live")
+            if self.book.signal_now != "live":
+                self.book.signal("live")
             reader(self, found, self._path(found) if "agent_id" in found else ())
 
     def _path(self, found: Object) -> Path:

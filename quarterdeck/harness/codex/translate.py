@@ -43,16 +43,16 @@ class Codex(Desk):
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         """Of several connections to one server the plain one is read, or the first: the others hear the same."""
-        if signal.src not in self.readers:
+        if signal.src not in Codex.readers:
             src, _, suffix = signal.src.partition(".")
             if src in ("stdout", "stdin"):
                 return self._from_connection(Signal(src, signal.data), suffix, now)
-        return Desk.feed(self, signal, now)
+        return BookTranslator.feed(self, signal, now)
 
     def _from_connection(self, signal: Signal, name: str, now: float) -> list[Body]:
         if self._connection is None and not self.lead:
             self._connection = name
-        return Desk.feed(self, signal, now) if name == self._connection else []
+        return BookTranslator.feed(self, signal, now) if name == self._connection else []
 
     def restore(self, view: View) -> None:
         super().restore(view)
@@ -119,7 +119,7 @@ class Codex(Desk):
     def read_proc(self, data: Json) -> bool:
         known = Desk.read_proc(self, data)
         found = object_of(data)
-        event = text_of(found, "event")
+        event = found.get("event")
         if event == "stdin_closed" and self.lead == "app":
             self.book.stop_asked = True  # the app-server leaves when its input ends, whatever it does
         elif event == "signal" and int_of(found, "signal") == _SIGINT and not self.lead:
