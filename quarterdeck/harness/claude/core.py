@@ -20,6 +20,10 @@ from quarterdeck.kernel.view import View
 
 #: How long a prompt of a session that hit its usage limit waits for a sign that it is worked on.
 HELD_S = 1.0
+#: The session file follows within a tenth of a second; a hook that says more comes before that.
+FILE_LAG_S = 0.3
+#: Hooks do not tell interrupts: after this long without one, "thinking" is only what we knew last.
+SILENCE_S = 60.0
 _READ_KEPT = 16
 
 #: What can be done in a session in the user's terminal, by answering its hooks.
@@ -74,6 +78,7 @@ class Core(BookTranslator):
         "said",
         "sent",
         "session_id",
+        "status",
         "steerable",
         "stream",
         "submits_told",
@@ -95,6 +100,8 @@ class Core(BookTranslator):
     def new_process(self) -> None:
         """Nothing is known of a process that has just begun."""
         self.version = ""
+        #: what the session file says: idle, busy or waiting; empty where there is none
+        self.status = ""
         self.said: tuple[object, ...] = ()
         self.stream = self.hooked = self.submits_told = self.gone = self.steerable = False
         self.sent: dict[str, Sent] = {}
@@ -364,6 +371,25 @@ class Core(BookTranslator):
             self.book.prompt(shown, ref, source)
         else:
             self.takes(shown, ref, source)
+
+    # --- how good the evidence is
+
+    def watch_silence(self) -> None:
+        """With hooks alone, a turn that says nothing for long may have been interrupted.
+
+        Where there is a file, silence means nothing; but a hook may be newer than the file: look again later.
+        """
+        book, timers = self.book, self.timers
+        if self.status:
+            if "settled" in timers:
+                self.set_timer("settled", FILE_LAG_S)
+        elif book.turn and not (self.stream or book.gates or book.compacting or (book.calls and book.runs_calls())):
+            timers["silence"] = self.now + SILENCE_S
+        elif timers:
+            self.clear_timer("silence")
+
+    def on_silence(self) -> None:
+        self.book.signal("stale", "no hook for a while, and hooks do not tell interrupts")
 
 
 def summary_in(text: str) -> str:

@@ -95,8 +95,8 @@ class Hooks(Asks):
         return not (self.book.runs_calls() or self.book.gates or self.book.compacting)
 
     def wakes(self) -> None:
-        """A sign of life that says nothing of a turn, unless we know of nothing at all."""
-        if not self.book.turn and (self.book.exited or not self.book.ready_seen):
+        """A sign of life outside a turn, which says nothing of one unless we know of nothing at all."""
+        if self.book.exited or not self.book.ready_seen:
             self.begin()
 
     # --- the session
@@ -138,7 +138,7 @@ class Hooks(Asks):
                 self.call_over(call_id, ok=True, result=None)
 
     def on_hook_stop(self, found: Object, _: Path) -> None:
-        if "background_tasks" in found:
+        if "background_tasks" in found and (found["background_tasks"] or self.book.background):
             self.tasks_are(list_of(found, "background_tasks"))
         if not self.book.turn:
             self.ready()
@@ -241,7 +241,8 @@ class Hooks(Asks):
         """A call ended. The stream tells it too, with the words that the model reads."""
         call_id = self.call_in(found, path)
         if not path:
-            self.wakes()
+            if not self.book.turn:
+                self.wakes()
             if self.forms:
                 self.forms_gone()
         if self.stream and not path:
@@ -250,7 +251,7 @@ class Hooks(Asks):
             self.call_over(call_id, ok, result, text_of(found, "tool_name"), path, response)
 
     def on_hook_post_tool_batch(self, found: Object, path: Path) -> None:
-        if not path:
+        if not (path or self.book.turn):
             self.wakes()
         if path or not self.stream:
             for one in list_of(found, "tool_calls"):

@@ -13,13 +13,10 @@ from quarterdeck import events as ev
 from quarterdeck.events import Json, TokenUsage
 from quarterdeck.harness.base import BookTranslator, Object, ignored, object_of, text_of
 from quarterdeck.harness.claude import tables
+from quarterdeck.harness.claude.core import FILE_LAG_S
 from quarterdeck.harness.claude.spending import tokens_of
 from quarterdeck.harness.claude.stream import Stream
 
-#: The session file follows within a tenth of a second; a hook that says more comes before that.
-FILE_LAG_S = 0.3
-#: Hooks do not tell interrupts: after this long without one, "thinking" is only what we knew last.
-SILENCE_S = 60.0
 _STDERR_KEPT = 500
 
 
@@ -31,11 +28,11 @@ def claude() -> Claude:
 class Claude(Stream):
     """Everything that is known of one session of Claude Code."""
 
-    __slots__ = ("dialog_left", "last_words", "status", "title", "waits_for")
+    __slots__ = ("dialog_left", "last_words", "title", "waits_for")
 
     def new_process(self) -> None:
         Stream.new_process(self)
-        self.status = self.waits_for = ""
+        self.waits_for = ""
         self.dialog_left = False
         self.title = ""
         self.last_words = ""
@@ -84,23 +81,6 @@ class Claude(Stream):
         elif self.dialog_left:
             # somebody answered in the terminal
             self.moved_on(())
-
-    def watch_silence(self) -> None:
-        """With hooks alone, a turn that says nothing for long may have been interrupted.
-
-        Where there is a file, silence means nothing; but a hook may be newer than the file: look again later.
-        """
-        book, timers = self.book, self.timers
-        if self.status:
-            if "settled" in timers:
-                self.set_timer("settled", FILE_LAG_S)
-        elif book.turn and not (self.stream or book.gates or book.compacting or (book.calls and book.runs_calls())):
-            timers["silence"] = self.now + SILENCE_S
-        elif timers:
-            self.clear_timer("silence")
-
-    def on_silence(self) -> None:
-        self.book.signal("stale", "no hook for a while, and hooks do not tell interrupts")
 
     def told_title(self, title: str) -> None:
         if title and title != self.title:

@@ -75,7 +75,6 @@ class Desk(BookTranslator):
 
     __slots__ = (
         "_ended_calls",
-        "_model",
         "_seen_prompts",
         "_thinking",
         "_told_notices",
@@ -91,6 +90,7 @@ class Desk(BookTranslator):
         "model",
         "over",
         "own",
+        "set_model",
         "suppressed_until",
         "told_at",
     )
@@ -102,7 +102,7 @@ class Desk(BookTranslator):
         self.model = ""
         #: the settings; another model may answer than the one that is set
         self.mode: str = ""
-        self._model = self._thinking = ""
+        self.set_model = self._thinking = ""
         self.hooks_seen = False
         #: whether hooks tell every request to the model: then they lead, and telemetry adds
         self.hooks_lead = False
@@ -127,7 +127,7 @@ class Desk(BookTranslator):
         super().restore(view)
         profile = view.state.profile
         self.own = profile.native_session_id
-        self.model = self._model = profile.model
+        self.model = self.set_model = profile.model
         self.mode, self._thinking = profile.mode, profile.thinking or ""
         self._usages = view.index
         for task in view.state.background:
@@ -155,12 +155,12 @@ class Desk(BookTranslator):
         """The session is this thread's. Said once for each thread, and again when it comes back to life."""
         book = self.book
         if thread_id == self.own and book.ready_seen and not book.exited:
-            if model and model != self._model:
+            if model and model != self.set_model:
                 self.note_settings(model=model)
             return
         self.over.pop(thread_id, None)
         self.own, self.model = thread_id, model or self.model
-        self._model = self.model
+        self.set_model = self.model
         book.ready(thread_id, model, version, capabilities, resumable=True)
 
     def path_of(self, thread_id: str) -> Path | None:
@@ -171,10 +171,10 @@ class Desk(BookTranslator):
         """Settings, told when they are other ones than before."""
         mode = mode if mode and mode != self.mode else None
         effort = thinking if thinking and thinking != self._thinking else None
-        name = model if model and model != self._model else None
+        name = model if model and model != self.set_model else None
         if mode or effort or name:
             self.mode, self._thinking = mode or self.mode, effort or self._thinking
-            self.model = self._model = name or self._model
+            self.model = self.set_model = name or self.set_model
             self.book.write(ev.SettingChanged(mode=mode, thinking=effort, model=name))
 
     # --- nothing twice
@@ -230,7 +230,7 @@ class Desk(BookTranslator):
 
     def count(self, counts: Counts, path: Path = (), billing: Literal["plan", "unknown"] = "unknown") -> None:
         """Tokens of one more message."""
-        if any(counts):
+        if counts != NOTHING:
             self._usages += 1
             name = f"{self.own}:{self._usages}"
             self.book.usage(exclusive(counts), name, self.model, billing, path)
