@@ -42,6 +42,7 @@ _BY_WORD: tuple[tuple[FailureKind, tuple[str, ...]], ...] = (
         ),
     ),
 )
+_NUMBER = re.compile(r"[45]\d\d")
 #: A status where a status stands.
 _STATUS = re.compile(
     r"^\W*(?:error:?\s*)?([45]\d\d)\b|\b(?:status(?:\s?code)?|http(?:/\d\S*)?)\W{1,3}([45]\d\d)\b", re.IGNORECASE
@@ -66,6 +67,8 @@ def failure_kind(message: str, status: int = 0) -> FailureKind:
 
 def status_in(message: str) -> int:
     """The HTTP status that a text names; 0 when it names none."""
+    if _NUMBER.search(message) is None:  # most texts name no number, and looking for where one stands is dear
+        return 0
     found = _STATUS.search(message)
     if found is not None:
         return int(found.group(1) or found.group(2))
@@ -90,4 +93,7 @@ def _by_words(lower: str, default: FailureKind, narrow: bool = False) -> Failure
 
 
 def _has(text: str, words: tuple[str, ...]) -> bool:
-    return any(word in text for word in words)
+    for word in words:
+        if word in text:
+            return True
+    return False

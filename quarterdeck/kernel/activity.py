@@ -69,9 +69,13 @@ CLAUDE = Machine("activity.claude", STATES, "initialized", CLAUDE_ROWS)
 MACHINE = Machine("activity", STATES, "initialized", [*_OWN_ROWS, *CODEX_ROWS, *CLAUDE_ROWS])
 
 
+#: The states of an agent at work by their sub-state.
+ACTIVE_STATES = {None: THINKING, **{sub: f"active/{sub}" for sub in SUB_STATES}}
+
+
 def joined(state: str, sub: str | None) -> str:
     """`active` and `thinking` are written `active/thinking`; no other state has a sub-state."""
-    return f"active/{sub or 'thinking'}" if state == "active" else state
+    return ACTIVE_STATES[sub] if state == "active" else state
 
 
 def split(activity: str) -> tuple[str, str | None]:

@@ -198,12 +198,13 @@ def _start_step(phase: Phase, event: str) -> Phase:
     """A start, or one of the two signals that it waits for: their guard is whether the other one was seen."""
     before = phase.value
     if event == "api_req_started":
-        after = MACHINE.step(before, event, "created" if phase.created else "waiting")
-        return Phase(after, phase.created, True)
+        after = _TARGETS.get((before, event, "created" if phase.created else "waiting"), before)
+        is_known = after == before and phase.requested and phase.ask is None
+        return phase if is_known else Phase(after, phase.created, True)
     if event == "session_created":
-        after = MACHINE.step(before, event, "requested" if phase.requested else "waiting")
+        after = _TARGETS.get((before, event, "requested" if phase.requested else "waiting"), before)
         return Phase(after, True, phase.requested) if before == "creating" else phase
-    after = MACHINE.step(before, event)
+    after = _TARGETS.get((before, event, None), before)
     # a new task waits for both signals again, and the old ask is forgotten
     return phase if after == before else Phase(after)
 

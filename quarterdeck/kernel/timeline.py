@@ -13,7 +13,7 @@ takes its place.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from immutables import Map
@@ -131,6 +131,8 @@ def line_id(index: int) -> str:
 
 def own_id(name: str) -> str:
     """An agent's name for something. One that looks like ours is told apart, so no agent can name a thing like a line."""
+    if _LINE not in name:  # that is nearly all of them, and dearer to see by their beginning
+        return name
     return f"agent-{name}" if name.startswith(_LINE) and name[len(_LINE) :].isdecimal() else name
 
 
@@ -139,10 +141,9 @@ _LINE = "entry-"
 
 def find(timeline: Timeline, identifier: str) -> Entry | None:
     """The entry of this id, if there is one."""
-    place = timeline.places.get(identifier)
-    if place is None:
+    if identifier not in timeline.places:
         return None
-    entry = timeline.entries[place]
+    entry = timeline.entries[timeline.places[identifier]]
     return entry if identifier in timeline.unfinished or entry.kind not in _RUNNABLE else _ended(entry)
 
 
@@ -150,17 +151,16 @@ def appended(timeline: Timeline, entry: Entry) -> Timeline:
     """With one more entry; an id that is there already adds nothing."""
     if entry.id in timeline.places:
         return timeline
-    entries, places, _ = _added(timeline.entries, timeline.places, entry)
+    entries, places = _added(timeline.entries, timeline.places, entry)
     return Timeline(entries, places, timeline.open, timeline.streaming, timeline.unfinished, timeline.decided)
 
 
-def _added(entries: PVector[Entry], places: Places, entry: Entry) -> tuple[PVector[Entry], Places, int]:
-    """The entries and places with a new one, and where it stands: at the end, or in place of what was only passing."""
-    place = len(entries)
-    if place and entries[place - 1].passing:
-        place -= 1
-        return entries.set(place, entry), _without(places, entries[place].id).set(entry.id, place), place
-    return entries.append(entry), places.set(entry.id, place), place
+def _added(entries: PVector[Entry], places: Places, entry: Entry) -> tuple[PVector[Entry], Places]:
+    """The entries and places with a new one, which stands last: at the end, or in place of what was only passing."""
+    last = len(entries) - 1
+    if last >= 0 and entries[last].passing:
+        return entries.set(last, entry), _without(places, entries[last].id).set(entry.id, last)
+    return entries.append(entry), places.set(entry.id, last + 1)
 
 
 def _without(places: Places, name: str) -> Places:
@@ -193,7 +193,7 @@ def with_unfinished(timeline: Timeline, entry: Entry) -> Timeline:
     """With one more entry, of something that will end; one that is there already runs again."""
     entries, places = timeline.entries, timeline.places
     if entry.id not in places:
-        entries, places, _ = _added(entries, places, entry)
+        entries, places = _added(entries, places, entry)
     unfinished = (*timeline.unfinished, entry.id)
     return Timeline(entries, places, timeline.open, timeline.streaming, unfinished, timeline.decided)
 
@@ -201,15 +201,15 @@ def with_unfinished(timeline: Timeline, entry: Entry) -> Timeline:
 def finished(timeline: Timeline, entry: Entry) -> Timeline:
     """With this entry, which ends what had begun under its id; the pieces that came meanwhile are told in it."""
     name, entries, places = entry.id, timeline.entries, timeline.places
-    place = places.get(name)
-    if place is None:
-        entries, places, _ = _added(entries, places, entry)
+    if name in places:
+        entries = entries.set(places[name], entry)
     else:
-        entries = entries.set(place, entry)
+        entries, places = _added(entries, places, entry)
     left = timeline.unfinished
     if name in left:
         left = () if len(left) == 1 else tuple([one for one in left if one != name])
-    return Timeline(entries, places, _others(timeline.open, name), timeline.streaming, left, timeline.decided)
+    growing = _others(timeline.open, name) if timeline.open else ()
+    return Timeline(entries, places, growing, timeline.streaming, left, timeline.decided)
 
 
 def _others(blocks: tuple[Growing, ...], message_id: str) -> tuple[Growing, ...]:
@@ -226,9 +226,11 @@ def begun(timeline: Timeline, entry: Entry, message_id: str, block: int) -> Time
         if one.message_id == message_id and one.block == block:
             return timeline
     entries, places = timeline.entries, timeline.places
-    place = places.get(entry.id)
-    if place is None:
-        entries, places, place = _added(entries, places, entry)
+    if entry.id in places:
+        place = places[entry.id]
+    else:
+        entries, places = _added(entries, places, entry)
+        place = len(entries) - 1
         if block:
             places = _with_first(places, places, message_id, place)
     blocks = (*timeline.open, Growing(message_id, block, place))
@@ -299,7 +301,7 @@ def with_piece(timeline: Timeline, message_id: str, block: int, piece: str) -> T
 
 def settled_all(timeline: Timeline, streaming: bool) -> Timeline:
     """Every open block is whole: a turn begins or ends."""
-    entries = _with_texts(timeline.entries, timeline.open)
+    entries = _with_texts(timeline.entries, timeline.open) if timeline.open else timeline.entries
     return Timeline(entries, timeline.places, (), streaming, timeline.unfinished, timeline.decided)
 
 
@@ -420,13 +422,17 @@ def turns(entries: Iterable[Entry]) -> list[list[Entry]]:
     return grouped
 
 
+#: A checker learns nothing from a comparison with this, so it asks for no `cast`, which is a call at run time.
+_DICT: Any = dict
+
+
 def args_preview(args: Json) -> str:
     """A call's arguments in one line."""
     if args is None:
         return ""
-    if args.__class__ is dict:
+    if type(args) is _DICT:
         for value in args.values():
-            if value.__class__ is str and len(value) > ARGS_PREVIEW:
+            if type(value) is str and len(value) > ARGS_PREVIEW:
                 # a file's whole content must not be encoded for the sake of one line
                 args = {name: one[:ARGS_PREVIEW] if isinstance(one, str) else one for name, one in args.items()}
                 break

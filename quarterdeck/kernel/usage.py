@@ -15,8 +15,6 @@ from msgspec.structs import replace
 
 from quarterdeck.events import TokenUsage, Usage
 
-_NOTHING = TokenUsage()
-
 
 class Share(Struct, frozen=True, gc=False):
     """What one model, or one sub-agent, used."""
@@ -48,18 +46,22 @@ class Ledger(Struct, frozen=True, gc=False):
 
 def entered(ledger: Ledger, body: Usage) -> Ledger:
     """With the tokens of one message."""
-    before = _already(ledger, body.message_id)
-    told = _with_known_cost(body.tokens, before)
-    change = _difference(told, before)
+    told = change = body.tokens
+    unpriced, before = ledger.unpriced, _already(ledger, body.message_id)
+    if before is not None:
+        told = _with_known_cost(told, before)
+        change = _difference(told, before)
+        unpriced -= _unpriced(before)
+    if told.cost_usd is None:
+        unpriced += told.total_tokens
     total = _sum(ledger.total, change)
-    unpriced = ledger.unpriced + _unpriced(told) - _unpriced(before)
     return Ledger(
         total,
-        _billing(ledger.billing, body.billing),
+        ledger.billing if body.billing == "unknown" else body.billing,
         unpriced > 0 and total.cost_usd is not None,
-        _shared(ledger.by_model, body.model, change),
-        _shared(ledger.by_agent, "/".join(body.agent_path), change),
-        _counted(ledger.counted, body.message_id, told),
+        _shared(ledger.by_model, body.model, change) if body.model else ledger.by_model,
+        _shared(ledger.by_agent, "/".join(body.agent_path), change) if body.agent_path else ledger.by_agent,
+        _counted(ledger.counted, body.message_id, told) if body.message_id else ledger.counted,
         ledger.counted_before,
         unpriced,
     )
@@ -72,18 +74,17 @@ def next_turn(ledger: Ledger) -> Ledger:
     return replace(ledger, counted=(), counted_before=ledger.counted)
 
 
-def _already(ledger: Ledger, message_id: str) -> TokenUsage:
+def _already(ledger: Ledger, message_id: str) -> TokenUsage | None:
     """What the sums hold of this message; the last word on it stands last."""
     if message_id:
-        for one in (*reversed(ledger.counted), *reversed(ledger.counted_before)):
-            if one.message_id == message_id:
-                return one.tokens
-    return _NOTHING
+        for counted in (ledger.counted, ledger.counted_before):
+            for one in reversed(counted):
+                if one.message_id == message_id:
+                    return one.tokens
+    return None
 
 
 def _counted(counted: tuple[Counted, ...], message_id: str, tokens: TokenUsage) -> tuple[Counted, ...]:
-    if not message_id:
-        return counted
     if counted and counted[-1].message_id == message_id:
         counted = counted[:-1]
     return (*counted, Counted(message_id, tokens))
@@ -99,13 +100,7 @@ def _unpriced(tokens: TokenUsage) -> int:
     return tokens.total_tokens if tokens.cost_usd is None else 0
 
 
-def _billing(before: str, told: str) -> str:
-    return before if told == "unknown" else told
-
-
 def _shared(shares: tuple[Share, ...], name: str, change: TokenUsage) -> tuple[Share, ...]:
-    if not name:
-        return shares
     for place, share in enumerate(shares):
         if share.name == name:
             return (*shares[:place], Share(name, _sum(share.tokens, change)), *shares[place + 1 :])
@@ -118,7 +113,7 @@ def _sum(a: TokenUsage, b: TokenUsage) -> TokenUsage:
         output=a.output + b.output,
         cache_read=a.cache_read + b.cache_read,
         cache_write=a.cache_write + b.cache_write,
-        cost_usd=_cost(a.cost_usd, b.cost_usd, 1),
+        cost_usd=a.cost_usd if b.cost_usd is None else (a.cost_usd or 0.0) + b.cost_usd,
     )
 
 
@@ -128,11 +123,5 @@ def _difference(a: TokenUsage, b: TokenUsage) -> TokenUsage:
         output=a.output - b.output,
         cache_read=a.cache_read - b.cache_read,
         cache_write=a.cache_write - b.cache_write,
-        cost_usd=_cost(a.cost_usd, b.cost_usd, -1),
+        cost_usd=a.cost_usd if b.cost_usd is None else (a.cost_usd or 0.0) - b.cost_usd,
     )
-
-
-def _cost(a: float | None, b: float | None, sign: int) -> float | None:
-    if a is None and b is None:
-        return None
-    return (a or 0.0) + sign * (b or 0.0)

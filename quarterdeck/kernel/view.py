@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from quarterdeck import events as ev
-from quarterdeck.events import Body, Event
+from quarterdeck.events import NAMES, Body, Event, Unknown
 from quarterdeck.kernel import machines, phase
 from quarterdeck.kernel.gate import ranked
 from quarterdeck.kernel.moves import AT_REST, MOVES, SUB_MOVES, Move
@@ -58,12 +58,12 @@ _SUB_TELLERS = {kind: tell for kind, tell in _QUIET_TELLERS.items() if kind not 
 #: A child's word neither resumes nor renames a session at rest.
 _SUB_AT_REST: dict[type[Body], Move] = {kind: move for kind, move in AT_REST.items() if kind in SUB_MOVES}
 
-#: event type → what it moves, and how it is told.
+#: event type → what it moves, and how it is told; for every type there is, so that it can be looked up without a default.
 _Plan: TypeAlias = dict[type[Body], tuple[Move | None, Teller | None]]
 
 
 def _plan(moves: dict[type[Body], Move], tellers: dict[type[Body], Teller]) -> _Plan:
-    return {kind: (moves.get(kind), tellers.get(kind)) for kind in (*moves, *tellers)}
+    return {kind: (moves.get(kind), tellers.get(kind)) for kind in (*NAMES, Unknown)}
 
 
 def _by_lifecycle(in_use: _Plan, resting: _Plan) -> dict[str, _Plan]:
@@ -73,8 +73,6 @@ def _by_lifecycle(in_use: _Plan, resting: _Plan) -> dict[str, _Plan]:
 #: By lifecycle: the plan for the main agent, and the one for its sub-agents.
 _PLANS = _by_lifecycle(_plan(MOVES, TELLERS), _plan(AT_REST, _QUIET_TELLERS))
 _SUB_PLANS = _by_lifecycle(_plan(SUB_MOVES, _SUB_TELLERS), _plan(_SUB_AT_REST, _SUB_TELLERS))
-#: An event that moves nothing and is not told.
-_NOTHING: tuple[Move | None, Teller | None] = (None, None)
 
 
 def fold(view: View, event: Event) -> View:
@@ -83,7 +81,7 @@ def fold(view: View, event: Event) -> View:
         return view
     body, state, timeline = event.body, view.state, view.timeline
     plans = _SUB_PLANS if body.agent_path else _PLANS
-    move, tell = plans[state.lifecycle.value].get(type(body), _NOTHING)
+    move, tell = plans[state.lifecycle.value][type(body)]
     after = state if move is None else move(state, event, body)
     if tell is not None:
         timeline = tell(timeline, event, body, state)
@@ -95,7 +93,7 @@ def fold(view: View, event: Event) -> View:
 def stepped(state: State, event: Event) -> State:
     """The state alone after one more event, for whoever has no use for a timeline. The caller keeps the order."""
     plans = _SUB_PLANS if event.body.agent_path else _PLANS
-    move = plans[state.lifecycle.value].get(type(event.body), _NOTHING)[0]
+    move, _ = plans[state.lifecycle.value][type(event.body)]
     return state if move is None else move(state, event, event.body)
 
 

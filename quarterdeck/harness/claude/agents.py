@@ -23,7 +23,7 @@ class Agents(Core):
     __slots__ = ("callers", "live", "paths", "spawning")
 
     def new_process(self) -> None:
-        super().new_process()
+        Core.new_process(self)
         self.paths: dict[str, Path] = {}
         #: sub-agents at work → the call that started them
         self.live: dict[str, str] = {}
@@ -96,7 +96,7 @@ class Agents(Core):
     def close_work(self, ok: bool | None = None) -> None:
         """Sub-agents that are not in the background end with the turn."""
         Core.close_work(self, ok)
-        for agent_id in list(self.live):
+        for agent_id in list(self.live) if self.live else ():
             if agent_id not in self.book.background:
                 self.agent_ends(agent_id, ok is not False)
 
@@ -132,8 +132,8 @@ class Agents(Core):
     def launched(self, args: Json, response: Json) -> None:
         """What a finished call left running, or brought to its end."""
         found = object_of(response)
-        agent_id = text_of(found, "agentId")
-        shell = text_of(found, "backgroundTaskId")
+        agent_id = text_of(found, "agentId") if "agentId" in found else ""
+        shell = text_of(found, "backgroundTaskId") if "backgroundTaskId" in found else ""
         if shell:
             title = text_of(object_of(args), "description", "command")
             self.task_runs(shell, "shell", title)
@@ -144,7 +144,7 @@ class Agents(Core):
 
     def notified(self, text: str) -> None:
         """A notification that wakes the agent says which task is over."""
-        task_id = tagged(text, "task-id")
+        task_id = tagged(text, "task-id") if "<task-id>" in text else ""
         status = tagged(text, "status") if task_id else ""
         if task_id and status in tables.TASK_ENDS:
             self.task_over(task_id, tables.TASK_ENDS[status])

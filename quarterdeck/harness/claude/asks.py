@@ -41,7 +41,7 @@ class Asks(Calls):
     __slots__ = ("decided", "form_requests", "forms", "pending", "requests")
 
     def new_process(self) -> None:
-        super().new_process()
+        Calls.new_process(self)
         self.decided: dict[str, None] = {}
         #: approvals that wait for a can_use_tool answer, by request id
         self.requests: dict[str, str] = {}
@@ -132,11 +132,12 @@ class Asks(Calls):
             status = "answered" if ok and answers else "answered_elsewhere"
             self.book.answer(call_id, answer_in(answers) if ok else None, status)
         self.decided.pop(call_id, None)
-        super().call_over(call_id, ok, result, name, path, response)
+        Calls.call_over(self, call_id, ok, result, name, path, response)
 
     def moved_on(self, path: Path) -> None:
         """An agent went on: whatever it asked was answered, here or in the terminal."""
-        self.book.close_gates("answered_elsewhere", "approval", "question", path=path)
+        if self.book.gates:
+            self.book.close_gates("answered_elsewhere", "approval", "question", path=path)
 
     def asks_vaguely(self, title: str) -> None:
         """Somebody says that a dialog is open, and nothing else is known of it."""
@@ -148,7 +149,8 @@ class Asks(Calls):
 
     def unask_vague(self) -> None:
         """The dialog is known by its name now, or gone."""
-        self.book.resolve(VAGUE, "answered_elsewhere")
+        if self.book.gates:
+            self.book.resolve(VAGUE, "answered_elsewhere")
 
     def allowed_always(self, tool: str, permissions: list[Any]) -> None:
         """Rules that came with an answer."""

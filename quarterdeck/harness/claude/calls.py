@@ -24,7 +24,7 @@ class Calls(Agents):
         #: calls that are over, so that a second source does not tell them again
         self.over: dict[str, None] = {}
         self.todos: dict[str, Todo] = {}
-        super().__init__()
+        Agents.__init__(self)
 
     def call_announced(self, call_id: str, name: str, args: Json, message_id: str, block: int, path: Path) -> None:
         """The model wants this call; no arguments while they are still streamed."""
@@ -45,7 +45,7 @@ class Calls(Agents):
         self.args[call_id] = args
         if name in tables.AGENT_TOOLS:
             self.spawns(call_id, path)
-        if name == tables.PLAN_TOOL and text_of(object_of(args), "plan") and not self.is_running(call_id):
+        elif name == tables.PLAN_TOOL and text_of(object_of(args), "plan") and not self.is_running(call_id):
             plan = Plan(text=text_of(object_of(args), "plan"))
             self.book.write(ev.PlanGenerated(plan=plan, turn_id=self.book.turn or None, agent_path=path))
         self.book.start_call(call_id, name, args, path)
@@ -70,14 +70,17 @@ class Calls(Agents):
         args = self.args.pop(call_id, None)
         self.mark_over(call_id)
         if ok:
-            self.launched(args, response)
-            self.todos_changed(name or self.name_of(call_id), args, response)
+            if response is not None:
+                self.launched(args, response)
+            name_now = name or self.name_of(call_id)
+            if name_now in tables.LISTING_TOOLS:
+                self.todos_changed(name_now, args, response)
         self.book.end_call(call_id, ok, result, name, path)
         self.spawning.pop(call_id, None)
 
     def mark_over(self, call_id: str) -> None:
         self.over[call_id] = None
-        while len(self.over) > _OVER_KEPT:
+        if len(self.over) > _OVER_KEPT:
             del self.over[next(iter(self.over))]
 
     def name_of(self, call_id: str) -> str:
@@ -85,7 +88,7 @@ class Calls(Agents):
         return call.name if call is not None else ""
 
     def close_work(self, ok: bool | None = None) -> None:
-        for call_id, call in self.book.calls.items():
+        for call_id, call in self.book.calls.items() if self.book.calls else ():
             if not call.path:
                 self.mark_over(call_id)
         Agents.close_work(self, ok)

@@ -33,7 +33,7 @@ class Control(Replies):
     __slots__ = ("callbacks", "commands")
 
     def new_process(self) -> None:
-        super().new_process()
+        Replies.new_process(self)
         self.commands: dict[str, str] = {}
         #: callbacks that wait for our answer → (event, what it is about)
         self.callbacks: dict[str, tuple[str, str]] = {}

@@ -20,6 +20,8 @@ from quarterdeck.kernel.view import View
 
 #: How long a prompt of a session that hit its usage limit waits for a sign that it is worked on.
 HELD_S = 1.0
+#: The session file follows within a tenth of a second; a hook that says more comes before that.
+FILE_LAG_S = 0.3
 #: Hooks do not tell interrupts: after this long without one, "thinking" is only what we knew last.
 SILENCE_S = 60.0
 _READ_KEPT = 16
@@ -48,7 +50,10 @@ class Held(Struct):
 
 
 class Core(BookTranslator):
-    """The session, its turn and its prompts."""
+    """The session, its turn and its prompts.
+
+    What every session or signal needs names the base that it builds on: `super()` costs more than most of these methods.
+    """
 
     __slots__ = (
         "billing",
@@ -64,6 +69,7 @@ class Core(BookTranslator):
         "interrupted",
         "limited",
         "mode",
+        "mode_word",
         "model",
         "owed",
         "prompt_id",
@@ -72,6 +78,7 @@ class Core(BookTranslator):
         "said",
         "sent",
         "session_id",
+        "status",
         "steerable",
         "stream",
         "submits_told",
@@ -79,11 +86,13 @@ class Core(BookTranslator):
     )
 
     def __init__(self) -> None:
-        super().__init__()
+        BookTranslator.__init__(self)
         self.count = 0
         self.session_id = ""
         self.model = ""
         self.mode = ""
+        #: the agent's own word for the mode
+        self.mode_word = ""
         self.billing: Literal["metered", "plan", "unknown"] = "unknown"
         self.limited = False
         self.new_process()
@@ -91,6 +100,8 @@ class Core(BookTranslator):
     def new_process(self) -> None:
         """Nothing is known of a process that has just begun."""
         self.version = ""
+        #: what the session file says: idle, busy or waiting; empty where there is none
+        self.status = ""
         self.said: tuple[object, ...] = ()
         self.stream = self.hooked = self.submits_told = self.gone = self.steerable = False
         self.sent: dict[str, Sent] = {}
@@ -128,7 +139,7 @@ class Core(BookTranslator):
             self.session_id = ""
         elif event == "stdin_closed":
             self.closing = True
-        return super().read_proc(data)
+        return BookTranslator.read_proc(self, data)
 
     def named(self, kind: str) -> str:
         """A name for something that Claude Code left without one."""
@@ -165,7 +176,10 @@ class Core(BookTranslator):
     def told_mode(self, mode: str) -> None:
         """The permission mode, on our scale."""
         mapped = tables.MODES.get(mode)
-        if mapped is not None and mapped != self.mode:
+        if mapped is None:
+            return
+        self.mode_word = mode
+        if mapped != self.mode:
             self.mode = mapped
             self.book.write(ev.SettingChanged(mode=mapped, auto_approve=mapped in tables.AUTO_MODES))
 
@@ -191,8 +205,9 @@ class Core(BookTranslator):
         """The first moment of a turn: what else was sent waits until it is read."""
         self.new_turn()
         self.book.stop_asked = False
-        self.book.begin()
-        for ref, sent in self.sent.items():
+        if not self.book.turn:
+            self.book.begin()
+        for ref, sent in self.sent.items() if self.sent else ():
             if not sent.told:
                 self.queues(ref, sent)
 
@@ -301,7 +316,8 @@ class Core(BookTranslator):
         self, text: str, ref: str, source: Literal["user", "agent"] = "user", images: tuple[Image, ...] = ()
     ) -> None:
         """A prompt begins a turn. One that will meet the same limit again is held back until more is known."""
-        self.release()
+        if self.held is not None:
+            self.release()
         if self.limited:
             self.held = Held(text, ref, source, images)
             self.set_timer("held", HELD_S)
@@ -316,8 +332,9 @@ class Core(BookTranslator):
 
     def release(self) -> None:
         """What was held back is told."""
-        held, self.held = self.held, None
+        held = self.held
         if held is not None:
+            self.held = None
             self.clear_timer("held")
             self.tells(held.text, held.ref, held.source, held.images)
 
@@ -358,11 +375,17 @@ class Core(BookTranslator):
     # --- how good the evidence is
 
     def watch_silence(self) -> None:
-        """With hooks alone, a turn that says nothing for long may have been interrupted."""
-        book = self.book
-        if book.turn and not self.stream and not book.gates and not book.compacting and not book.runs_calls():
-            self.set_timer("silence", SILENCE_S)
-        else:
+        """With hooks alone, a turn that says nothing for long may have been interrupted.
+
+        Where there is a file, silence means nothing; but a hook may be newer than the file: look again later.
+        """
+        book, timers = self.book, self.timers
+        if self.status:
+            if "settled" in timers:
+                self.set_timer("settled", FILE_LAG_S)
+        elif book.turn and not (self.stream or book.gates or book.compacting or (book.calls and book.runs_calls())):
+            timers["silence"] = self.now + SILENCE_S
+        elif timers:
             self.clear_timer("silence")
 
     def on_silence(self) -> None:

@@ -44,7 +44,7 @@ class Hooks(Asks):
     __slots__ = ("display_index", "shown", "submits")
 
     def new_process(self) -> None:
-        super().new_process()
+        Asks.new_process(self)
         self.shown = ""
         self.submits: dict[tuple[str, str], float] = {}
         self.display_index = -1
@@ -58,15 +58,16 @@ class Hooks(Asks):
             return False
         if self.gone and name not in tables.REVIVING_HOOKS:
             return True
-        session_id = text_of(found, "session_id")
-        if session_id and session_id != self.session_id and not self.binds(session_id, name, found):
+        if found.get("session_id") != self.session_id and not self.is_ours(found, name):
             return True
         self.hooked, self.gone = True, False
         if handler is None:
             return True
         agent_id = text_of(found, "agent_id") if "agent_id" in found else ""
         if not agent_id:
-            self.told_mode(text_of(found, "permission_mode"))
+            mode = found.get("permission_mode")
+            if mode and mode != self.mode_word:
+                self.told_mode(text_of(found, "permission_mode"))
             if self.shown:
                 self.settle_text(self.shown, name, found)
             handler(self, found, ())
@@ -76,20 +77,26 @@ class Hooks(Asks):
         self.watch_silence()
         return True
 
+    def is_ours(self, found: Object, name: str) -> bool:
+        """Whether a hook that does not name our session is ours all the same: it names none, or one that we now serve."""
+        session_id = text_of(found, "session_id")
+        return not session_id or self.binds(session_id, name, found)
+
     def is_told(self, prompt_id: str, text: str) -> bool:
         """Whether this very prompt was told a moment ago, by another hook or by a callback of the SDK."""
-        before = self.submits.get((prompt_id, text))
-        self.submits[(prompt_id, text)] = self.now
-        if len(self.submits) > _SUBMITS_KEPT:
-            del self.submits[next(iter(self.submits))]
+        submits, told = self.submits, (prompt_id, text)
+        before = submits.get(told)
+        submits[told] = self.now
+        if len(submits) > _SUBMITS_KEPT:
+            del submits[next(iter(submits))]
         if not prompt_id or before is None or self.now - before >= _TWICE_S:
             return False
         # it waits for all hooks of a prompt before it goes on, so nothing has happened since
         return not (self.book.runs_calls() or self.book.gates or self.book.compacting)
 
     def wakes(self) -> None:
-        """A sign of life that says nothing of a turn, unless we know of nothing at all."""
-        if not self.book.turn and (self.book.exited or not self.book.ready_seen):
+        """A sign of life outside a turn, which says nothing of one unless we know of nothing at all."""
+        if self.book.exited or not self.book.ready_seen:
             self.begin()
 
     # --- the session
@@ -119,7 +126,7 @@ class Hooks(Asks):
         if not self.is_other_turn(prompt_id):
             self.book.compact_end(ok=False)
             self.moved_on(())
-            if not self.stream:
+            if self.book.calls and not self.stream:
                 self.close_calls()
         self.submitted(text, prompt_id)
         self.awaits("UserPromptSubmit", text)
@@ -131,7 +138,7 @@ class Hooks(Asks):
                 self.call_over(call_id, ok=True, result=None)
 
     def on_hook_stop(self, found: Object, _: Path) -> None:
-        if "background_tasks" in found:
+        if "background_tasks" in found and (found["background_tasks"] or self.book.background):
             self.tasks_are(list_of(found, "background_tasks"))
         if not self.book.turn:
             self.ready()
@@ -209,7 +216,7 @@ class Hooks(Asks):
     def on_hook_pre_tool_use(self, found: Object, path: Path) -> None:
         name, args = text_of(found, "tool_name"), found.get("tool_input")
         call_id = text_of(found, "tool_use_id") or self.named("call")
-        if not path:
+        if self.book.compacting and not path:
             self.book.compact_end(ok=False)
         self.call_runs(call_id, name, args, path)
         self.awaits("PreToolUse", call_id)
@@ -234,15 +241,17 @@ class Hooks(Asks):
         """A call ended. The stream tells it too, with the words that the model reads."""
         call_id = self.call_in(found, path)
         if not path:
-            self.wakes()
-            self.forms_gone()
+            if not self.book.turn:
+                self.wakes()
+            if self.forms:
+                self.forms_gone()
         if self.stream and not path:
             self.book.resolve(call_id, "answered_elsewhere")
         elif call_id:
             self.call_over(call_id, ok, result, text_of(found, "tool_name"), path, response)
 
     def on_hook_post_tool_batch(self, found: Object, path: Path) -> None:
-        if not path:
+        if not (path or self.book.turn):
             self.wakes()
         if path or not self.stream:
             for one in list_of(found, "tool_calls"):

@@ -31,10 +31,10 @@ class Results(Control):
 
     def __init__(self) -> None:
         self.spending = Spending()
-        super().__init__()
+        Control.__init__(self)
 
     def new_process(self) -> None:
-        super().new_process()
+        Control.new_process(self)
         self.spending.new_process()
         self.lifecycle = False
         self.stop_reason = ""
@@ -170,7 +170,7 @@ class Results(Control):
         self.book.request(self.model)
 
     def new_turn(self) -> None:
-        super().new_turn()
+        Control.new_turn(self)
         self.asked_before = False
 
     def system_api_retry(self, found: Object) -> None:

@@ -33,7 +33,7 @@ class Stream(Results):
     __slots__ = ("blocks", "streaming")
 
     def new_process(self) -> None:
-        super().new_process()
+        Results.new_process(self)
         #: the message that each agent streams now
         self.streaming: dict[Path, str] = {}
         #: how many blocks of a message came whole

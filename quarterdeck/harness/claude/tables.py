@@ -85,6 +85,8 @@ AGENT_TOOLS = frozenset({"Agent", "Task"})
 QUESTION_TOOL = "AskUserQuestion"
 PLAN_TOOL = "ExitPlanMode"
 TODO_TOOL = "TodoWrite"
+#: Tools that change the list of what is to do.
+LISTING_TOOLS = frozenset({TODO_TOOL, "TaskCreate", "TaskUpdate"})
 SHELL_TOOLS = frozenset({"Bash", "PowerShell"})
 
 #: Prompts that nobody typed: finished background work, schedules, team mates, and the resuming of a deferred call.

@@ -13,11 +13,10 @@ from quarterdeck import events as ev
 from quarterdeck.events import Json, TokenUsage
 from quarterdeck.harness.base import BookTranslator, Object, ignored, object_of, text_of
 from quarterdeck.harness.claude import tables
+from quarterdeck.harness.claude.core import FILE_LAG_S
 from quarterdeck.harness.claude.spending import tokens_of
 from quarterdeck.harness.claude.stream import Stream
 
-#: The session file follows within a tenth of a second; a hook that says more comes before that.
-FILE_LAG_S = 0.3
 _STDERR_KEPT = 500
 
 
@@ -29,11 +28,11 @@ def claude() -> Claude:
 class Claude(Stream):
     """Everything that is known of one session of Claude Code."""
 
-    __slots__ = ("dialog_left", "last_words", "status", "title", "waits_for")
+    __slots__ = ("dialog_left", "last_words", "title", "waits_for")
 
     def new_process(self) -> None:
-        super().new_process()
-        self.status = self.waits_for = ""
+        Stream.new_process(self)
+        self.waits_for = ""
         self.dialog_left = False
         self.title = ""
         self.last_words = ""
@@ -82,13 +81,6 @@ class Claude(Stream):
         elif self.dialog_left:
             # somebody answered in the terminal
             self.moved_on(())
-
-    def watch_silence(self) -> None:
-        """A hook may be newer than the file: look again later. And where there is a file, silence means nothing."""
-        if not self.status:
-            Stream.watch_silence(self)
-        elif "settled" in self.timers:
-            self.set_timer("settled", FILE_LAG_S)
 
     def told_title(self, title: str) -> None:
         if title and title != self.title:
@@ -141,7 +133,7 @@ class Claude(Stream):
         if code and not self.book.stop_asked:
             self.book.notice(self.last_words, "error", "stderr")
         self.gone = True
-        super().on_exit(code, signal)
+        Stream.on_exit(self, code, signal)
 
     readers = BookTranslator.readers | {
         "stdout": Stream.read_stdout,

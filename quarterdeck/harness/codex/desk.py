@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from quarterdeck import events as ev
 from quarterdeck.events import Block, Json, TokenUsage
-from quarterdeck.harness.base import BookTranslator, Object, int_of, object_of, text_of
+from quarterdeck.harness.base import BookTranslator, Object, int_of, object_of
 from quarterdeck.harness.book import Path
 from quarterdeck.kernel.view import View
 
@@ -15,6 +15,13 @@ Lead: TypeAlias = Literal["", "app", "exec"]
 #: (input, cached, cache write, output), as Codex counts them: cached and written tokens are part of the input.
 Counts: TypeAlias = tuple[int, int, int, int]
 NOTHING: Counts = (0, 0, 0, 0)
+
+#: How each source names them.
+_COUNT_NAMES = (
+    ("inputTokens", "cachedInputTokens", "cacheWriteInputTokens", "outputTokens"),
+    ("input_tokens", "cached_input_tokens", "cache_write_input_tokens", "output_tokens"),
+    ("input_token_count", "cached_token_count", "cache_write_token_count", "output_token_count"),
+)
 
 #: For this long after an interrupt nothing but a prompt makes the agent active (seed 003).
 SUPPRESSION_S = 0.5
@@ -38,13 +45,12 @@ def remember(memory: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 
 
 def counts_in(found: Object) -> Counts:
-    """Token counts under the names of any source."""
-    return (
-        int_of(found, "inputTokens", "input_tokens", "input_token_count"),
-        int_of(found, "cachedInputTokens", "cached_input_tokens", "cached_token_count"),
-        int_of(found, "cacheWriteInputTokens", "cache_write_input_tokens", "cache_write_token_count"),
-        int_of(found, "outputTokens", "output_tokens", "output_token_count"),
-    )
+    """Token counts under the names of any source; nothing where they are named otherwise."""
+    for names in _COUNT_NAMES:
+        whole, cached, written, output = names
+        if whole in found or output in found:
+            return int_of(found, whole), int_of(found, cached), int_of(found, written), int_of(found, output)
+    return NOTHING
 
 
 def exclusive(counts: Counts) -> TokenUsage:
@@ -62,12 +68,15 @@ def difference(now: Counts, before: Counts) -> Counts | None:
 
 
 class Desk(BookTranslator):
-    """The shared half of the translator. The sources' readers hold it and write through its book."""
+    """The shared half of the translator. The sources' readers hold it and write through its book.
+
+    What every session or signal needs names the base that it builds on: `super()` costs more than most of these methods.
+    """
 
     __slots__ = (
         "_ended_calls",
         "_seen_prompts",
-        "_settings",
+        "_thinking",
         "_told_notices",
         "_told_prompts",
         "_told_texts",
@@ -77,18 +86,23 @@ class Desk(BookTranslator):
         "hooks_seen",
         "in_request",
         "lead",
+        "mode",
         "model",
         "over",
         "own",
+        "set_model",
         "suppressed_until",
         "told_at",
     )
 
     def __init__(self) -> None:
-        super().__init__()
+        BookTranslator.__init__(self)
         self.lead: Lead = ""
         self.own = ""
         self.model = ""
+        #: the settings; another model may answer than the one that is set
+        self.mode: str = ""
+        self.set_model = self._thinking = ""
         self.hooks_seen = False
         #: whether hooks tell every request to the model: then they lead, and telemetry adds
         self.hooks_lead = False
@@ -104,7 +118,6 @@ class Desk(BookTranslator):
         self._told_texts: dict[str, None] = {}
         self._told_notices: dict[str, None] = {}
         self._usages = 0
-        self._settings: dict[str, str] = {}
         #: until then only a prompt begins a turn: what else comes is still of the turn that ended
         self.suppressed_until = 0.0
         #: when a hook or notify last told something: a record that was made before is not news
@@ -113,16 +126,16 @@ class Desk(BookTranslator):
     def restore(self, view: View) -> None:
         super().restore(view)
         profile = view.state.profile
-        self.own, self.model = profile.native_session_id, profile.model
-        known = {"model": profile.model, "mode": profile.mode, "thinking": profile.thinking or ""}
-        self._settings = {name: value for name, value in known.items() if value}
+        self.own = profile.native_session_id
+        self.model = self.set_model = profile.model
+        self.mode, self._thinking = profile.mode, profile.thinking or ""
         self._usages = view.index
         for task in view.state.background:
             if task.kind == "subagent":
                 self.children[task.id] = (task.id,)
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
-        super().on_exit(code, signal)
+        BookTranslator.on_exit(self, code, signal)
         self.told_at = self.now
         self.suppressed_until = self.now + LATE_S
 
@@ -142,12 +155,12 @@ class Desk(BookTranslator):
         """The session is this thread's. Said once for each thread, and again when it comes back to life."""
         book = self.book
         if thread_id == self.own and book.ready_seen and not book.exited:
-            if model and model != self._settings.get("model"):
+            if model and model != self.set_model:
                 self.note_settings(model=model)
             return
         self.over.pop(thread_id, None)
         self.own, self.model = thread_id, model or self.model
-        self._settings["model"] = self.model
+        self.set_model = self.model
         book.ready(thread_id, model, version, capabilities, resumable=True)
 
     def path_of(self, thread_id: str) -> Path | None:
@@ -156,14 +169,12 @@ class Desk(BookTranslator):
 
     def note_settings(self, mode: str | None = None, thinking: str = "", model: str = "") -> None:
         """Settings, told when they are other ones than before."""
-        known = self._settings.get
-        mode = mode if mode and mode != known("mode") else None
-        effort = thinking if thinking and thinking != known("thinking") else None
-        name = model if model and model != known("model") else None
+        mode = mode if mode and mode != self.mode else None
+        effort = thinking if thinking and thinking != self._thinking else None
+        name = model if model and model != self.set_model else None
         if mode or effort or name:
-            fresh = {"mode": mode, "thinking": effort, "model": name}
-            self._settings |= {setting: value for setting, value in fresh.items() if value}
-            self.model = self._settings.get("model", "")
+            self.mode, self._thinking = mode or self.mode, effort or self._thinking
+            self.model = self.set_model = name or self.set_model
             self.book.write(ev.SettingChanged(mode=mode, thinking=effort, model=name))
 
     # --- nothing twice
@@ -219,7 +230,7 @@ class Desk(BookTranslator):
 
     def count(self, counts: Counts, path: Path = (), billing: Literal["plan", "unknown"] = "unknown") -> None:
         """Tokens of one more message."""
-        if any(counts):
+        if counts != NOTHING:
             self._usages += 1
             name = f"{self.own}:{self._usages}"
             self.book.usage(exclusive(counts), name, self.model, billing, path)
@@ -228,16 +239,16 @@ class Desk(BookTranslator):
 
     def turn_over(self, suppress_s: float = LATE_S) -> None:
         """The turn is over for sure; what is still on its way does not begin another one."""
-        for name in _TURN_TIMERS if self.timers else ():
-            self.clear_timer(name)
+        for name in [name for name in self.timers if name in _TURN_TIMERS] if self.timers else ():
+            del self.timers[name]
         self.book.signal("live")
         self.told_at = self.now
         self.suppressed_until = self.now + suppress_s
 
     def read_proc(self, data: Json) -> bool:
-        known = super().read_proc(data)
+        known = BookTranslator.read_proc(self, data)
         found = object_of(data)
-        if text_of(found, "event") == "start":
+        if found.get("event") == "start":
             self.restarted(found)
         return known
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from quarterdeck import events as ev
 from quarterdeck.events import Json, Option
 from quarterdeck.events.turn import FailureKind
-from quarterdeck.harness.base import Object, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, list_of, object_of, part_of, text_of
 from quarterdeck.harness.book import Path
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.desk import SUPPRESSION_S, Desk, counts_in, remember
@@ -93,17 +93,22 @@ class Hooks:
         return True
 
     def _read(self, reader: _Reader, found: Object, session: str) -> None:
-        desk, turn = self.desk, text_of(found, "turn_id")
-        goes_on = reader is Hooks.pre_model_request and self._over.pop(turn, False)
-        late = turn in self._over and not goes_on
+        desk, book, over = self.desk, self.book, self._over
         desk.hooks_seen, desk.told_at = True, desk.now
+        late = False
+        if over:
+            turn = text_of(found, "turn_id")
+            goes_on = reader is Hooks.pre_model_request and over.pop(turn, False)
+            late = turn in over and not goes_on
         if not late and reader not in _UNBINDING:
-            desk.bind(session, text_of(found, "model"))
-            mode = names.hook_mode(text_of(found, "permission_mode"))
-            if mode:
-                desk.note_settings(mode=mode)
+            if session != desk.own or found.get("model") != desk.set_model or book.exited or not book.ready_seen:
+                desk.bind(session, text_of(found, "model"))
+            mode = names.hook_mode(text_of(found, "permission_mode")) if "permission_mode" in found else None
+            if mode and mode != desk.mode:
+                desk.note_settings(mode)
         if not late or reader in _LATE:
-            self.book.signal("live")
+            if book.signal_now != "live":
+                book.signal("live")
             reader(self, found, self._path(found) if "agent_id" in found else ())
 
     def _path(self, found: Object) -> Path:
@@ -116,8 +121,8 @@ class Hooks:
         if path:
             self._child(path[0], text_of(found, "agent_type"))
             return
-        turn = text_of(found, "turn_id")
-        if turn and self.book.turn and self.book.turn != turn and self._by_hook(self.book.turn):
+        before, turn = self.book.turn, text_of(found, "turn_id")
+        if before and turn and before != turn and self._by_hook(before):
             self._unfinished("superseded")
         self.book.begin(turn)
 
@@ -175,7 +180,7 @@ class Hooks:
     def _calls_over(self) -> None:
         """The model is asked again, so no call is waited for. One without an end was refused, or left running behind."""
         asked = {gate.call_id for gate in self.book.gates.values()} if self.book.gates else ()
-        for name, call in list(self.book.calls.items()):
+        for name, call in list(self.book.calls.items()) if self.book.calls else ():
             if call.path or name in self.book.background:
                 continue
             if name in asked or call.name == names.ASK_USER:
@@ -189,7 +194,7 @@ class Hooks:
         status = text_of(found, "status")
         self.desk.hooks_lead = True
         if status == "completed":
-            self.desk.count(counts_in(object_of(found, "token_usage")), path)
+            self.desk.count(counts_in(part_of(found, "token_usage")), path)
         if path:
             return
         self._replies += 1

@@ -6,6 +6,7 @@ gets the one that the model itself uses, so that what hooks, telemetry and the a
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any, TypeAlias
 
@@ -64,7 +65,10 @@ _COLLAB_TOOLS = {
 }
 #: Hooks write the shell under Claude Code's name, and put the namespace of a tool before its name.
 _HOOK_TOOLS = {"Bash": EXEC}
-_HOOK_NAMESPACES = ("collaboration",)
+_HOOK_NAMESPACE = "collaboration"
+#: What Codex mostly writes: one word in quotes, with nothing in it that means more than itself. The rest is for `shlex`,
+#: which takes a hundred times as long.
+_IN_SHELL = re.compile(r"""(\S+) -l?c (?:'([^']*)'|"([^"\\]*)")""")
 _SHELLS = ("/bin/bash", "/bin/sh", "/bin/zsh", "/usr/bin/bash", "/usr/bin/zsh", "bash", "sh", "zsh")
 
 
@@ -85,9 +89,8 @@ def mcp_name(server: str, tool: str) -> str:
 
 def hook_tool(name: str) -> str:
     """A tool under the name that a hook gives it."""
-    for namespace in _HOOK_NAMESPACES:
-        if name.startswith(namespace) and len(name) > len(namespace):
-            return name[len(namespace) :]
+    if name.startswith(_HOOK_NAMESPACE) and name != _HOOK_NAMESPACE:
+        return name[len(_HOOK_NAMESPACE) :]
     return _HOOK_TOOLS.get(name, name or "tool")
 
 
@@ -106,6 +109,9 @@ def plain_command(command: str) -> str:
     """`/bin/bash -lc 'make test'` is shown as `make test`."""
     if not command.startswith(_SHELLS) or len(command) > 100_000:
         return command
+    simple = _IN_SHELL.fullmatch(command)
+    if simple is not None and simple[1] in _SHELLS:
+        return simple[3] if simple[2] is None else simple[2]
     try:
         parts = shlex.split(command)
     except ValueError:

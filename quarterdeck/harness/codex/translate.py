@@ -34,7 +34,7 @@ class Codex(Desk):
     __slots__ = ("_connection", "app", "exec", "hooks", "telemetry")
 
     def __init__(self) -> None:
-        super().__init__()
+        Desk.__init__(self)
         self._connection: str | None = None
         self.app = AppServer(self)
         self.exec = Exec(self)
@@ -43,16 +43,16 @@ class Codex(Desk):
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         """Of several connections to one server the plain one is read, or the first: the others hear the same."""
-        if signal.src not in self.readers:
+        if signal.src not in Codex.readers:
             src, _, suffix = signal.src.partition(".")
             if src in ("stdout", "stdin"):
                 return self._from_connection(Signal(src, signal.data), suffix, now)
-        return super().feed(signal, now)
+        return BookTranslator.feed(self, signal, now)
 
     def _from_connection(self, signal: Signal, name: str, now: float) -> list[Body]:
         if self._connection is None and not self.lead:
             self._connection = name
-        return super().feed(signal, now) if name == self._connection else []
+        return BookTranslator.feed(self, signal, now) if name == self._connection else []
 
     def restore(self, view: View) -> None:
         super().restore(view)
@@ -60,11 +60,11 @@ class Codex(Desk):
         self.telemetry.restore()
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
-        super().on_exit(code, signal)
+        Desk.on_exit(self, code, signal)
         self.app.threads.exited()
 
     def restarted(self, data: Object) -> None:
-        super().restarted(data)
+        Desk.restarted(self, data)
         self.app.reset()
         self.hooks.reset()
         self.telemetry.reset()
@@ -117,9 +117,9 @@ class Codex(Desk):
         return True
 
     def read_proc(self, data: Json) -> bool:
-        known = super().read_proc(data)
+        known = Desk.read_proc(self, data)
         found = object_of(data)
-        event = text_of(found, "event")
+        event = found.get("event")
         if event == "stdin_closed" and self.lead == "app":
             self.book.stop_asked = True  # the app-server leaves when its input ends, whatever it does
         elif event == "signal" and int_of(found, "signal") == _SIGINT and not self.lead:

@@ -58,13 +58,14 @@ def context_usage(state: State, _event: Event, body: ev.ContextUsage) -> State:
 @on(ev.SettingChanged, to=(MOVES, AT_REST))
 def setting_changed(state: State, _event: Event, body: ev.SettingChanged) -> State:
     old = state.profile
-    return with_profile(
-        state,
+    profile = replace(
+        old,
         auto_approve=old.auto_approve if body.auto_approve is None else body.auto_approve,
         mode=old.mode if body.mode is None else body.mode,
         thinking=old.thinking if body.thinking is None else body.thinking,
         model=old.model if body.model is None else body.model,
     )
+    return replace(state, profile=profile)
 
 
 @on(ev.ModelSwitched, to=(MOVES, AT_REST))

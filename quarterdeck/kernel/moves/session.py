@@ -264,8 +264,11 @@ def agent_ended(state: State, event: Event, _body: ev.AgentEnded) -> State:
 
 @on(ev.StateChange)
 def state_change(state: State, event: Event, body: ev.StateChange) -> State:
-    value = activity.joined(body.state, body.sub)
-    return state if value == state.activity.value else replace(state, activity=cell(event, value))
+    # every other event is one of these, so nothing here is left to a helper
+    value = activity.ACTIVE_STATES[body.sub] if body.state == "active" else body.state
+    if value == state.activity.value:
+        return state
+    return replace(state, activity=Cell(value, event.at, event.index, "state_change", event.origin))
 
 
 @on(ev.SignalChanged)

@@ -40,11 +40,12 @@ def tool_calls(state: State, event: Event, _body: ev.ToolCalls) -> State:
 
 @on(ev.ToolExecutionStart)
 def tool_execution_start(state: State, event: Event, body: ev.ToolExecutionStart) -> State:
-    open_turn = turn.with_call(state.turn, body.call_id, body.name, body.args, event.at)
-    gates = call_gate_closed(state.gates, body.call_id, event)
+    open_turn, gates = state.turn, state.gates
     run_now = moved(run.MACHINE, state.run, event, in_turn(open_turn))
-    if not open_turn.id:
-        open_turn = state.turn
+    if open_turn.id:
+        open_turn = turn.with_call(open_turn, body.call_id, body.name, body.args, event.at)
+    if gates.open:
+        gates = call_gate_closed(gates, body.call_id, event)
     if gates is state.gates:
         return replace(state, run=run_now, turn=open_turn)
     phase_now = shown(state, event, gates, state.beneath)
@@ -54,9 +55,10 @@ def tool_execution_start(state: State, event: Event, body: ev.ToolExecutionStart
 @on(ev.ToolExecutionEnd, ev.ToolBlocked, ev.ToolKilled, ev.ToolSkippedForSteering, ev.ToolCallUnknown)
 def tool_ended(state: State, event: Event, body: _Ended) -> State:
     open_turn = turn.without_call(state.turn, body.call_id)
-    gates = call_gate_closed(state.gates, body.call_id, event)
-    if not gates.open and gates is state.gates:
+    gates = state.gates
+    if not gates.open:
         return state if open_turn is state.turn else replace(state, turn=open_turn)
+    gates = call_gate_closed(gates, body.call_id, event)
     guard = held_guard(open_turn, gates) or (None if gates is state.gates else resume_guard(open_turn, gates))
     run_now = moved(run.MACHINE, state.run, event, guard)
     phase_now = shown(state, event, gates, state.beneath)

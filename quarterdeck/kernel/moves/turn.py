@@ -20,7 +20,6 @@ from quarterdeck.kernel.moves.base import (
     resume_guard,
     shown,
     turn_gates_closed,
-    with_profile,
 )
 from quarterdeck.kernel.phase import Phase
 from quarterdeck.kernel.profile import Failure, label
@@ -41,19 +40,22 @@ _FAILURE_ASKS = {
 @on(ev.PromptReceived)
 def prompt_received(state: State, event: Event, body: ev.PromptReceived) -> State:
     beneath = phase.step(state.beneath, _prompt_input(state, body.new_task))
+    waiting, profile = state.queue, state.profile
     # what an agent tells itself is never a person's text, though the words may be the same
-    takes = state.queue and body.source == "user"
-    after = replace(
+    if body.source == "user":
+        if waiting:
+            waiting = queue.taken(waiting, body.message_id, body.text)
+        if not profile.name:
+            profile = replace(profile, name=label(body.text), named_by="prompt")
+    return replace(
         state,
-        queue=queue.taken(state.queue, body.message_id, body.text) if takes else state.queue,
+        queue=waiting,
+        profile=profile,
         error=None,
         last_active_at=event.at,
         beneath=beneath,
         phase=shown(state, event, state.gates, beneath),
     )
-    if after.profile.name or body.source != "user":
-        return after
-    return with_profile(after, name=label(body.text), named_by="prompt")
 
 
 def _prompt_input(state: State, new_task: bool) -> str:
@@ -118,7 +120,9 @@ def steering_applied(state: State, _event: Event, body: ev.SteeringApplied) -> S
 @on(ev.AgentStart)
 def agent_start(state: State, event: Event, body: ev.AgentStart) -> State:
     """A turn that starts is a request to come, so the phase shows it at once."""
-    gates = gate.closed_where(gate.without_stale(state.gates), of_main, "answered_elsewhere", event.at)
+    gates = state.gates
+    if gates.open or gates.stale:
+        gates = gate.closed_where(gate.without_stale(gates), of_main, "answered_elsewhere", event.at)
     beneath = phase.step(state.beneath, "api_req_started")
     return replace(
         state,
@@ -150,7 +154,8 @@ def _turn_closed(state: State, event: Event, gates: Gates, settled_index: int, b
 def agent_end(state: State, event: Event, body: ev.AgentEnd) -> State:
     gates = turn_gates_closed(state, event, "answered_elsewhere")
     if body.outcome == "completed":
-        beneath = phase.step(phase.step(state.beneath, "say:completion_result", "complete"), "ask:completion_result")
+        # the `say` that comes before this ask in 000 leads to the same phase
+        beneath = phase.step(state.beneath, "ask:completion_result")
     else:
         # turn_failed said which failure it was; without it the spinner must still end
         beneath = phase.step(state.beneath, "ask:api_req_failed")
@@ -212,16 +217,20 @@ def turn_failed(state: State, event: Event, body: ev.TurnFailed) -> State:
 @on(ev.RequestStart)
 def request_start(state: State, event: Event, body: ev.RequestStart) -> State:
     """The agent moved on: what it asked in this turn is answered, whoever answered it."""
-    gates = gate.closed_where(state.gates, of_main, "answered_elsewhere", event.at)
+    gates, profile = state.gates, state.profile
+    if gates.open:
+        gates = gate.closed_where(gates, of_main, "answered_elsewhere", event.at)
+    if body.model and not profile.model:
+        profile = replace(profile, model=body.model)
     beneath = phase.step(state.beneath, "api_req_started")
-    after = replace(
+    return replace(
         state,
         run=moved(run.MACHINE, state.run, event, in_turn(state.turn)),
         gates=gates,
+        profile=profile,
         beneath=beneath,
         phase=shown(state, event, gates, beneath),
     )
-    return with_profile(after, model=body.model) if body.model and not state.profile.model else after
 
 
 @on(ev.MessageStart, ev.ThinkingStart)

@@ -45,6 +45,12 @@ def entry_of(
     return Entry(name, kind, text, step, bash, images, card, body.turn_id, body.agent_path, event.at)
 
 
+def named_entry(event: Event, kind: Kind, text: str, name: str) -> Entry:
+    """An entry whose name is one of ours, so that it can be taken for no other."""
+    body = event.body
+    return Entry(name, kind, text, None, None, (), None, body.turn_id, body.agent_path, event.at)
+
+
 def said(timeline: Timeline, event: Event, text: str, kind: Kind = "system", passing: bool = False) -> Timeline:
     """With one plain line."""
     return with_line(timeline, line_of(event, text, kind, passing))

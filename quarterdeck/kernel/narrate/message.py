@@ -8,14 +8,14 @@ from pyrsistent import PVector
 from quarterdeck import events as ev
 from quarterdeck.events import Block, Event
 from quarterdeck.kernel import timeline as tl
-from quarterdeck.kernel.narrate.base import entry_of, tells
+from quarterdeck.kernel.narrate.base import named_entry, tells
 from quarterdeck.kernel.narrate.tool import called_again, step_of
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Entry, Kind, Timeline
 
 
 def _begun(timeline: Timeline, event: Event, kind: Kind, message_id: str, block: int) -> Timeline:
-    entry = entry_of(event, kind, "", tl.entry_id(message_id, block))
+    entry = named_entry(event, kind, "", tl.entry_id(message_id, block))
     return tl.begun(timeline, entry, message_id, block)
 
 
@@ -75,7 +75,7 @@ def _restated(timeline: Timeline, event: Event, message_id: str, blocks: tuple[B
         elif is_call:
             new[name] = step_of(event, name, block.name, block.args)
         elif block.text and not block.text.isspace():
-            new[name] = entry_of(event, "thinking" if block.kind == "thinking" else "assistant", block.text, name)
+            new[name] = named_entry(event, "thinking" if block.kind == "thinking" else "assistant", block.text, name)
             if block.block and not first and tl.entry_id(message_id, 0) not in new:
                 first = name
     return tl.with_whole(timeline, message_id, entries, new, first)

@@ -26,11 +26,11 @@ def session_opened(timeline: Timeline, event: Event, body: ev.SessionOpened, _: 
 def prompt_received(timeline: Timeline, event: Event, body: ev.PromptReceived, before: State) -> Timeline:
     """A text that waited keeps its name and its images, also where the agent does not repeat them."""
     kind = "user" if body.source == "user" else "system"
-    waited = meant(before.queue, body.message_id, body.text) if body.source == "user" else None
+    waited = meant(before.queue, body.message_id, body.text) if before.queue and kind == "user" else None
     name, images = body.message_id, body.images
     if waited is not None:
         name, images = waited.id, images or waited.images
-    return tl.appended(timeline, entry_of(event, kind, body.text, name, images=images))
+    return tl.appended(timeline, entry_of(event, kind, body.text, name, None, None, images))
 
 
 @tells(ev.PromptRejected)
@@ -60,13 +60,13 @@ def steering_applied(timeline: Timeline, event: Event, body: ev.SteeringApplied,
 
 @tells(ev.AgentStart)
 def agent_start(timeline: Timeline, _event: Event, _body: ev.AgentStart, _: State) -> Timeline:
-    return tl.settled_all(timeline, streaming=True)
+    return tl.settled_all(timeline, True)
 
 
 @tells(ev.AgentEnd)
 def agent_end(timeline: Timeline, _event: Event, _body: ev.AgentEnd, _: State) -> Timeline:
     """Calls that are still open go on in the background, so they are not marked here."""
-    return tl.settled_all(timeline, streaming=False)
+    return tl.settled_all(timeline, False)
 
 
 @tells(ev.AgentAbort)
