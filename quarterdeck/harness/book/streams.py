@@ -13,7 +13,6 @@ from quarterdeck.kernel.rope import Rope, grown, text_of
 class _Text(Struct):
     kind: Literal["text", "thinking"]
     rope: Rope = ()
-    length: int = 0
 
 
 class _Message(Struct):
@@ -40,7 +39,6 @@ class Streams:
             text = message.blocks[block] = _Text(kind)
         if delta:
             text.rope = grown(text.rope, delta)
-            text.length += len(delta)
         return begins
 
     def new_part(self, message_id: str, block: int, whole: str) -> str:
@@ -49,7 +47,8 @@ class Streams:
         text = None if message is None else message.blocks.get(block)
         if text is None:
             return whole
-        return whole[text.length :] if whole.startswith(text_of(text.rope)) else ""
+        known = text_of(text.rope)
+        return whole[len(known) :] if whole.startswith(known) else ""
 
     def taken(self, message_id: str) -> tuple[Block, ...]:
         """The message as it was streamed; it is over."""
