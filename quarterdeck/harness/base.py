@@ -217,7 +217,7 @@ _LIST: Any = list
 
 
 def object_of(found: Any, name: str = "", inner: str = "") -> Object:
-    """This object, or the one of this name in it, or the one of the second name in that; an empty one where there is none."""
+    """This object, or the one of this name in it, or the second one's in that; an empty one where there is none."""
     if name:
         found = found.get(name) if isinstance(found, DICT) else None
         if inner:

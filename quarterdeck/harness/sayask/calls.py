@@ -203,7 +203,7 @@ class Calls(Rows):
 
     def calls_over(self) -> None:
         """Nothing is called any more."""
-        self.clear_timer("output")
+        self.timers.pop("output", None)
         self.pending.clear()
         self.printed.clear()
         self.draft = self.command = ""
@@ -233,8 +233,10 @@ class Calls(Rows):
             self._question(message, row, message.data())
 
     def _whole_question(self) -> None:
-        self.asking = None
-        self.clear_timer("question")
+        """What was being asked is whole, or given up; only then is there a timer for it."""
+        if self.asking is not None:
+            self.asking = None
+            self.clear_timer("question")
 
     def _question(self, message: Message, row: Row, data: Object) -> None:
         """Asked again because there is more of it, it takes the place of what was asked."""
@@ -246,10 +248,9 @@ class Calls(Rows):
 
     def moved_on(self, message: Message) -> None:
         """The agent says something new: what it asked before is answered, whoever answered it."""
-        self._whole_question()
-        if not self.book.gates:
-            return
-        for ref, gate in list(self.book.gates.items()):
+        if self.asking is not None:
+            self._whole_question()
+        for ref, gate in list(self.book.gates.items()) if self.book.gates else ():
             if not gate.path and ref.isdecimal() and len(ref) < 20 and int(ref) < message.age:
                 self.book.close_gate(ref, "answered_elsewhere")
 
