@@ -90,4 +90,7 @@ def _by_words(lower: str, default: FailureKind, narrow: bool = False) -> Failure
 
 
 def _has(text: str, words: tuple[str, ...]) -> bool:
-    return any(word in text for word in words)
+    for word in words:
+        if word in text:
+            return True
+    return False

@@ -117,9 +117,11 @@ class Calls(Rows):
     def command_output(self, message: Message, row: Row) -> None:
         """Never a question, though some agents call it an ask. Each row adds to what the command printed."""
         call = row.call = row.call or self.command
-        if not call or call not in self.book.calls:
+        open_call = self.book.calls.get(call)
+        if not call or open_call is None:
             return
-        self.allow(call)
+        if self.book.gates or not open_call.running:
+            self.allow(call)
         data = message.data()
         # a command may print JSON of its own: only a report on an execution is to be looked into
         text = text_of(data, "output", "text") if "executionId" in data else message.text
@@ -256,11 +258,14 @@ class Calls(Rows):
 
     def is_asking(self) -> bool:
         """Whether a person is asked something now."""
-        return bool(self.open_gate("approval") or self.open_gate("question"))
+        return bool(self.book.gates) and bool(self.open_gate("approval") or self.open_gate("question"))
 
     def open_gate(self, kind: str) -> str:
         """The oldest open gate of this kind; '' when there is none."""
-        return next((ref for ref, gate in self.book.gates.items() if gate.kind == kind), "")
+        for ref, gate in self.book.gates.items():
+            if gate.kind == kind:
+                return ref
+        return ""
 
 
 def options_of(data: Object) -> tuple[Option, ...]:

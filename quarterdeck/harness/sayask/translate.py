@@ -25,7 +25,7 @@ from quarterdeck.harness.base import (
 )
 from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.harness.failures import failure_kind
-from quarterdeck.harness.lines import LineBuffer, object_in
+from quarterdeck.harness.lines import LineBuffer, object_in, plain
 from quarterdeck.harness.sayask.answers import Answers
 from quarterdeck.harness.sayask.history import HOLD_PAST_S, HOLD_S, history_of, is_past
 from quarterdeck.harness.sayask.message import Message, call_name, message_of, partial_message_of
@@ -213,9 +213,14 @@ class SayAsk(Answers):
 
     def _read_text(self, text: str) -> bool:
         """A line that the driver left as it was: objects in disguise, or words for people."""
+        data = text.encode("utf-8", "replace")
+        words = plain(data.decode()).strip()
+        if words and words[0] not in "{[" and "\n" not in text:
+            self._read_words(words)
+            return True
         lines = LineBuffer()
         known = True
-        for piece in (*lines.feed(text.encode("utf-8", "replace")), *lines.flush()):
+        for piece in (*lines.feed(data), *lines.flush()):
             if isinstance(piece, str):
                 self._read_words(piece)
             else:

@@ -117,7 +117,7 @@ class Turns(Calls):
             self.book.write(ev.StreamError(reason=text_of(data, "streamingFailedMessage") or reason))
 
     def _begin_request(self, message: Message, request: str) -> None:
-        self.settle_calls(results_in(request))
+        self.settle_calls(results_in(request) if self.pending else [])
         self.requested = True
         self.halted = self.offered = False
         self.failed = None
