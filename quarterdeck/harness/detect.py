@@ -6,12 +6,10 @@ candidates say the same of that; it is remembered, so that another candidate, ma
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
 
 from quarterdeck.events import Body
-from quarterdeck.harness.base import Signal, Translator
+from quarterdeck.harness.base import DICT, Signal, Translator
 from quarterdeck.kernel.view import View
 
 #: Of an agent that prints nothing but prose, so much is remembered.
@@ -28,7 +26,7 @@ class Detecting:
         self._choose: Callable[[Signal], str | None] | None = choose
         self._believed = next(iter(candidates))
         self._speaker = candidates[self._believed]()
-        self._heard: deque[tuple[Signal, float]] = deque(maxlen=_REMEMBERED)
+        self._heard: list[tuple[Signal, float]] = []
         self._restored: View | None = None
 
     @property
@@ -41,6 +39,7 @@ class Detecting:
             name = self._choose(signal)
             if name is None:
                 self._heard.append((signal, now))
+                del self._heard[:-_REMEMBERED]
             else:
                 self._decide(name)
         return self._speaker.feed(signal, now)
@@ -74,10 +73,9 @@ class Detecting:
 
 def is_rpc(signal: Signal) -> bool | None:
     """Whether the first object on a stream is JSON-RPC; None while nothing but prose passed."""
-    data = signal.data
-    if not signal.src.startswith(("stdout", "stdin")) or not isinstance(data, dict):
+    found = signal.data
+    if not isinstance(found, DICT) or not signal.src.startswith(("stdout", "stdin")):
         return None
-    found = cast("dict[str, Any]", data)
     if "raw" in found or "_raw" in found:
         return None
     return "jsonrpc" in found

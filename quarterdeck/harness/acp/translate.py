@@ -332,6 +332,13 @@ def kilo_acp() -> Translator:
 
 def kilo() -> Translator:
     """Kilo 7 speaks ACP; before that it printed say/ask messages as JSON lines."""
-    from quarterdeck.harness.sayask.translate import sayask
+    return Detecting(_KILO, acp_or_sayask)
 
-    return Detecting({"acp": kilo_acp, "sayask": sayask}, acp_or_sayask)
+
+def _kilo_sayask() -> Translator:
+    from quarterdeck.harness.sayask.translate import sayask  # only when it is spoken
+
+    return sayask()
+
+
+_KILO: dict[str, Callable[[], Translator]] = {"acp": kilo_acp, "sayask": _kilo_sayask}

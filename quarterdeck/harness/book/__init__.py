@@ -30,6 +30,7 @@ class Book(Turns):
         """What the view says is open is open."""
         state = view.state
         self._forget()
+        self.texts.clear()
         self.turn = state.turn.id
         # a turn is at least one event, so no number that was given out already comes again
         self._turns = view.index

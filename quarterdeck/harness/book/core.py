@@ -9,7 +9,7 @@ from msgspec import Struct
 from quarterdeck import events as ev
 from quarterdeck.events import Body
 from quarterdeck.harness.book.streams import Streams
-from quarterdeck.kernel import activity
+from quarterdeck.kernel.activity import COMPACTING, STATES, THINKING, TOOL_USE, WAITING, split
 
 Path: TypeAlias = tuple[str, ...]
 GateKind: TypeAlias = Literal["approval", "question", "dialog"]
@@ -17,12 +17,12 @@ BackgroundKind: TypeAlias = Literal["shell", "subagent"]
 
 
 def _change(value: str) -> Body:
-    state, sub = activity.split(value)
+    state, sub = split(value)
     return ev.StateChange(state=state, sub=sub)  # pyright: ignore[reportArgumentType]
 
 
 #: What says each activity; bodies are never changed, so one for all sessions is enough.
-_CHANGES = {value: _change(value) for value in activity.STATES}
+_CHANGES = {value: _change(value) for value in STATES}
 
 
 class OpenGate(Struct):
@@ -85,22 +85,19 @@ class Core:
 
     def _settle(self) -> None:
         """Says the activity if it is another one now."""
-        value = self._activity()
+        if self.exited:
+            value = "exited"
+        elif self.compacting:
+            value = COMPACTING
+        elif self.gates and self.is_held():
+            value = WAITING
+        elif self.turn:
+            value = TOOL_USE if self.lingering or (self.calls and self.runs_calls()) else THINKING
+        else:
+            value = "idle" if self.ready_seen else "initialized"
         if value != self.activity:
             self.activity = value
             self._out.append(_CHANGES[value])
-
-    def _activity(self) -> str:
-        if self.exited:
-            return "exited"
-        if self.compacting:
-            return activity.COMPACTING
-        if self.gates and self.is_held():
-            return activity.WAITING
-        if self.turn:
-            uses_tools = self.lingering or (self.calls and self.runs_calls())
-            return activity.TOOL_USE if uses_tools else activity.THINKING
-        return "idle" if self.ready_seen else "initialized"
 
     def is_held(self) -> bool:
         """Whether the main agent waits for a person."""
@@ -123,8 +120,7 @@ class Core:
 
     def _answers(self) -> None:
         """The model answers: it does not compact, no tool lingers, and what was refused is over for it."""
-        self._moves_on()
-        self.lingering = False
+        self.compacting = self.compaction_turn = self.lingering = False
         for call in self.calls.values() if self.calls else ():
             if call.refusal:
                 call.refusal = "over"
@@ -136,12 +132,12 @@ class Core:
             self.ready()
 
     def _forget(self) -> None:
+        """All but the texts: whoever forgets has cut them off."""
         self.turn = ""
         self.compacting = self.lingering = self.compaction_turn = False
         self.calls.clear()
         self.gates.clear()
         self.background.clear()
-        self.texts.clear()
 
     def ready(
         self,

@@ -13,7 +13,6 @@ from quarterdeck.kernel.rope import Rope, grown, text_of
 class _Text(Struct):
     kind: Literal["text", "thinking"]
     rope: Rope = ()
-    length: int = 0
 
 
 class _Message(Struct):
@@ -25,35 +24,35 @@ class Streams:
     """Open blocks by message. A message leaves when it is whole or dropped."""
 
     def __init__(self) -> None:
-        self._messages: dict[str, _Message] = {}
+        self.messages: dict[str, _Message] = {}
 
     def add(
         self, message_id: str, block: int, kind: Literal["text", "thinking"], delta: str, path: tuple[str, ...] = ()
     ) -> bool:
         """More of a block; whether this is its first word."""
-        message = self._messages.get(message_id)
+        message = self.messages.get(message_id)
         if message is None:
-            message = self._messages[message_id] = _Message(path, {})
+            message = self.messages[message_id] = _Message(path, {})
         text = message.blocks.get(block)
         begins = text is None
         if text is None:
             text = message.blocks[block] = _Text(kind)
         if delta:
             text.rope = grown(text.rope, delta)
-            text.length += len(delta)
         return begins
 
     def new_part(self, message_id: str, block: int, whole: str) -> str:
         """What `whole` adds to what is known. A text that was rewritten adds nothing; its end restates it."""
-        message = self._messages.get(message_id)
+        message = self.messages.get(message_id)
         text = None if message is None else message.blocks.get(block)
         if text is None:
             return whole
-        return whole[text.length :] if whole.startswith(text_of(text.rope)) else ""
+        known = text_of(text.rope)
+        return whole[len(known) :] if whole.startswith(known) else ""
 
     def taken(self, message_id: str) -> tuple[Block, ...]:
         """The message as it was streamed; it is over."""
-        message = self._messages.pop(message_id, None)
+        message = self.messages.pop(message_id, None)
         if message is None:
             return ()
         return tuple(
@@ -65,14 +64,14 @@ class Streams:
 
     def open_messages(self, path: tuple[str, ...] | None = None) -> list[tuple[str, tuple[str, ...]]]:
         """The messages that are not whole yet, of one agent or of all."""
-        if not self._messages:
+        if not self.messages:
             return []
-        return [(name, one.path) for name, one in self._messages.items() if path is None or one.path == path]
+        return [(name, one.path) for name, one in self.messages.items() if path is None or one.path == path]
 
     def drop(self, message_id: str) -> None:
         """The message is over, and was restated."""
-        self._messages.pop(message_id, None)
+        self.messages.pop(message_id, None)
 
     def clear(self) -> None:
         """Every message is over."""
-        self._messages.clear()
+        self.messages.clear()

@@ -58,9 +58,9 @@ class Turns(Calls, Texts, Context):
     def _let_go(self, reason: str) -> None:
         """Nobody is there any more who asks or works: all that is open is closed in so many words."""
         self.abort(reason)
-        for ref in list(self.gates):
+        for ref in list(self.gates) if self.gates else ():
             self.close_gate(ref, "withdrawn")
-        for name in list(self.background):
+        for name in list(self.background) if self.background else ():
             self.background_end(name)
         self._cut_texts(None)
         self._forget()
@@ -109,9 +109,9 @@ class Turns(Calls, Texts, Context):
     def request(self, model: str = "", messages: int | None = None) -> None:
         """A request goes to the model: whatever the main agent asked is answered, no call of it runs any more."""
         self.begin()
-        self._moves_on()
-        self.lingering = False
-        self.close_gates("answered_elsewhere", "approval", "question")
+        self.compacting = self.compaction_turn = self.lingering = False
+        if self.gates:
+            self.close_gates("answered_elsewhere", "approval", "question")
         self._out.append(ev.RequestStart(model=model, messages=messages, turn_id=self.turn))
         self._settle()
 
@@ -120,7 +120,7 @@ class Turns(Calls, Texts, Context):
         if not self.turn:
             return
         self._close_turn_gates("answered_elsewhere")
-        for call_id, call in list(self.calls.items()):
+        for call_id, call in list(self.calls.items()) if self.calls else ():
             if call.running and not call.path:
                 self.background_start("shell", call_id, call.title)
             elif not call.path:
@@ -151,9 +151,10 @@ class Turns(Calls, Texts, Context):
 
     def _cut_off(self, kill_calls: bool, keep: Collection[str] = ()) -> None:
         """What the main agent asked, ran and said is over before it was whole."""
-        self.close_gates("withdrawn", "dialog")
-        self._close_turn_gates("withdrawn")
-        for call_id, call in list(self.calls.items()):
+        if self.gates:
+            self.close_gates("withdrawn", "dialog")
+            self._close_turn_gates("withdrawn")
+        for call_id, call in list(self.calls.items()) if self.calls else ():
             if call.path:
                 continue
             if call.running and (not kill_calls or call_id in keep):

@@ -117,9 +117,11 @@ class Calls(Rows):
     def command_output(self, message: Message, row: Row) -> None:
         """Never a question, though some agents call it an ask. Each row adds to what the command printed."""
         call = row.call = row.call or self.command
-        if not call or call not in self.book.calls:
+        open_call = self.book.calls.get(call)
+        if not call or open_call is None:
             return
-        self.allow(call)
+        if self.book.gates or not open_call.running:
+            self.allow(call)
         data = message.data()
         # a command may print JSON of its own: only a report on an execution is to be looked into
         text = text_of(data, "output", "text") if "executionId" in data else message.text
@@ -203,7 +205,7 @@ class Calls(Rows):
 
     def calls_over(self) -> None:
         """Nothing is called any more."""
-        self.clear_timer("output")
+        self.timers.pop("output", None)
         self.pending.clear()
         self.printed.clear()
         self.draft = self.command = ""
@@ -233,8 +235,10 @@ class Calls(Rows):
             self._question(message, row, message.data())
 
     def _whole_question(self) -> None:
-        self.asking = None
-        self.clear_timer("question")
+        """What was being asked is whole, or given up; only then is there a timer for it."""
+        if self.asking is not None:
+            self.asking = None
+            self.clear_timer("question")
 
     def _question(self, message: Message, row: Row, data: Object) -> None:
         """Asked again because there is more of it, it takes the place of what was asked."""
@@ -246,20 +250,22 @@ class Calls(Rows):
 
     def moved_on(self, message: Message) -> None:
         """The agent says something new: what it asked before is answered, whoever answered it."""
-        self._whole_question()
-        if not self.book.gates:
-            return
-        for ref, gate in list(self.book.gates.items()):
+        if self.asking is not None:
+            self._whole_question()
+        for ref, gate in list(self.book.gates.items()) if self.book.gates else ():
             if not gate.path and ref.isdecimal() and len(ref) < 20 and int(ref) < message.age:
                 self.book.close_gate(ref, "answered_elsewhere")
 
     def is_asking(self) -> bool:
         """Whether a person is asked something now."""
-        return bool(self.open_gate("approval") or self.open_gate("question"))
+        return bool(self.book.gates) and bool(self.open_gate("approval") or self.open_gate("question"))
 
     def open_gate(self, kind: str) -> str:
         """The oldest open gate of this kind; '' when there is none."""
-        return next((ref for ref, gate in self.book.gates.items() if gate.kind == kind), "")
+        for ref, gate in self.book.gates.items():
+            if gate.kind == kind:
+                return ref
+        return ""
 
 
 def options_of(data: Object) -> tuple[Option, ...]:

@@ -13,14 +13,13 @@ Three shapes are known, and they differ in names only:
 
 from __future__ import annotations
 
-import re
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from quarterdeck.events import Json
-from quarterdeck.harness.base import Object, int_of, object_of, text_of
+from quarterdeck.harness.base import DICT, Object, int_of, object_of, text_of
 from quarterdeck.harness.lines import object_in
 
 #: What makes two messages the same one: time, and say or ask with what.
@@ -39,10 +38,14 @@ class Message(Struct, gc=False):
     label: str
     text: str
     partial: bool
-    answered: bool
     raw: Object
     key: Key
     parsed: Object | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether a person has answered it already."""
+        return self.raw.get("isAnswered") is True
 
     @property
     def age(self) -> int:
@@ -56,22 +59,22 @@ class Message(Struct, gc=False):
 
     def data(self) -> Object:
         """What the text says, if it is a JSON object."""
-        if self.parsed is None:
-            metadata = self.raw.get("metadata")
-            if isinstance(metadata, dict):
-                self.parsed = cast(Object, metadata)
-            else:
-                self.parsed = (object_in(self.text) if self.text[:1] == "{" else None) or {}
-        return self.parsed
+        found: Any = self.parsed
+        if found is None:
+            found = self.raw.get("metadata")
+            if not isinstance(found, DICT):
+                found = (object_in(self.text) if self.text[:1] == "{" else None) or {}
+            self.parsed = found
+        return found
 
 
 def message_of(raw: Object) -> Message | None:
     """The message that this object is; None when it is none."""
     kind = raw.get("type")
-    if kind not in ("say", "ask"):
+    if kind != "say" and kind != "ask":
         return None
     what = raw.get(kind)
-    return _message(raw, kind, what) if isinstance(what, str) and what else None
+    return _message(raw, kind, what) if what and isinstance(what, str) else None
 
 
 def partial_message_of(raw: Object) -> Message:
@@ -86,10 +89,12 @@ def _plain_name(name: Any, default: str) -> str:
 
 
 def _message(raw: Object, kind: str, what: str) -> Message:
-    text = _words(raw, what)
-    partial, answered = raw.get("partial") is True, raw.get("isAnswered") is True
-    ts, label = _time(raw), f"{kind}:{what}"
-    return Message(ts, kind, what, label, text, partial, answered, raw, (ts, label))
+    time, text = raw.get("ts"), raw.get("text")
+    ts = str(time) if type(time) is int else _time(raw)  # a flag is a number in Python, and no time
+    if not isinstance(text, str):
+        text = _words(raw, what)
+    label = f"{kind}:{what}"
+    return Message(ts, kind, what, label, text, raw.get("partial") is True, raw, (ts, label))
 
 
 #: Words for people, also when they happen to be JSON.
@@ -99,20 +104,21 @@ _SPOKEN = frozenset(
 
 
 def _words(raw: Object, what: str) -> str:
-    """The text. Kilo moves every text that is JSON to `metadata`: a reply or an output that is JSON is written out again."""
-    text = raw.get("text")
-    if isinstance(text, str):
+    """Kilo's text. It moves every one that is JSON to `metadata`: a reply or an output that is JSON is written out again."""
+    text = raw.get("content")
+    if text and isinstance(text, str):
         return text
-    text, metadata = text_of(raw, "content"), raw.get("metadata")
-    moved = isinstance(metadata, list) or (isinstance(metadata, dict) and what in _SPOKEN)
-    return msgspec.json.encode(metadata).decode() if moved and not text else text
+    metadata = raw.get("metadata")
+    moved = isinstance(metadata, list) or (what in _SPOKEN and isinstance(metadata, dict))
+    return msgspec.json.encode(metadata).decode() if moved else ""
 
 
 def _time(raw: Object) -> str:
+    """The time as Kilo and Cline 1's second stream write it."""
     value = raw.get("ts")
     if value is None:
         value = raw.get("timestamp")
-    if type(value) is int:  # a flag is a number in Python, and no time
+    if type(value) is int:
         return str(value)
     return value if isinstance(value, str) else str(int_of({"": value}, "") or "")
 
@@ -148,8 +154,8 @@ class Result(Struct, frozen=True, gc=False):
     text: str
 
 
-#: Where a result begins: the call in brackets, at a line's beginning.
-_RESULT = re.compile(r"^\[[^\n]*\] Result:", re.MULTILINE)
+#: A result begins with the call in brackets, at a line's beginning, and this.
+_RESULT = "] Result:"
 #: What Cline and its kin write after a result, for the model only.
 _AFTER_RESULT = ("\n\n\n# task_progress", "\n\n# task_progress", "\n\n# Reminder", "<environment_details>")
 _DENIED = ("The user denied this operation", "The user rejected this operation")
@@ -160,10 +166,25 @@ _EMPTY = "(tool did not return anything)"
 
 def results_in(request: str) -> list[Result]:
     """The results in a request, in the order of their calls."""
-    if "] Result:" not in request:
+    if _RESULT not in request:
         return []
-    results = [_result(part) for part in _RESULT.split(request)[1:]]
+    results = [_result(part) for part in _parts(request)]
     return [one for one in results if one.text != _EMPTY] or results
+
+
+def _parts(request: str) -> list[str]:
+    """What stands after each call in brackets. A pattern would try every line of a text that is mostly something else."""
+    parts: list[str] = []
+    begins, at = -1, request.find(_RESULT)
+    while at >= 0:
+        line, end = request.rfind("\n", 0, at) + 1, request.find("\n", at)
+        end = end if end >= 0 else len(request)
+        if request[line] == "[":
+            if begins >= 0:
+                parts.append(request[begins:line])
+            begins = request.rfind(_RESULT, line, end) + len(_RESULT)
+        at = request.find(_RESULT, end)
+    return parts if begins < 0 else [*parts, request[begins:]]
 
 
 def _result(part: str) -> Result:

@@ -8,13 +8,13 @@ place of a shorter one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from quarterdeck import events as ev
 from quarterdeck.events import Block
-from quarterdeck.harness.base import BookTranslator, object_of, text_of
+from quarterdeck.harness.base import DICT, BookTranslator, Object
 from quarterdeck.harness.sayask.message import Key, Message
 
 #: How the modes of these agents are called on our scale. In act mode they ask, unless they were started otherwise.
@@ -45,10 +45,6 @@ class Rows(BookTranslator):
 
     __slots__ = ("_nameless", "floor", "halted", "mode", "model", "rows")
 
-    #: message → method, filled by the class that has them all; and what means nothing to the state.
-    handlers: ClassVar[dict[str, Handler]] = {}
-    ignored: ClassVar[frozenset[str]] = frozenset()
-
     def __init__(self) -> None:
         super().__init__()
         self.rows: dict[Key, Row] = {}
@@ -60,55 +56,40 @@ class Rows(BookTranslator):
         self.mode = ""
         self._nameless = 0
 
-    def take(self, message: Message) -> bool:
-        """Merges a message and tells what is new in it; whether its kind is known."""
-        handler = self.handlers.get(message.label)
-        if handler is None:
-            return message.label in self.ignored
-        row = self.rows.get(message.key) or self._new_row(message)
+    def take(self, message: Message, handler: Handler) -> None:
+        """Merges a message and tells what is new in it."""
         text = message.text
         size, digest = len(text), hash(text)
-        if self._is_old(message, row, size, digest):
+        row = self.rows.get(message.key)
+        if row is None:
+            row = Row()
+            if message.ts:  # one without a time is never seen again
+                self.rows[message.key] = row
+                if self.floor and message.age <= self.floor:
+                    row.partial, row.size = False, size
+                    return
+            self._settings(message.raw)
+        elif _is_old(message, row, size, digest):
             row.size = max(row.size, size)
-            return True
-        if row.size < 0:
-            self._settings(message)
+            return
         handler(self, message, row)
         row.size, row.digest = size, digest
-        row.partial = row.partial and message.partial
-        return True
+        if not message.partial:
+            row.partial = False
 
-    def _new_row(self, message: Message) -> Row:
-        """A message without a time is never seen again."""
-        row = Row()
-        if message.ts:
-            self.rows[message.key] = row
-            if self.floor and message.age <= self.floor:
-                row.partial = False
-        return row
-
-    def _is_old(self, message: Message, row: Row, size: int, digest: int) -> bool:
-        """Whether the row says all of this already."""
-        if row.partial:
-            return message.partial and digest == row.digest and size > 0 and row.size == size
-        if row.fresh:
-            return True
-        if message.partial:
-            return size <= row.size
-        return digest == row.digest and not message.answered and not _changes(message)
-
-    def _settings(self, message: Message) -> None:
+    def _settings(self, raw: Object) -> None:
         """The model and the mode stand on every message."""
-        if "modelInfo" not in message.raw:
+        info: Any = raw.get("modelInfo")
+        if not isinstance(info, DICT):
             return
-        info = object_of(message.raw, "modelInfo")
-        model, mode = text_of(info, "modelId"), MODES.get(text_of(info, "mode"), "")
-        if model and model != self.model:
+        model, mode = info.get("modelId"), info.get("mode")
+        if model != self.model and isinstance(model, str) and model:
             self.book.write(
                 ev.ModelSwitched(to=model, from_=self.model) if self.model else ev.SettingChanged(model=model)
             )
             self.model = model
-        if mode and mode != self.mode:
+        mode = MODES.get(mode) if isinstance(mode, str) else None
+        if mode is not None and mode != self.mode:
             if self.mode or mode == "plan":
                 self.book.write(ev.SettingChanged(mode=mode))
             self.mode = mode
@@ -139,6 +120,15 @@ class Rows(BookTranslator):
                 # it begins, so that the run is seen to speak; its pieces would only say twice what the whole says
                 (self.book.text if kind == "text" else self.book.thinking)(name, 0, "")
             self.book.message_done(name, (Block(kind=kind, text=words),) if words else None)
+
+
+def _is_old(message: Message, row: Row, size: int, digest: int) -> bool:
+    """Whether the row says all of this already."""
+    if row.partial:
+        return message.partial and digest == row.digest and size > 0 and row.size == size
+    if message.partial:
+        return size <= row.size
+    return digest == row.digest and not message.answered and not _changes(message)
 
 
 def _changes(message: Message) -> bool:

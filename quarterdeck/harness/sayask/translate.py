@@ -12,14 +12,24 @@ from typing import Any, Literal, cast
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json
-from quarterdeck.harness.base import BookTranslator, Object, Translator, ignored, int_of, list_of, object_of, text_of
+from quarterdeck.harness.base import (
+    DICT,
+    BookTranslator,
+    Object,
+    Translator,
+    ignored,
+    int_of,
+    list_of,
+    object_of,
+    text_of,
+)
 from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.harness.failures import failure_kind
-from quarterdeck.harness.lines import LineBuffer, object_in
+from quarterdeck.harness.lines import LineBuffer, object_in, plain
 from quarterdeck.harness.sayask.answers import Answers
 from quarterdeck.harness.sayask.history import HOLD_PAST_S, HOLD_S, history_of, is_past
 from quarterdeck.harness.sayask.message import Message, call_name, message_of, partial_message_of
-from quarterdeck.harness.sayask.rows import MODES, Row
+from quarterdeck.harness.sayask.rows import MODES, Handler, Row
 from quarterdeck.harness.sayask.turns import FAILED_ASKS
 from quarterdeck.kernel.view import View
 
@@ -119,11 +129,10 @@ _SHUTTING_DOWN = " received, shutting down"
 class SayAsk(Answers):
     """Reads the streams of one process."""
 
-    __slots__ = ("_asked_early", "_held", "_lines", "_loading", "_past_seen", "_shutting_down")
+    __slots__ = ("_asked_early", "_held", "_loading", "_past_seen", "_shutting_down")
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines = LineBuffer()
         #: The first messages of a task, until it is known whether they are the past.
         self._held: list[Message] = []
         self._loading = True
@@ -146,17 +155,18 @@ class SayAsk(Answers):
     # --- sources
 
     def read_stdout(self, data: Json) -> bool:
-        if not isinstance(data, dict):
+        if not isinstance(data, DICT):
             return self._read_other(data)
-        found = cast(Object, data)
+        found: Object = data
         message = message_of(found)
         if message is not None:
             if not self.book.ready_seen:
                 self._hello()
             return self._read_message(message)
-        raw = found.get("raw", found.get("_raw"))
-        if isinstance(raw, str) and len(found) == 1:
-            return self._read_text(raw)
+        if len(found) == 1:
+            raw = found.get("raw", found.get("_raw"))
+            if isinstance(raw, str):
+                return self._read_text(raw)
         return self._read_object(found)
 
     def read_partial(self, data: Json) -> bool:
@@ -203,9 +213,14 @@ class SayAsk(Answers):
 
     def _read_text(self, text: str) -> bool:
         """A line that the driver left as it was: objects in disguise, or words for people."""
-        pieces = [*self._lines.feed(text.encode("utf-8", "replace")), *self._lines.flush()]
+        data = text.encode("utf-8", "replace")
+        words = plain(data.decode()).strip()
+        if words and words[0] not in "{[" and "\n" not in text:
+            self._read_words(words)
+            return True
+        lines = LineBuffer()
         known = True
-        for piece in pieces:
+        for piece in (*lines.feed(data), *lines.flush()):
             if isinstance(piece, str):
                 self._read_words(piece)
             else:
@@ -233,15 +248,16 @@ class SayAsk(Answers):
         return False
 
     def _read_message(self, message: Message) -> bool:
+        handler = _HANDLERS.get(message.label)
+        if handler is None:
+            return message.label in IGNORED
         if not self._loading or message.key in self.rows or (self.floor and 0 < message.age <= self.floor):
-            return self.take(message)
-        if message.label not in self.handlers:
-            return message.label in self.ignored
-        if message.what in RESUMES:
+            self.take(message, handler)
+        elif message.what in RESUMES:
             self._past_loaded(message)
         elif message.partial or self._is_new_request(message):
             self._go_live()
-            return self.take(message)
+            self.take(message, handler)
         else:
             self._held.append(message)
             self.set_timer("loading", HOLD_PAST_S if self._past_seen else HOLD_S)
@@ -260,13 +276,15 @@ class SayAsk(Answers):
 
     def _go_live(self) -> None:
         for message in self._let_go():
-            self.take(message)
+            self.take(message, _HANDLERS[message.label])
 
     def _let_go(self) -> list[Message]:
         """It is known what they are: nothing is held any more."""
         self._loading = self._past_seen = False
-        self.clear_timer("loading")
-        held, self._held = self._held, []
+        held = self._held
+        if held:
+            self._held = []
+            self.clear_timer("loading")
         return held
 
     def _past_loaded(self, message: Message) -> None:
@@ -274,7 +292,7 @@ class SayAsk(Answers):
         held = self._let_go()
         for one in (*held, message):
             self.rows[one.key] = Row(partial=False, digest=hash(one.text), size=len(one.text))
-            self._settings(one)
+            self._settings(one.raw)
         self.requested = self.offered = True
         last = held[-1].what if held else ""
         finished = message.what == "resume_completed_task" or last == "completion_result"
@@ -287,7 +305,6 @@ class SayAsk(Answers):
     def on_exit(self, code: int | None, signal: str | None) -> None:
         """An exit while the agent offers to resume, or that it said it would make, is no end of the work."""
         self._go_live()
-        self._lines.reset()
         asked = self.book.stop_asked or self._shutting_down or (code == 0 and self.offered)
         self.timers.clear()
         self.calls_over()
@@ -366,8 +383,7 @@ _OBJECTS: dict[str, Callable[[SayAsk, Object], None]] = {
     "welcome": SayAsk.welcome,
     "error": SayAsk.error,
 }
-SayAsk.handlers = {name: getattr(SayAsk, method) for name, method in HANDLERS.items()}
-SayAsk.ignored = IGNORED
+_HANDLERS: dict[str, Handler] = {name: getattr(SayAsk, method) for name, method in HANDLERS.items()}
 
 
 def _given(name: str, values: list[Any]) -> dict[str, list[Any]]:
@@ -382,6 +398,13 @@ def sayask() -> Translator:
 
 def cline() -> Translator:
     """Cline speaks ACP too, when it is started so: the first object tells."""
-    from quarterdeck.harness.acp.translate import cline as cline_acp
+    return Detecting(_CLINE, acp_or_sayask)
 
-    return Detecting({"sayask": SayAsk, "acp": cline_acp}, acp_or_sayask)
+
+def _cline_acp() -> Translator:
+    from quarterdeck.harness.acp.translate import cline as cline_acp  # only when it is spoken
+
+    return cline_acp()
+
+
+_CLINE: dict[str, Callable[[], Translator]] = {"sayask": SayAsk, "acp": _cline_acp}

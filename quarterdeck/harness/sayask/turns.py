@@ -30,6 +30,7 @@ FAILED_ASKS: dict[str, FailureKind | None] = {
 #: Why a request was cut off, when it was not a person.
 _BROKEN = ("streaming_failed", "retries_exhausted")
 _TOKENS = ("tokensIn", "tokensOut", "cacheReads", "cacheWrites")
+_USAGE = frozenset({*_TOKENS, "cost"})
 
 
 class Turns(Calls):
@@ -101,11 +102,14 @@ class Turns(Calls):
     def say_api_req_started(self, message: Message, row: Row) -> None:
         """A request; told again it says what it used, or why it was cut off."""
         data = message.data()
-        if row.fresh and ("request" in data or not _has_usage(data)):
+        has_usage = not _USAGE.isdisjoint(data)
+        if row.fresh and ("request" in data or not has_usage):
             self._begin_request(message, text_of(data, "request"))
-        if _has_usage(data):
+        if has_usage:
             self._use(data, message.ts if "request" in data else self.request)
-        reason = text_of(data, "cancelReason")
+        reason = data.get("cancelReason")
+        if reason is None:
+            return
         if reason == "user_cancelled" and message.ts == self.request:
             self.cancelled()
         elif reason in _BROKEN and not row.told:
@@ -113,7 +117,7 @@ class Turns(Calls):
             self.book.write(ev.StreamError(reason=text_of(data, "streamingFailedMessage") or reason))
 
     def _begin_request(self, message: Message, request: str) -> None:
-        self.settle_calls(results_in(request))
+        self.settle_calls(results_in(request) if self.pending else [])
         self.requested = True
         self.halted = self.offered = False
         self.failed = None
@@ -131,7 +135,7 @@ class Turns(Calls):
             self.book.request()
 
     def _use(self, data: Object, request: str) -> None:
-        taken, given, read, written = (max(0, int_of(data, name)) for name in _TOKENS)
+        taken, given, read, written = [_count(data, name) for name in _TOKENS]
         cost = price_of(data.get("cost"))
         if taken or given or read or written or cost is not None:
             tokens = TokenUsage(input=taken, output=given, cache_read=read, cache_write=written, cost_usd=cost)
@@ -235,8 +239,8 @@ class Turns(Calls):
             self.book.write(ev.AgentAbort(reason="cancelled"))
 
 
-def _has_usage(data: Object) -> bool:
-    return any(name in data for name in _TOKENS) or "cost" in data
+def _count(data: Object, name: str) -> int:
+    return max(0, int_of(data, name)) if name in data else 0
 
 
 def _words(text: str) -> str:
