@@ -56,6 +56,8 @@ class SqliteLog:
             log._writing.stop()
             log._reading.stop()
             raise
+        # nobody waits for it but who appends in this very moment
+        log._writing.do(log._writer.make_room, lambda *_: None)
         return log
 
     async def append(self, append: Append) -> Receipt:

@@ -19,6 +19,7 @@ from quarterdeck.log.base import NEW, Append, Fence, LogUnavailable, NoSuchSessi
 from quarterdeck.log.deltas import RESTATING, growing, is_delta, restated
 from quarterdeck.log.sqlite.connection import Store, refusals, unavailable
 from quarterdeck.log.sqlite.journal import Journal, Piece, packed, unpacked
+from quarterdeck.log.sqlite.room import make_room
 
 Outcome: TypeAlias = Receipt | QuarterdeckError
 _EventRow: TypeAlias = tuple[int, int, int, int, str, str, bytes]
@@ -58,6 +59,7 @@ class Writer:
     """Opens the store for writing, takes its ownership, and commits groups."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._store = Store(path)
         self._places: dict[str, _Place] = {}
         self._journal = Journal()
@@ -85,6 +87,10 @@ class Writer:
             with self._store.transaction():
                 self._store.rows("keep_cursor", (self._cursor,))
                 self._drop(packs)
+
+    def make_room(self) -> None:
+        """So that the first commits cost no more than the later ones."""
+        make_room(self._path)
 
     def fence_at(self, last_index: int) -> Fence:
         """The fence of a session whose newest event has this index."""
