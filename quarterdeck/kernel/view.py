@@ -85,7 +85,7 @@ def fold(view: View, event: Event) -> View:
     after = state if move is None else move(state, event, body)
     if tell is not None:
         timeline = tell(timeline, event, body, state)
-    if after.gates.decided is not state.gates.decided:
+    if after.gates is not state.gates:
         timeline = settle_cards(timeline, state.gates, after.gates)
     return View(event.index, event.at, after, timeline)
 

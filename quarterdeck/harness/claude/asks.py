@@ -136,8 +136,7 @@ class Asks(Calls):
 
     def moved_on(self, path: Path) -> None:
         """An agent went on: whatever it asked was answered, here or in the terminal."""
-        if self.book.gates:
-            self.book.close_gates("answered_elsewhere", "approval", "question", path=path)
+        self.book.close_gates("answered_elsewhere", "approval", "question", path=path)
 
     def asks_vaguely(self, title: str) -> None:
         """Somebody says that a dialog is open, and nothing else is known of it."""

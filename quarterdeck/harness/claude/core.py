@@ -56,6 +56,7 @@ class Core(BookTranslator):
     """
 
     __slots__ = (
+        "asked_before",
         "billing",
         "closing",
         "command_due",
@@ -117,7 +118,7 @@ class Core(BookTranslator):
     def new_turn(self) -> None:
         """Nothing is known of a turn that has just begun."""
         self.prompt_id = ""
-        self.inited = self.interrupted = self.requested = False
+        self.inited = self.interrupted = self.requested = self.asked_before = False
         self.deferred: str = ""
         self.displayed: str = ""
 

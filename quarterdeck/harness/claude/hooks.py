@@ -7,7 +7,7 @@ main agent. With the stream beside them, calls and texts are told by the stream 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from quarterdeck.events import Json
 from quarterdeck.harness.base import Object, list_of, object_of, text_of
@@ -17,6 +17,8 @@ from quarterdeck.harness.claude.asks import Asks
 from quarterdeck.harness.claude.calls import readable
 from quarterdeck.harness.claude.failing import kind_of, resets_in
 
+#: A checker learns nothing from a comparison with this, so it asks for no `cast`, which is a call at run time.
+_DICT: Any = dict
 Handler: TypeAlias = Callable[["Hooks", Object, Path], None]
 _SUBMITS_KEPT = 64
 #: Hooks of one event run side by side, so the same prompt may be told several times, but not long after each other.
@@ -51,7 +53,9 @@ class Hooks(Asks):
 
     def read_hook(self, data: Json) -> bool:
         """One hook, whichever way it came."""
-        found = object_of(data)
+        if not isinstance(data, _DICT):
+            return False
+        found: Object = data
         name = text_of(found, "hook_event_name")
         handler = _HOOKS.get(name)
         if handler is None and name not in tables.QUIET_HOOKS:
@@ -124,9 +128,12 @@ class Hooks(Asks):
             return
         self.notified(text)
         if not self.is_other_turn(prompt_id):
-            self.book.compact_end(ok=False)
-            self.moved_on(())
-            if self.book.calls and not self.stream:
+            book = self.book
+            if book.compacting:
+                book.compact_end(ok=False)
+            if book.gates:
+                self.moved_on(())
+            if book.calls and not self.stream:
                 self.close_calls()
         self.submitted(text, prompt_id)
         self.awaits("UserPromptSubmit", text)
@@ -256,7 +263,8 @@ class Hooks(Asks):
         if path or not self.stream:
             for one in list_of(found, "tool_calls"):
                 self.ends_in_batch(object_of(one), path)
-        self.moved_on(path)
+        if self.book.gates:
+            self.moved_on(path)
 
     def ends_in_batch(self, found: Object, path: Path) -> None:
         """A call after which no hook of its own came was refused, or was no call that could run."""

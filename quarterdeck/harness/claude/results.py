@@ -20,7 +20,6 @@ class Results(Control):
     """The frame of a turn."""
 
     __slots__ = (
-        "asked_before",
         "failure",
         "hook_calls",
         "lifecycle",
@@ -168,10 +167,6 @@ class Results(Control):
                 self.reads(ref)
         self.asked_before = True
         self.book.request(self.model)
-
-    def new_turn(self) -> None:
-        Control.new_turn(self)
-        self.asked_before = False
 
     def system_api_retry(self, found: Object) -> None:
         self.working(firm=False)

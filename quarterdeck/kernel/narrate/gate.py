@@ -51,7 +51,9 @@ def user_responded(timeline: Timeline, event: Event, body: ev.UserResponded, _: 
 
 
 def settle_cards(timeline: Timeline, before: Gates, after: Gates) -> Timeline:
-    """Whatever closed a gate, its card shows how. Called after every event that closed one."""
+    """Whatever closed a gate, its card shows how. Called after every event that opened or closed one."""
+    if after.decided is before.decided:
+        return timeline
     how = after.decided[-1]
     if len(before.open) - len(after.open) == 1:
         decided = timeline.decided.set(how.gate_id, how)
