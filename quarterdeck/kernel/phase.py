@@ -196,17 +196,23 @@ def step(phase: Phase, event: str, guard: str | None = None, over: str = "") -> 
 
 def _start_step(phase: Phase, event: str) -> Phase:
     """A start, or one of the two signals that it waits for: their guard is whether the other one was seen."""
-    before = phase.value
     if event == "api_req_started":
-        after = _TARGETS.get((before, event, "created" if phase.created else "waiting"), before)
-        is_known = after == before and phase.requested and phase.ask is None
-        return phase if is_known else Phase(after, phase.created, True)
+        return requested(phase)
+    before = phase.value
     if event == "session_created":
         after = _TARGETS.get((before, event, "requested" if phase.requested else "waiting"), before)
         return Phase(after, True, phase.requested) if before == "creating" else phase
     after = _TARGETS.get((before, event, None), before)
     # a new task waits for both signals again, and the old ask is forgotten
     return phase if after == before else Phase(after)
+
+
+def requested(phase: Phase) -> Phase:
+    """`api_req_started`, which is told more often than all others."""
+    before = phase.value
+    after = _TARGETS.get((before, "api_req_started", "created" if phase.created else "waiting"), before)
+    is_known = after == before and phase.requested and phase.ask is None
+    return phase if is_known else Phase(after, phase.created, True)
 
 
 Status = Literal["creating", "running", "done", "error", "stopped"]

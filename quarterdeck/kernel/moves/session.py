@@ -210,17 +210,17 @@ def agent_ready(state: State, event: Event, body: ev.AgentReady) -> State:
         resumable=old.resumable if body.resumable is None else body.resumable,
         unmet=False,
     )
-    # a session that this deck did not start with a prompt is not being created, whoever says so
-    creating = state.beneath.value == "creating"
-    beneath = phase.step(state.beneath, "session_created") if creating else state.beneath
-    return replace(
+    after = replace(
         state,
         process=moved(process.MACHINE, state.process, event),
         activity=moved(activity.MACHINE, state.activity, event),
         profile=profile,
-        beneath=beneath,
-        phase=shown(state, event, state.gates, beneath),
     )
+    # a session that this deck did not start with a prompt is not being created, whoever says so
+    if state.beneath.value != "creating":
+        return after
+    beneath = phase.step(state.beneath, "session_created")
+    return replace(after, beneath=beneath, phase=shown(state, event, state.gates, beneath))
 
 
 #: An exit in 000's words.

@@ -123,7 +123,7 @@ def agent_start(state: State, event: Event, body: ev.AgentStart) -> State:
     gates = state.gates
     if gates.open or gates.stale:
         gates = gate.closed_where(gate.without_stale(gates), of_main, "answered_elsewhere", event.at)
-    beneath = phase.step(state.beneath, "api_req_started")
+    beneath = phase.requested(state.beneath)
     return replace(
         state,
         run=moved(run.MACHINE, state.run, event),
@@ -152,7 +152,7 @@ def _turn_closed(state: State, event: Event, gates: Gates, settled_index: int, b
 
 @on(ev.AgentEnd)
 def agent_end(state: State, event: Event, body: ev.AgentEnd) -> State:
-    gates = turn_gates_closed(state, event, "answered_elsewhere")
+    gates = turn_gates_closed(state, event, "answered_elsewhere") if state.gates.open else state.gates
     if body.outcome == "completed":
         # the `say` that comes before this ask in 000 leads to the same phase
         beneath = phase.step(state.beneath, "ask:completion_result")
@@ -222,7 +222,7 @@ def request_start(state: State, event: Event, body: ev.RequestStart) -> State:
         gates = gate.closed_where(gates, of_main, "answered_elsewhere", event.at)
     if body.model and not profile.model:
         profile = replace(profile, model=body.model)
-    beneath = phase.step(state.beneath, "api_req_started")
+    beneath = phase.requested(state.beneath)
     return replace(
         state,
         run=moved(run.MACHINE, state.run, event, in_turn(state.turn)),

@@ -69,7 +69,8 @@ def _restated(timeline: Timeline, event: Event, message_id: str, blocks: tuple[B
         is_call = block.kind == "tool_call"
         name = (block.call_id or f"e{event.index}") if is_call else tl.entry_id(message_id, block.block)
         if name in places:
-            entries = _told_again(timeline, entries, name, block)
+            if not is_call or name in timeline.unfinished:  # a call that is over stays as it ended
+                entries = _told_again(entries, places[name], block)
         elif name in new:
             new[name] = _again(new[name], block)
         elif is_call:
@@ -81,11 +82,7 @@ def _restated(timeline: Timeline, event: Event, message_id: str, blocks: tuple[B
     return tl.with_whole(timeline, message_id, entries, new, first)
 
 
-def _told_again(timeline: Timeline, entries: PVector[Entry], name: str, block: Block) -> PVector[Entry]:
-    """A call that is over stays as it ended."""
-    if block.kind == "tool_call" and name not in timeline.unfinished:
-        return entries
-    place = timeline.places[name]
+def _told_again(entries: PVector[Entry], place: int, block: Block) -> PVector[Entry]:
     known = entries[place]
     whole = _again(known, block)
     return entries if whole is known else entries.set(place, whole)
