@@ -311,6 +311,12 @@ class TestCalls:
         again = (ev.ToolCall(name="shell", call_id="c1", args={"a": 1}), ev.ToolExecutionStart(name="x", call_id="c1"))
         assert played.add(*again).view.timeline is before
 
+    def test_a_call_that_is_over_stays_as_it_ended_when_its_message_is_told_whole(self) -> None:
+        played = tape(ev.ToolExecutionEnd(name="shell", call_id="c1", result="x"))
+        block = Block(kind="tool_call", call_id="c1", name="shell", args={"a": 1})
+        played.add(ev.ResponseComplete(message_id="a1", blocks=(block,)))
+        assert step(played) == ToolStep("shell", "", "done", "x")
+
     def test_a_call_that_was_never_announced_is_told_when_it_runs(self) -> None:
         played = tape(ev.ToolExecutionStart(name="shell", call_id="c1", args={"command": "ls"}))
         assert step(played) == ToolStep("shell", '{"command":"ls"}', "running")
