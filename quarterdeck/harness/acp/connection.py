@@ -11,7 +11,7 @@ from quarterdeck.events import Json, Option
 from quarterdeck.harness.acp.history import REPLAYED, History
 from quarterdeck.harness.acp.outcome import error_text
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import BookTranslator, Object, part_of, text_of
+from quarterdeck.harness.base import DICT, BookTranslator, Object, part_of, text_of
 from quarterdeck.harness.book import Path
 
 Id: TypeAlias = int | float | str | None
@@ -85,16 +85,21 @@ class Connection(BookTranslator):
     def read_stdin(self, data: Json) -> bool:
         """What we sent, we know."""
         self.stdin_seen = True
-        for found in _messages(data):
-            method = found.get("method")
-            if isinstance(method, str):
-                self._send(method, part_of(found, "params"), key_of(found))
-            elif (asked := self.asked.pop(key_of(found), None)) is not None and asked.kind in self.replies:
-                self.replies[asked.kind](self, asked, part_of(found, "result"), _error_of(found))
+        if isinstance(data, DICT):
+            self._send(data)
+        else:
+            for found in _batch(data):
+                self._send(found)
         return True
 
-    def _send(self, method: str, params: Object, key: Id) -> None:
-        send = self.sends.get(method)
+    def _send(self, found: Object) -> None:
+        method, key = found.get("method"), key_of(found)
+        if not isinstance(method, str):
+            asked = self.asked.pop(key, None)
+            if asked is not None and asked.kind in self.replies:
+                self.replies[asked.kind](self, asked, part_of(found, "result"), _error_of(found))
+            return
+        send, params = self.sends.get(method), part_of(found, "params")
         mine = send(self, params, key) if send is not None else params.get("sessionId") in (None, self.session)
         if key is not None:
             self.sent[key] = Sent(key, method, params, mine)
@@ -102,10 +107,10 @@ class Connection(BookTranslator):
     # --- what the agent sends
 
     def read_stdout(self, data: Json) -> bool:
-        if isinstance(data, dict):
-            return self._read(cast(Object, data))
+        if isinstance(data, DICT):
+            return self._read(data)
         if isinstance(data, list):
-            known = [self._read(one) for one in _messages(cast(Json, data))]
+            known = [self._read(one) for one in _batch(cast(Json, data))]
             return all(known)
         # a line that is no JSON was meant for people
         return isinstance(data, str)
@@ -121,7 +126,7 @@ class Connection(BookTranslator):
             # underscores begin extensions of one agent, dollars what an implementation may ignore
             return method in _OTHER_REQUESTS or method.startswith(("_", "$/"))
         if "result" in found or "error" in found:
-            self._answer(key_of(found), part_of(found, "result"), _error_of(found))
+            self._answer(key_of(found), part_of(found, "result"), _error_of(found) if "error" in found else None)
             return True
         return "raw" in found
 
@@ -149,11 +154,14 @@ class Connection(BookTranslator):
 
     def read_update(self, params: Object) -> bool:
         update = part_of(params, "update")
-        kind = text_of(update, "sessionUpdate")
+        kind = update.get("sessionUpdate")
+        if not isinstance(kind, str):
+            return False
         reader = self.updates.get(kind)
         if reader is None:
             return kind.startswith("_")
-        if not self.is_mine(params):
+        session = params.get("sessionId")
+        if (not session or session != self.session) and not self.is_mine(params):
             return True
         if self.history is None or kind not in REPLAYED or not self._replayed(self.history, kind, update):
             reader(self, update)
@@ -189,7 +197,9 @@ class Connection(BookTranslator):
 def key_of(found: Object) -> Id:
     """The id of a message; None when it has none that could name anything."""
     key: Any = found.get("id")
-    return key if isinstance(key, int | float | str) and not isinstance(key, bool) else None
+    if type(key) is int or isinstance(key, str):  # a flag is a number in Python, and no id
+        return key
+    return key if isinstance(key, float) else None
 
 
 def _error_of(found: Object) -> Object | None:
@@ -198,12 +208,6 @@ def _error_of(found: Object) -> Object | None:
     return part_of(found, "error")
 
 
-def _messages(data: Json) -> list[Object]:
-    """One message, or a batch of them."""
-    if isinstance(data, dict):
-        return [cast(Object, data)]
-    return (
-        [cast(Object, one) for one in cast("list[Any]", data) if isinstance(one, dict)]
-        if isinstance(data, list)
-        else []
-    )
+def _batch(data: Json) -> list[Object]:
+    """The messages of a batch."""
+    return [one for one in cast("list[Any]", data) if isinstance(one, DICT)] if isinstance(data, list) else []

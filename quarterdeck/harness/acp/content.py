@@ -15,7 +15,8 @@ def text_of_block(block: Object) -> str:
     """A content block as text; what is no text is named."""
     kind = block.get("type")
     if kind == "text" or kind is None:
-        return text_of(block, "text")
+        text = block.get("text")
+        return text if isinstance(text, str) else ""
     if kind == "resource":
         return text_of(part_of(block, "resource"), "text", "uri")
     return text_of(block, "uri", "name") or f"[{kind}]"

@@ -183,7 +183,7 @@ class Prompts(Connection):
         self._spend(prompt, result)
         outcome = ABORTED if prompt.cancelled else outcome_of(result, error)
         waiting = self.waiting_prompt()
-        if any(one.taken for one in self.prompts):
+        if self.prompts and any(one.taken for one in self.prompts):
             # another prompt was served in the same turn; the turn ends with that one's answer
             self.book.notice(outcome.message, "error")
         elif waiting is not None and self.profile.second_prompt == "joins" and outcome.end == "completed":
@@ -211,7 +211,8 @@ class Prompts(Connection):
     def finish_loading(self) -> None:
         """The replay is through: it is told as history, and what waited for that goes on."""
         history, self.history = self.history, None
-        self.clear_timer("replay")
+        if self.timers:
+            self.clear_timer("replay")
         if history is None or self.book.turn:
             return
         self.book.restored(history.finished, history.messages())

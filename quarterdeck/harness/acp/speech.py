@@ -102,16 +102,16 @@ class Speech(Prompts):
             self.book.message_done(run.message_id)
 
     def turn_begins(self) -> None:
-        super().turn_begins()
+        Prompts.turn_begins(self)
         self.break_run()
         self.called = False
         self._last_text = ""
         self._blocks.clear()
 
     def turn_ends(self, end: End) -> None:
-        super().turn_ends(end)
+        Prompts.turn_ends(self, end)
         self.break_run()
 
     def forget_connection(self) -> None:
-        super().forget_connection()
+        Prompts.forget_connection(self)
         self.run = None

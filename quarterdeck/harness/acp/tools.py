@@ -98,7 +98,7 @@ class Tools(Speech):
 
     def _read_todos(self, info: ToolInfo) -> None:
         """A tool that writes the agent's own list says the whole list."""
-        args = object_of(info.args)
+        args: Object = info.args or {}
         todos = todos_in(args["todos"]) if "todos" in args else None
         if todos is not None:
             self.book.write(ev.TodoChange(todos=todos))
@@ -130,10 +130,11 @@ class Tools(Speech):
         info = self.calls.pop(call_id)
         self._done.add(call_id)
         self._refused.discard(call_id)
-        if self.is_cancelled():
-            self._close_gates_of(call_id, "withdrawn", "approval", "question")
-        # a call that is over asks nothing any more; its approval the book closes
-        self._close_gates_of(call_id, "answered_elsewhere", "question")
+        if self.book.gates:
+            if self.is_cancelled():
+                self._close_gates_of(call_id, "withdrawn", "approval", "question")
+            # a call that is over asks nothing any more; its approval the book closes
+            self._close_gates_of(call_id, "answered_elsewhere", "question")
         self.book.end_call(call_id, ok, result, info.name)
         self._ask_model()
 
@@ -147,7 +148,7 @@ class Tools(Speech):
 
     def _end_untold(self) -> None:
         """Cline runs one call after the other and does not say when one is over."""
-        if self.profile.untold_ends:
+        if self.profile.untold_ends and self.book.calls:
             for call_id, call in list(self.book.calls.items()):
                 if call.running and call_id in self.calls and call_id not in self._refused:
                     info = self.calls.pop(call_id)
@@ -162,7 +163,7 @@ class Tools(Speech):
 
     def agent_speaks(self) -> None:
         """Of a refused call that is not mentioned any more nothing will be heard."""
-        for call_id in list(self._refused):
+        for call_id in list(self._refused) if self._refused else ():
             self._block(call_id, "refused")
 
     def turn_begins(self) -> None:
@@ -176,7 +177,7 @@ class Tools(Speech):
         Speech.turn_ends(self, end)
         if end == "completed":
             self._end_untold()
-        for call_id, call in list(self.book.calls.items()):
+        for call_id, call in list(self.book.calls.items()) if self.book.calls else ():
             if end == "aborted" or call.path:
                 continue
             if call_id in self._refused or not call.running:
@@ -200,7 +201,7 @@ class Tools(Speech):
             self.asked[key] = Asked(kind, gate.ref, gate.call_id, gate.options, gate.path)
 
     def forget_connection(self) -> None:
-        super().forget_connection()
+        Speech.forget_connection(self)
         self.calls.clear()
         self._terminals.clear()
 

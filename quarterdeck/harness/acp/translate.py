@@ -12,6 +12,7 @@ another one is known and moves nothing. The parts, each resting on the one befor
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json
@@ -101,11 +102,11 @@ class Acp(Tools):
     def _ready(self, result: Object) -> None:
         info = object_of(self._initialized, "agentInfo")
         settings = _settings_of(result)
-        self.model = settings.get("model", "")
+        self.model = settings["model"]
         self.book.ready(
             self.session, self.model, text_of(info, "version"), self._capabilities(), resumable=self._resumable()
         )
-        self.settings_are(result)
+        self._settle_settings(settings)
 
     def _capabilities(self) -> tuple[str, ...]:
         """What the agent can do besides taking prompts. None of them reads a text in the middle of a turn."""
@@ -191,9 +192,11 @@ class Acp(Tools):
 
     def settings_are(self, result: Object) -> None:
         """Whatever of mode, model and effort this message names."""
-        found = _settings_of(result)
-        self.mode_is(found.get("mode", ""))
-        self.model_is(found.get("model", ""))
+        self._settle_settings(_settings_of(result))
+
+    def _settle_settings(self, found: dict[str, str]) -> None:
+        self.mode_is(found["mode"])
+        self.model_is(found["model"])
         thinking = found.get("thinking", "")
         if thinking and thinking != self.thinking:
             self.thinking = thinking
@@ -243,7 +246,7 @@ class Acp(Tools):
         self.thinking = known.thinking or ""
 
     def forget_connection(self) -> None:
-        super().forget_connection()
+        Tools.forget_connection(self)
         self._opening = None
         self._others.clear()
 
@@ -335,10 +338,11 @@ def kilo() -> Translator:
     return Detecting(_KILO, acp_or_sayask)
 
 
-def _kilo_sayask() -> Translator:
-    from quarterdeck.harness.sayask.translate import sayask  # only when it is spoken
+@cache
+def _sayask() -> Callable[[], Translator]:
+    from quarterdeck.harness.sayask.translate import sayask  # loaded only when it is spoken
 
-    return sayask()
+    return sayask
 
 
-_KILO: dict[str, Callable[[], Translator]] = {"acp": kilo_acp, "sayask": _kilo_sayask}
+_KILO: dict[str, Callable[[], Translator]] = {"acp": kilo_acp, "sayask": lambda: _sayask()()}

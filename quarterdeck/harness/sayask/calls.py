@@ -205,7 +205,8 @@ class Calls(Rows):
 
     def calls_over(self) -> None:
         """Nothing is called any more."""
-        self.timers.pop("output", None)
+        if self.timers:
+            self.clear_timer("output")
         self.pending.clear()
         self.printed.clear()
         self.draft = self.command = ""

@@ -89,8 +89,9 @@ def _plain_name(name: Any, default: str) -> str:
 
 
 def _message(raw: Object, kind: str, what: str) -> Message:
-    time, text = raw.get("ts"), raw.get("text")
+    time = raw.get("ts")
     ts = str(time) if type(time) is int else _time(raw)  # a flag is a number in Python, and no time
+    text = raw.get("text")
     if not isinstance(text, str):
         text = _words(raw, what)
     label = f"{kind}:{what}"

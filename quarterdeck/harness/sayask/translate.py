@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal, cast
 
 from quarterdeck import events as ev
@@ -401,10 +402,11 @@ def cline() -> Translator:
     return Detecting(_CLINE, acp_or_sayask)
 
 
-def _cline_acp() -> Translator:
-    from quarterdeck.harness.acp.translate import cline as cline_acp  # only when it is spoken
+@cache
+def _acp() -> Callable[[], Translator]:
+    from quarterdeck.harness.acp.translate import cline as cline_acp  # loaded only when it is spoken
 
-    return cline_acp()
+    return cline_acp
 
 
-_CLINE: dict[str, Callable[[], Translator]] = {"sayask": SayAsk, "acp": _cline_acp}
+_CLINE: dict[str, Callable[[], Translator]] = {"sayask": SayAsk, "acp": lambda: _acp()()}
