@@ -224,7 +224,7 @@ class Acp(Tools):
         elif event == "stdin_closed":
             # a client closes it for one reason only
             self.book.stop_asked = True
-        return super().read_proc(data)
+        return Tools.read_proc(self, data)
 
     def is_server(self) -> bool:
         return True
@@ -268,6 +268,7 @@ def _opening(method: str) -> Callable[[Acp, Object, Id], bool]:
     return lambda acp, params, key: acp.sent_opening(method, params, key)
 
 
+Acp.readers = Tools.readers | {"proc": Acp.read_proc}
 Acp.sends = {
     "session/prompt": Acp.sent_prompt,
     "session/cancel": Acp.sent_cancel,

@@ -26,7 +26,8 @@ class Calls(Gates):
         if path:
             self.live()
         else:
-            self._moves_on()
+            if self.compacting:
+                self._moves_on()
             self.begin()
         if call_id not in self.calls:
             self.calls[call_id] = OpenCall(name, path, target=target_of(args))
@@ -53,9 +54,10 @@ class Calls(Gates):
             return
         if call is None:
             call = OpenCall(name, path, target=target_of(args))
-        if not call.path:
+        if self.compacting and not call.path:
             self._moves_on()
-        self.close_call_gate(call_id)
+        if self.gates:
+            self.close_call_gate(call_id)
         self.live() if path else self.begin()
         self.calls[call_id] = call
         call.running = True
@@ -84,7 +86,8 @@ class Calls(Gates):
 
     def end_call(self, call_id: str, ok: bool = True, result: Json = None, name: str = "", path: Path = ()) -> None:
         """The call ended. One that nobody announced is told as a whole; an open approval of it is answered."""
-        self.close_call_gate(call_id)
+        if self.gates:
+            self.close_call_gate(call_id)
         call = self.calls.pop(call_id, None)
         if call is None:
             call = OpenCall(name, path)
@@ -148,6 +151,6 @@ class Calls(Gates):
 
     def close_call_gate(self, call_id: str) -> None:
         """A call that runs, or is over, waits for no approval."""
-        for ref, gate in list(self.gates.items()) if self.gates else ():
+        for ref, gate in list(self.gates.items()):
             if gate.kind == "approval" and gate.call_id == call_id and call_id:
                 self.resolve(ref, "answered_elsewhere")

@@ -43,7 +43,7 @@ Handler: TypeAlias = Callable[[Any, Message, Row], None]
 class Rows(BookTranslator):
     """Rows, and the texts in them."""
 
-    __slots__ = ("_nameless", "floor", "halted", "mode", "model", "rows")
+    __slots__ = ("_nameless", "floor", "halted", "mode", "model", "native_mode", "rows")
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,6 +54,8 @@ class Rows(BookTranslator):
         self.halted = False
         self.model = ""
         self.mode = ""
+        #: The mode as the last message called it; '' when something else has said another one since.
+        self.native_mode = ""
         self._nameless = 0
 
     def take(self, message: Message, handler: Handler) -> None:
@@ -88,8 +90,12 @@ class Rows(BookTranslator):
                 ev.ModelSwitched(to=model, from_=self.model) if self.model else ev.SettingChanged(model=model)
             )
             self.model = model
-        mode = MODES.get(mode) if isinstance(mode, str) else None
-        if mode is not None and mode != self.mode:
+        if mode != self.native_mode and isinstance(mode, str):
+            self.native_mode = mode
+            self._mode_is(MODES.get(mode, self.mode))
+
+    def _mode_is(self, mode: str) -> None:
+        if mode != self.mode:
             if self.mode or mode == "plan":
                 self.book.write(ev.SettingChanged(mode=mode))
             self.mode = mode

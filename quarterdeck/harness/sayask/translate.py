@@ -188,6 +188,7 @@ class SayAsk(Answers):
         return known
 
     readers = BookTranslator.readers | {
+        "proc": BookTranslator.read_proc,
         "stdout": read_stdout,
         "stdout.state": read_state,
         "stdout.partial": read_partial,
@@ -332,7 +333,7 @@ class SayAsk(Answers):
     def mode_changed(self, found: Object) -> None:
         mode = MODES.get(text_of(found, "mode"))
         if mode is not None and mode != self.mode:
-            self.mode = mode
+            self.mode, self.native_mode = mode, ""
             self.book.write(ev.SettingChanged(mode=mode))
 
     def welcome(self, found: Object) -> None:

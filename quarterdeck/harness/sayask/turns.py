@@ -93,9 +93,9 @@ class Turns(Calls):
         self.halted = self.cancelling = self.offered = False
         if text in self.sent:
             self.sent.remove(text)
+            self.book.begin()
         else:
             self.book.prompt(text, message_id)
-        self.book.begin()
 
     # --- requests
 
