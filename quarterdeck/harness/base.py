@@ -59,6 +59,7 @@ class BookTranslator:
 
     Tables belong to the class and attributes have slots, because sessions are many and mostly short: what is built for
     each of them is paid at every start, and beyond thirty attributes without slots every call of a method costs twice.
+    For the same reason what is called at every start names its parent instead of asking `super()` for it.
     """
 
     __slots__ = ("book", "now", "timers", "unknown")
@@ -77,7 +78,11 @@ class BookTranslator:
         reader = self.readers.get(signal.src)
         if reader is None or not reader(self, signal.data):
             self.unknown += 1
-        return self.book.take()
+        book = self.book
+        out = book.out
+        if out:  # what `take` does: a call less for every signal
+            book.out = []
+        return out
 
     def deadline(self) -> float | None:
         return min(self.timers.values()) if self.timers else None

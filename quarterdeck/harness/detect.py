@@ -39,7 +39,8 @@ class Detecting:
             name = self._choose(signal)
             if name is None:
                 self._heard.append((signal, now))
-                del self._heard[:-_REMEMBERED]
+                if len(self._heard) > _REMEMBERED:
+                    del self._heard[0]
             else:
                 self._decide(name)
         return self._speaker.feed(signal, now)

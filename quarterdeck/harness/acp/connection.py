@@ -72,7 +72,7 @@ class Connection(BookTranslator):
     updates: ClassVar[dict[str, Callable[[Any, Object], None]]]
 
     def __init__(self, profile: Profile) -> None:
-        super().__init__()
+        BookTranslator.__init__(self)
         self.profile = profile
         self.session = ""
         self.history: History | None = None
@@ -118,7 +118,8 @@ class Connection(BookTranslator):
     def _read(self, found: Object) -> bool:
         method = found.get("method")
         if method == "session/update":
-            return self.read_update(part_of(found, "params"))
+            params: Any = found.get("params")
+            return isinstance(params, DICT) and self.read_update(params)
         if isinstance(method, str):
             reader = self.requests.get(method)
             if reader is not None:
@@ -153,8 +154,8 @@ class Connection(BookTranslator):
         raise NotImplementedError
 
     def read_update(self, params: Object) -> bool:
-        update = part_of(params, "update")
-        kind = update.get("sessionUpdate")
+        update: Any = params.get("update")
+        kind = update.get("sessionUpdate") if isinstance(update, DICT) else None
         if not isinstance(kind, str):
             return False
         reader = self.updates.get(kind)

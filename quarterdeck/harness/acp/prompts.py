@@ -33,7 +33,7 @@ class Prompts(Connection):
     __slots__ = ("_made", "cost", "cost_told", "gone", "loaded", "model", "prompts", "side_turn", "spoke")
 
     def __init__(self, profile: Profile) -> None:
-        super().__init__(profile)
+        Connection.__init__(self, profile)
         self.prompts: list[Prompt] = []
         self.model = ""
         self.spoke = False

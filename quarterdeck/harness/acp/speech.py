@@ -31,7 +31,7 @@ class Speech(Prompts):
     __slots__ = ("_blocks", "_last_text", "called", "run")
 
     def __init__(self, profile: Profile) -> None:
-        super().__init__(profile)
+        Prompts.__init__(self, profile)
         self.run: Run | None = None
         self.called = False
         self._blocks: dict[str, int] = {}

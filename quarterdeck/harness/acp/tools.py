@@ -41,7 +41,7 @@ class Tools(Speech):
     __slots__ = ("_done", "_done_before", "_refusals", "_refused", "_terminals", "calls")
 
     def __init__(self, profile: Profile) -> None:
-        super().__init__(profile)
+        Speech.__init__(self, profile)
         self.calls: dict[str, ToolInfo] = {}
         self._done: set[str] = set()
         self._done_before: set[str] = set()

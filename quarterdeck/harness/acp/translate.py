@@ -39,7 +39,7 @@ class Acp(Tools):
     __slots__ = ("_initialized", "_opening", "_others", "mode", "thinking")
 
     def __init__(self, profile: Profile) -> None:
-        super().__init__(profile)
+        Tools.__init__(self, profile)
         self.mode = ""
         self.thinking = ""
         self._opening: Id = None

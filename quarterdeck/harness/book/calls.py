@@ -33,7 +33,7 @@ class Calls(Gates):
             self.calls[call_id] = OpenCall(name, path, target=target_of(args))
         elif name:
             self.calls[call_id].name = name
-        self._out.append(
+        self.out.append(
             ev.ToolCall(
                 name=name,
                 call_id=call_id,
@@ -61,7 +61,7 @@ class Calls(Gates):
         self.live() if path else self.begin()
         self.calls[call_id] = call
         call.running = True
-        self._out.append(
+        self.out.append(
             ev.ToolExecutionStart(
                 name=call.name or name, call_id=call_id, args=args, turn_id=self.turn or None, agent_path=call.path
             )
@@ -73,7 +73,7 @@ class Calls(Gates):
         call = self.calls.get(call_id)
         if call is None or not delta:
             return
-        self._out.append(
+        self.out.append(
             ev.ToolExecutionOutput(call_id=call_id, delta=delta, turn_id=self.turn or None, agent_path=call.path)
         )
 
@@ -92,12 +92,12 @@ class Calls(Gates):
         if call is None:
             call = OpenCall(name, path)
         if not call.running:
-            self._out.append(
+            self.out.append(
                 ev.ToolExecutionStart(
                     name=call.name or name, call_id=call_id, turn_id=self.turn or None, agent_path=call.path
                 )
             )
-        self._out.append(
+        self.out.append(
             ev.ToolExecutionEnd(
                 name=call.name or name,
                 call_id=call_id,
@@ -108,7 +108,7 @@ class Calls(Gates):
             )
         )
         if self.background.pop(call_id, None) is not None:
-            self._out.append(ev.BackgroundEnded(kind="shell", id=call_id, ok=ok))
+            self.out.append(ev.BackgroundEnded(kind="shell", id=call_id, ok=ok))
         self._settle()
 
     def allow_call(self, ref: str, by: str = "", rule: str = "") -> None:
@@ -138,7 +138,7 @@ class Calls(Gates):
         """The call was kept from running."""
         self.close_call_gate(call_id)
         call = self.calls.pop(call_id, None) or OpenCall(name, ())
-        self._out.append(
+        self.out.append(
             ev.ToolBlocked(
                 name=call.name or name,
                 call_id=call_id,

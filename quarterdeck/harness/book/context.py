@@ -16,13 +16,13 @@ class Context(Core):
         """Work that outlives the turn."""
         if name not in self.background:
             self.background[name] = kind
-            self._out.append(ev.BackgroundStarted(kind=kind, id=name, title=title, turn_id=self.turn or None))
+            self.out.append(ev.BackgroundStarted(kind=kind, id=name, title=title, turn_id=self.turn or None))
 
     def background_end(self, name: str, ok: bool | None = None, title: str = "") -> None:
         """That work is over."""
         kind = self.background.pop(name, None)
         if kind is not None:
-            self._out.append(ev.BackgroundEnded(kind=kind, id=name, title=title, ok=ok, turn_id=self.turn or None))
+            self.out.append(ev.BackgroundEnded(kind=kind, id=name, title=title, ok=ok, turn_id=self.turn or None))
 
     def usage(
         self,
@@ -33,7 +33,7 @@ class Context(Core):
         path: Path = (),
     ) -> None:
         """Tokens of one message; the same message again restates them."""
-        self._out.append(
+        self.out.append(
             ev.Usage(
                 tokens=tokens,
                 message_id=message_id,

@@ -55,7 +55,8 @@ class Core:
     """Everything that is open in one session, and the events not yet taken."""
 
     def __init__(self) -> None:
-        self._out: list[Body] = []
+        #: What was told and not yet taken.
+        self.out: list[Body] = []
         self._turns = 0
         self.turn = ""
         self.ready_seen = False
@@ -74,14 +75,14 @@ class Core:
 
     def take(self) -> list[Body]:
         """The events since the last time."""
-        out = self._out
+        out = self.out
         if out:
-            self._out = []
+            self.out = []
         return out
 
     def write(self, body: Body) -> None:
         """An event that the book has no word for."""
-        self._out.append(body)
+        self.out.append(body)
 
     def _settle(self) -> None:
         """Says the activity if it is another one now."""
@@ -97,7 +98,7 @@ class Core:
             value = "idle" if self.ready_seen else "initialized"
         if value != self.activity:
             self.activity = value
-            self._out.append(_CHANGES[value])
+            self.out.append(_CHANGES[value])
 
     def is_held(self) -> bool:
         """Whether the main agent waits for a person."""
@@ -152,7 +153,7 @@ class Core:
             self.exited, self.ready_seen = False, True
             # agent_ready itself makes an agent that is not at work idle
             self.activity = "idle" if self.activity in ("initialized", "exited") else self.activity
-        self._out.append(
+        self.out.append(
             ev.AgentReady(
                 native_session_id=native_session_id,
                 model=model,
@@ -171,16 +172,16 @@ class Core:
             return
         self._turns += 1
         self.turn = turn_id or f"turn-{self._turns}"
-        self._out.append(ev.AgentStart(turn_id=self.turn))
+        self.out.append(ev.AgentStart(turn_id=self.turn))
         self._settle()
 
     def signal(self, value: Literal["live", "stale", "lost"], reason: str = "") -> None:
         """How good the evidence is."""
         if value != self.signal_now:
             self.signal_now = value
-            self._out.append(ev.SignalChanged(signal=value, reason=reason))
+            self.out.append(ev.SignalChanged(signal=value, reason=reason))
 
     def notice(self, text: str, level: Literal["info", "warning", "error"] = "info", source: str = "") -> None:
         """A line for people."""
         if text:
-            self._out.append(ev.Notice(text=text, level=level, source=source, turn_id=self.turn or None))
+            self.out.append(ev.Notice(text=text, level=level, source=source, turn_id=self.turn or None))

@@ -28,7 +28,7 @@ class Gates(Core):
 
     def _tell(self, body: Body) -> None:
         """What was asked or decided, and the activity that follows."""
-        self._out.append(body)
+        self.out.append(body)
         self._settle()
 
     def ask(
@@ -70,7 +70,7 @@ class Gates(Core):
     def _write_resolved(
         self, ref: str, gate: OpenGate, status: ev.GateStatus, by: str = "", rule: str = "", reason: str = ""
     ) -> None:
-        self._out.append(
+        self.out.append(
             ev.ApprovalResolved(
                 status=status,
                 ref=ref,

@@ -15,9 +15,9 @@ class Texts(Core):
     def aside(self, message_id: str, block: int, delta: str) -> None:
         """Text that the agent says outside of a turn: it is told, and begins none."""
         if self.texts.add(message_id, block, "text", delta):
-            self._out.append(ev.MessageStart(message_id=message_id, block=block))
+            self.out.append(ev.MessageStart(message_id=message_id, block=block))
         if delta:
-            self._out.append(ev.MessageDelta(message_id=message_id, block=block, delta=delta))
+            self.out.append(ev.MessageDelta(message_id=message_id, block=block, delta=delta))
 
     def text(self, message_id: str, block: int, delta: str, path: Path = ()) -> None:
         """More text of a block."""
@@ -49,11 +49,11 @@ class Texts(Core):
             self.live() if path else self.begin()
         turn = self.turn or None
         if self.texts.add(message_id, block, kind, delta, path):
-            self._out.append(start(message_id=message_id, block=block, turn_id=turn, agent_path=path))
+            self.out.append(start(message_id=message_id, block=block, turn_id=turn, agent_path=path))
             if not path:
                 self._answers()
         if delta:
-            self._out.append(more(message_id=message_id, block=block, delta=delta, turn_id=turn, agent_path=path))
+            self.out.append(more(message_id=message_id, block=block, delta=delta, turn_id=turn, agent_path=path))
 
     def message_done(
         self,
@@ -68,7 +68,7 @@ class Texts(Core):
         else:
             self.texts.drop(message_id)
         if blocks:
-            self._out.append(
+            self.out.append(
                 ev.ResponseComplete(
                     message_id=message_id,
                     blocks=blocks,
@@ -82,7 +82,7 @@ class Texts(Core):
         """The reply was cut off; kept as it is, or taken back because it will be said again."""
         blocks = self.texts.taken(message_id)
         if blocks:
-            self._out.append(
+            self.out.append(
                 ev.MessageAborted(
                     message_id=message_id,
                     keep=keep,

@@ -23,7 +23,7 @@ class Turns(Calls, Texts, Context):
         self._let_go("process restarted")
         self.process_seen, self.exited, self.stop_asked, self.ready_seen = True, False, False, False
         self.activity = "initialized"
-        self._out.append(ev.ProcessStarting())
+        self.out.append(ev.ProcessStarting())
 
     def process_exited(self, code: int | None, signal: str | None = None, asked: bool | None = None) -> None:
         """The process is gone. What closes an open turn follows it, so that the exit decides what is shown."""
@@ -32,9 +32,9 @@ class Turns(Calls, Texts, Context):
         open_turn = self.turn
         self.exited, self.process_seen = True, False
         self.activity = "exited"
-        self._out.append(ev.ProcessExited(code=code, signal=signal, asked=asked))
+        self.out.append(ev.ProcessExited(code=code, signal=signal, asked=asked))
         if open_turn:
-            self._out.append(_closing(code, signal, asked, open_turn))
+            self.out.append(_closing(code, signal, asked, open_turn))
         self._forget()
 
     def process_failed(self, message: str) -> None:
@@ -43,9 +43,9 @@ class Turns(Calls, Texts, Context):
         open_turn = self.turn
         self.exited, self.process_seen = True, False
         self.activity = "exited"
-        self._out.append(ev.ProcessError(message=message))
+        self.out.append(ev.ProcessError(message=message))
         if open_turn:
-            self._out.append(ev.AgentEnd(outcome="failed", turn_id=open_turn))
+            self.out.append(ev.AgentEnd(outcome="failed", turn_id=open_turn))
         self._forget()
 
     def ended(self, reason: str = "") -> None:
@@ -53,7 +53,7 @@ class Turns(Calls, Texts, Context):
         self._let_go(reason or "session ended")
         self.exited = True
         self.activity = "exited"
-        self._out.append(ev.AgentEnded(reason=reason))
+        self.out.append(ev.AgentEnded(reason=reason))
 
     def _let_go(self, reason: str) -> None:
         """Nobody is there any more who asks or works: all that is open is closed in so many words."""
@@ -71,7 +71,7 @@ class Turns(Calls, Texts, Context):
         for call_id, call in list(self.calls.items()):
             if call.path == path:
                 del self.calls[call_id]
-                self._out.append(
+                self.out.append(
                     ev.ToolKilled(
                         name=call.name,
                         call_id=call_id,
@@ -94,7 +94,7 @@ class Turns(Calls, Texts, Context):
     ) -> None:
         """The agent took a prompt. Outside a turn that begins one: a prompt that nothing follows would spin for ever."""
         self.live()
-        self._out.append(
+        self.out.append(
             ev.PromptReceived(
                 text=text,
                 message_id=message_id,
@@ -112,7 +112,7 @@ class Turns(Calls, Texts, Context):
         self.compacting = self.compaction_turn = self.lingering = False
         if self.gates:
             self.close_gates("answered_elsewhere", "approval", "question")
-        self._out.append(ev.RequestStart(model=model, messages=messages, turn_id=self.turn))
+        self.out.append(ev.RequestStart(model=model, messages=messages, turn_id=self.turn))
         self._settle()
 
     def end(self, outcome: Literal["completed", "failed"] = "completed", usage: TokenUsage | None = None) -> None:
@@ -127,7 +127,7 @@ class Turns(Calls, Texts, Context):
                 del self.calls[call_id]
         self._cut_texts(())
         turn = self._close_turn()
-        self._out.append(ev.AgentEnd(outcome=outcome, usage=usage, turn_id=turn))
+        self.out.append(ev.AgentEnd(outcome=outcome, usage=usage, turn_id=turn))
         self._settle()
 
     def abort(self, reason: str | None = None, kill_calls: bool = True, keep: Collection[str] = ()) -> None:
@@ -136,7 +136,7 @@ class Turns(Calls, Texts, Context):
             return
         self._cut_off(kill_calls, keep)
         turn = self._close_turn()
-        self._out.append(ev.AgentAbort(reason=reason, turn_id=turn))
+        self.out.append(ev.AgentAbort(reason=reason, turn_id=turn))
         self._settle()
 
     def interrupted(self) -> None:
@@ -145,8 +145,8 @@ class Turns(Calls, Texts, Context):
             return
         self._cut_off(kill_calls=True)
         turn = self._close_turn()
-        self._out.append(ev.TurnRestored(finished=False, turn_id=turn))
-        self._out.append(ev.AgentEnd(outcome="failed", turn_id=turn))
+        self.out.append(ev.TurnRestored(finished=False, turn_id=turn))
+        self.out.append(ev.AgentEnd(outcome="failed", turn_id=turn))
         self._settle()
 
     def _cut_off(self, kill_calls: bool, keep: Collection[str] = ()) -> None:
@@ -161,7 +161,7 @@ class Turns(Calls, Texts, Context):
                 self.background_start("shell", call_id, call.title)
                 continue
             del self.calls[call_id]
-            self._out.append(ev.ToolKilled(name=call.name, call_id=call_id, reason="interrupted", turn_id=self.turn))
+            self.out.append(ev.ToolKilled(name=call.name, call_id=call_id, reason="interrupted", turn_id=self.turn))
         self._cut_texts(())
 
     def leave(self, path: Path, reason: str = "its agent ended") -> None:
@@ -169,20 +169,20 @@ class Turns(Calls, Texts, Context):
         self.close_gates("withdrawn", "approval", "question", "dialog", path=path)
         for call_id in [name for name, call in self.calls.items() if call.path == path]:
             call = self.calls.pop(call_id)
-            self._out.append(ev.ToolKilled(name=call.name, call_id=call_id, reason=reason, agent_path=path))
+            self.out.append(ev.ToolKilled(name=call.name, call_id=call_id, reason=reason, agent_path=path))
         self._cut_texts(path)
 
     def fail(self, kind: FailureKind, message: str = "", resets_at: int | None = None) -> None:
         """The turn cannot go on, and is over."""
         self.begin()
-        self._out.append(ev.TurnFailed(kind=kind, message=message, resets_at=resets_at, turn_id=self.turn))
+        self.out.append(ev.TurnFailed(kind=kind, message=message, resets_at=resets_at, turn_id=self.turn))
         self.end("failed")
 
     def restored(self, finished: bool, history: tuple[HistoryMessage, ...] = ()) -> None:
         """An earlier conversation was loaded; it is not new work. In the middle of a turn there is nothing to restore."""
         if self.turn:
             return
-        self._out.append(ev.TurnRestored(finished=finished, history=history))
+        self.out.append(ev.TurnRestored(finished=finished, history=history))
 
     def _close_turn_gates(self, status: Literal["answered_elsewhere", "withdrawn"]) -> None:
         """What the turn asked is over with it; a sub-agent that goes on in the background may still wait."""
@@ -215,7 +215,7 @@ class Turns(Calls, Texts, Context):
         self.compacting = True
         # it is a request of its own: as with any other, what the main agent asked is answered
         self.close_gates("answered_elsewhere", "approval", "question")
-        self._out.append(ev.CompactStart(trigger=trigger, turn_id=self.turn))
+        self.out.append(ev.CompactStart(trigger=trigger, turn_id=self.turn))
         self._settle()
 
     def compact_end(self, removed: int = 0, ok: bool = True, summary: str = "") -> None:
@@ -223,7 +223,7 @@ class Turns(Calls, Texts, Context):
         if not self.compacting:
             return
         self.compacting = False
-        self._out.append(ev.CompactEnd(removed_count=removed, ok=ok, summary=summary, turn_id=self.turn or None))
+        self.out.append(ev.CompactEnd(removed_count=removed, ok=ok, summary=summary, turn_id=self.turn or None))
         if self.compaction_turn:
             self.end("completed")
         else:

@@ -34,7 +34,7 @@ class Calls(Rows):
     __slots__ = ("asking", "command", "draft", "pending", "printed")
 
     def __init__(self) -> None:
-        super().__init__()
+        Rows.__init__(self)
         #: Calls whose end nobody told, in the order of their beginning.
         self.pending: list[str] = []
         #: The call that is still being streamed.

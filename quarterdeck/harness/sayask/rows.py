@@ -46,7 +46,7 @@ class Rows(BookTranslator):
     __slots__ = ("_nameless", "floor", "halted", "mode", "model", "native_mode", "rows")
 
     def __init__(self) -> None:
-        super().__init__()
+        BookTranslator.__init__(self)
         self.rows: dict[Key, Row] = {}
         #: Messages up to this time were told before this translator began.
         self.floor = 0

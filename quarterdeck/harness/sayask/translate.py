@@ -133,7 +133,7 @@ class SayAsk(Answers):
     __slots__ = ("_asked_early", "_held", "_loading", "_past_seen", "_shutting_down")
 
     def __init__(self) -> None:
-        super().__init__()
+        Answers.__init__(self)
         #: The first messages of a task, until it is known whether they are the past.
         self._held: list[Message] = []
         self._loading = True

@@ -39,7 +39,7 @@ class Turns(Calls):
     __slots__ = ("cancelling", "failed", "finishing", "offered", "request", "requested", "sent")
 
     def __init__(self) -> None:
-        super().__init__()
+        Calls.__init__(self)
         #: A text before the first request is the echo of the prompt.
         self.requested = False
         self.request = ""
