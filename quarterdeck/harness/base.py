@@ -115,7 +115,7 @@ class BookTranslator:
     # --- the process, the same for every agent
 
     def read_proc(self, data: Json) -> bool:
-        found = object_of(data)
+        found: Any = data if isinstance(data, DICT) else {}
         event = found.get("event")
         if event == "start":
             self.book.process_starting()

@@ -72,17 +72,11 @@ class Detecting:
             self._heard.clear()
 
 
-def is_rpc(signal: Signal) -> bool | None:
-    """Whether the first object on a stream is JSON-RPC; None while nothing but prose passed."""
+def acp_or_sayask(signal: Signal) -> str | None:
+    """The choice for programs that speak ACP or, started otherwise, print say/ask messages; None while only prose passed."""
     found = signal.data
-    if not isinstance(found, DICT) or not signal.src.startswith(("stdout", "stdin")):
+    if signal.src == "proc" or not isinstance(found, DICT) or not signal.src.startswith(("stdout", "stdin")):
         return None
     if "raw" in found or "_raw" in found:
         return None
-    return "jsonrpc" in found
-
-
-def acp_or_sayask(signal: Signal) -> str | None:
-    """The choice for programs that speak ACP or, started otherwise, print say/ask messages."""
-    rpc = is_rpc(signal)
-    return None if rpc is None else "acp" if rpc else "sayask"
+    return "acp" if "jsonrpc" in found else "sayask"

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from quarterdeck import events as ev
-from quarterdeck.events import Json
 from quarterdeck.harness.acp import profile as profiles
 from quarterdeck.harness.acp.connection import QUIET_S, Id, Sent
 from quarterdeck.harness.acp.history import History
 from quarterdeck.harness.acp.outcome import error_kind, error_text
 from quarterdeck.harness.acp.profile import Profile, recognised
 from quarterdeck.harness.acp.tools import Tools
-from quarterdeck.harness.base import Object, Translator, object_of, objects_of, part_of, text_of
+from quarterdeck.harness.base import DICT, Object, Translator, object_of, objects_of, part_of, text_of
 from quarterdeck.harness.book import Path
 from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.kernel.view import View
@@ -216,8 +216,8 @@ class Acp(Tools):
 
     # --- the process
 
-    def read_proc(self, data: Json) -> bool:
-        event = object_of(data).get("event")
+    def read_proc(self, data: Any) -> bool:
+        event = data.get("event") if isinstance(data, DICT) else None
         if event == "start":
             self.gone = False
             self.forget_connection()

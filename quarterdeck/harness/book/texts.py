@@ -94,5 +94,5 @@ class Texts(Core):
 
     def _cut_texts(self, path: Path | None) -> None:
         """Texts that will not go on are restated as far as they came, so that the log may drop their pieces."""
-        for message_id, owner in self.texts.open_messages(path) if self.texts.messages else ():
+        for message_id, owner in self.texts.open_messages(path):
             self.message_dropped(message_id, keep=True, path=owner)

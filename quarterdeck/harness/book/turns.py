@@ -28,7 +28,8 @@ class Turns(Calls, Texts, Context):
     def process_exited(self, code: int | None, signal: str | None = None, asked: bool | None = None) -> None:
         """The process is gone. What closes an open turn follows it, so that the exit decides what is shown."""
         asked = self.stop_asked if asked is None else asked
-        self._cut_texts(None)
+        if self.texts.messages:
+            self._cut_texts(None)
         open_turn = self.turn
         self.exited, self.process_seen = True, False
         self.activity = "exited"
@@ -57,12 +58,14 @@ class Turns(Calls, Texts, Context):
 
     def _let_go(self, reason: str) -> None:
         """Nobody is there any more who asks or works: all that is open is closed in so many words."""
-        self.abort(reason)
+        if self.turn:
+            self.abort(reason)
         for ref in list(self.gates) if self.gates else ():
             self.close_gate(ref, "withdrawn")
         for name in list(self.background) if self.background else ():
             self.background_end(name)
-        self._cut_texts(None)
+        if self.texts.messages:
+            self._cut_texts(None)
         self._forget()
 
     def close_path(self, path: Path) -> None:
@@ -125,7 +128,8 @@ class Turns(Calls, Texts, Context):
                 self.background_start("shell", call_id, call.title)
             elif not call.path:
                 del self.calls[call_id]
-        self._cut_texts(())
+        if self.texts.messages:
+            self._cut_texts(())
         turn = self._close_turn()
         self.out.append(ev.AgentEnd(outcome=outcome, usage=usage, turn_id=turn))
         self._settle()
@@ -162,7 +166,8 @@ class Turns(Calls, Texts, Context):
                 continue
             del self.calls[call_id]
             self.out.append(ev.ToolKilled(name=call.name, call_id=call_id, reason="interrupted", turn_id=self.turn))
-        self._cut_texts(())
+        if self.texts.messages:
+            self._cut_texts(())
 
     def leave(self, path: Path, reason: str = "its agent ended") -> None:
         """A sub-agent is over: what it asked, ran and said is over too."""

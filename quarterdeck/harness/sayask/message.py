@@ -90,7 +90,9 @@ def _plain_name(name: Any, default: str) -> str:
 
 def _message(raw: Object, kind: str, what: str) -> Message:
     time = raw.get("ts")
-    ts = str(time) if type(time) is int else _time(raw)  # a flag is a number in Python, and no time
+    if time is None:
+        time = raw.get("timestamp")
+    ts = str(time) if type(time) is int else _time(time)  # a flag is a number in Python, and no time
     text = raw.get("text")
     if not isinstance(text, str):
         text = _words(raw, what)
@@ -114,13 +116,8 @@ def _words(raw: Object, what: str) -> str:
     return msgspec.json.encode(metadata).decode() if moved else ""
 
 
-def _time(raw: Object) -> str:
-    """The time as Kilo and Cline 1's second stream write it."""
-    value = raw.get("ts")
-    if value is None:
-        value = raw.get("timestamp")
-    if type(value) is int:
-        return str(value)
+def _time(value: Any) -> str:
+    """A time that is not a whole number: Cline 1's second stream writes it as text."""
     return value if isinstance(value, str) else str(int_of({"": value}, "") or "")
 
 
