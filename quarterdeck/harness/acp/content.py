@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from quarterdeck.events import Image, Json, Option, Plan, PlanStep, Question
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import Object, list_of, objects_of, part_of, text_of
+from quarterdeck.harness.base import DICT, Object, list_of, objects_of, part_of, text_of
 
 
 def text_of_block(block: Object) -> str:
@@ -41,12 +41,12 @@ def prompt_images(params: Object) -> tuple[Image, ...]:
 
 def output_text(update: Object) -> str:
     """The texts of a call's content, joined."""
-    texts = [
-        text
-        for one in objects_of(update, "content")
-        if one.get("type") == "content" and (text := text_of_block(part_of(one, "content")))
-    ]
-    return texts[0] if len(texts) == 1 else "\n".join(texts)
+    told = ""
+    for one in list_of(update, "content"):
+        if isinstance(one, DICT) and one.get("type") == "content":
+            text = text_of_block(part_of(one, "content"))
+            told = f"{told}\n{text}" if told and text else told or text
+    return told
 
 
 def diffs(update: Object) -> list[Object]:
@@ -55,15 +55,6 @@ def diffs(update: Object) -> list[Object]:
         {"path": text_of(one, "path"), "oldText": one.get("oldText"), "newText": one.get("newText")}
         for one in objects_of(update, "content")
         if one.get("type") == "diff"
-    ]
-
-
-def terminals(update: Object) -> list[str]:
-    """The terminals that a call shows."""
-    return [
-        name
-        for one in objects_of(update, "content")
-        if one.get("type") == "terminal" and (name := text_of(one, "terminalId"))
     ]
 
 

@@ -17,13 +17,12 @@ from quarterdeck.harness.acp.content import (
     output_text,
     plan_of,
     result_of,
-    terminals,
     tool_info,
 )
 from quarterdeck.harness.acp.outcome import End
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.acp.speech import Speech
-from quarterdeck.harness.base import Object, object_of, part_of, text_of
+from quarterdeck.harness.base import DICT, Object, list_of, object_of, part_of, text_of
 from quarterdeck.harness.book import GateKind, Path
 from quarterdeck.harness.todos import todos_in
 from quarterdeck.kernel.view import View
@@ -64,8 +63,9 @@ class Tools(Speech):
         info = self._known(call_id, update)
         if info is None:
             return
-        for terminal in terminals(update) if "content" in update else ():
-            self._terminals[terminal] = call_id
+        for one in list_of(update, "content") if "content" in update else ():
+            if isinstance(one, DICT) and one.get("type") == "terminal":
+                self._terminals[text_of(one, "terminalId")] = call_id
         status = update.get("status")
         if status == "in_progress":
             self._runs(call_id, info, "" if is_first else output_text(update))
@@ -335,7 +335,7 @@ class Tools(Speech):
 
     def replied_terminal_output(self, asked: Asked, result: Object, error: Object | None) -> None:
         """What a command that we run for the agent printed so far."""
-        call_id = self._terminals.get(asked.terminal, "")
+        call_id = self._terminals.get(asked.terminal, "") if asked.terminal else ""
         info = self.calls.get(call_id)
         output = text_of(result, "output")
         if info is not None and output and error is None:
