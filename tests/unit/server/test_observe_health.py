@@ -110,7 +110,7 @@ async def main():
     async with observed(folder) as here:
         created = await here.post("/sessions", agent="test", cwd=str(folder))
         await ask(here)
-        size = os.path.getsize(folder / "home" / "quarterdeck.db-wal")
+        size = len((folder / "home" / "quarterdeck.db-wal").read_bytes().rstrip(bytes(1)))
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         await fill(here, created["id"])
         await ask(here)
