@@ -15,9 +15,9 @@ Watch: TypeAlias = Callable[[Signal, float], None]
 
 
 class Ear:
-    """`tell` is called with everything that a signal, or a deadline, means. What a patient one tells may be written down a
-    few milliseconds later, together with more."""
+    """`tell` is called with everything that a signal, or a deadline, means."""
 
+    #: Set while what is told may be written down a few milliseconds later, together with more.
     is_patient = False
 
     def __init__(self, translator: Translator, tell: Tell, now: Callable[[], float]) -> None:

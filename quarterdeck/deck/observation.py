@@ -17,9 +17,7 @@ from quarterdeck.kernel.gate import Gate, Gates, decision_on
 
 
 class Observation(Ear):
-    """Of one session. Its agent posts hook after hook and waits for each: it must not wait for a commit of each."""
-
-    is_patient = True
+    """Of one session."""
 
     def __init__(self, translator: Translator, tell: Tell, now: Callable[[], float]) -> None:
         super().__init__(translator, tell, now)
@@ -54,6 +52,14 @@ class Observation(Ear):
         self._asked = ()
         self.hear(signal)
         return self._asked
+
+    def hear_patiently(self, signal: Signal) -> None:
+        """Hears what is no news to anybody, so that it can wait for what comes next."""
+        self.is_patient = True
+        try:
+            self.hear(signal)
+        finally:
+            self.is_patient = False
 
     def is_held_for(self, gate_id: str) -> bool:
         """Whether somebody waits for the decision on this gate."""

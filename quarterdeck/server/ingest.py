@@ -141,7 +141,7 @@ class Ingest:
         told = hooks.NO_ANSWER if decision is None else hooks.answer(agent, payload, decision)
         reply = Signal("hook.reply", hooks.replied(payload, gate.ref, told))
         # while the agent reads its answer; its next word finds this one heard
-        self._told_later(session, partial(observation.hear, reply))
+        self._told_later(session, partial(observation.hear_patiently, reply))
         asyncio.get_running_loop().call_soon(self.catch_up)
         return msgspec.json.encode(told)
 
