@@ -57,7 +57,7 @@ class SqliteLog:
             log._reading.stop()
             raise
         # nobody waits for it but who appends in this very moment
-        log._writing.do(log._writer.make_room, lambda *_: None)
+        log._writing.do(log._writer.make_room, lambda _result, _error: None)
         return log
 
     async def append(self, append: Append) -> Receipt:
