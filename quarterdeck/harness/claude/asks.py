@@ -139,8 +139,8 @@ class Asks(Calls):
         self.book.close_gates("answered_elsewhere", "approval", "question", path=path)
 
     def asks_vaguely(self, title: str) -> None:
-        """Somebody says that a dialog is open, and nothing else is known of it."""
-        if self.book.turn and not self.book.is_held():
+        """Somebody says that a dialog is open, and nothing else is known of it: where a sub-agent asks, it is that one's."""
+        if self.book.turn and not self.book.gates:
             running = [name for name, call in self.book.calls.items() if call.running and not call.path]
             call_id = running[-1] if running else ""
             tool = self.name_of(call_id)

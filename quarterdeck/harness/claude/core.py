@@ -25,6 +25,8 @@ FILE_LAG_S = 0.3
 #: Hooks do not tell interrupts: after this long without one, "thinking" is only what we knew last.
 SILENCE_S = 60.0
 _READ_KEPT = 16
+#: Where texts are sent over stdin, a result follows its Stop hook at once: one that has not come by then never will.
+OWED_S = 1.0
 
 #: What can be done in a session in the user's terminal, by answering its hooks.
 OBSERVED = ("approvals", "questions", "dialogs", "resume")
@@ -73,6 +75,7 @@ class Core(BookTranslator):
         "mode_word",
         "model",
         "owed",
+        "owed_at",
         "prompt_id",
         "read",
         "requested",
@@ -110,6 +113,7 @@ class Core(BookTranslator):
         self.closing = False
         #: results that will still come for turns that are closed
         self.owed = 0
+        self.owed_at = 0.0
         #: a command without a turn (/clear, a prompt that was refused) is done, and its result is still to come
         self.command_due = False
         self.held: Held | None = None
@@ -206,6 +210,8 @@ class Core(BookTranslator):
         """The first moment of a turn: what else was sent waits until it is read."""
         self.new_turn()
         self.book.stop_asked = False
+        if self.status == "idle":
+            self.clear_timer("settled")  # what the file said before the turn says nothing of it
         if not self.book.turn:
             self.book.begin()
         for ref, sent in self.sent.items() if self.sent else ():
@@ -279,10 +285,15 @@ class Core(BookTranslator):
         """Another turn begins while one is open: that one is over, though nobody said so."""
         if self.stream:
             # in text mode the results of all turns are printed together, when the last one is over
-            self.owed += 1
-            self.finish()
+            self.ends_before_its_result()
         else:
             self.stop()
+
+    def ends_before_its_result(self) -> None:
+        """The turn is over, and its result is still to come: that one will end nothing."""
+        self.owed += 1
+        self.owed_at = self.now
+        self.finish()
 
     # --- prompts
 
@@ -292,7 +303,8 @@ class Core(BookTranslator):
         if self.book.turn:
             self.queues(ref, sent)
             return
-        self.owed = 0
+        if self.now - self.owed_at > OWED_S:
+            self.owed = 0
         if self.book.ready_seen and not self.book.exited and len(self.sent) == 1:
             sent.told = "prompt"
             self.takes(text, ref, images=images)
@@ -388,6 +400,11 @@ class Core(BookTranslator):
             timers["silence"] = self.now + SILENCE_S
         elif timers:
             self.clear_timer("silence")
+
+    def may_be_interrupted(self) -> None:
+        """The call that asked does not run: either the turn was interrupted, or the terminal's own dialog is left."""
+        if self.book.turn and not (self.stream or self.status):
+            self.set_timer("silence", SILENCE_S)
 
     def on_silence(self) -> None:
         self.book.signal("stale", "no hook for a while, and hooks do not tell interrupts")

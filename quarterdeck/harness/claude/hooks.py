@@ -154,8 +154,7 @@ class Hooks(Asks):
             self.finish()
         elif self.book.background:
             # in text mode its result is printed only when the background work is done too
-            self.owed += 1
-            self.finish()
+            self.ends_before_its_result()
         self.awaits("Stop", "")
 
     def said_last(self, text: str) -> None:

@@ -106,6 +106,7 @@ class Replies(Hooks):
             ref = self.awaited(event, found)
             if event in ("PermissionRequest", "Elicitation") and ref not in self.requests.values():
                 self.withdraws(ref)
+                self.may_be_interrupted()
         return bool(event)
 
 

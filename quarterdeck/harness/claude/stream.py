@@ -145,8 +145,7 @@ class Stream(Results):
 
     def on_lingers(self) -> None:
         if self.book.turn and not self.is_busy():
-            self.owed += 1
-            self.finish()
+            self.ends_before_its_result()
 
     # --- replies by blocks
 

@@ -79,8 +79,9 @@ class Claude(Stream):
         elif self.status == "waiting":
             self.asks_vaguely(self.waits_for)
         elif self.dialog_left:
-            # somebody answered in the terminal
-            self.moved_on(())
+            # somebody answered in the terminal, whoever asked: no dialog is left there
+            for path in {gate.path for gate in self.book.gates.values()}:
+                self.moved_on(path)
 
     def told_title(self, title: str) -> None:
         if title and title != self.title:

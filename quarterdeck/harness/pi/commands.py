@@ -127,6 +127,8 @@ class Commands(Dialogs):
         del data, sent
         if self.book.turn and not self.running:
             self.settle()
+        elif not self.book.turn:
+            self.aborting = False  # it met a compaction: the next turn is not aborted
 
     def state_told(self, data: Object, sent: Object) -> None:
         del sent
@@ -248,7 +250,6 @@ _COMMANDS: dict[str, Callable[[Commands, Object], None]] = {
     "steer": Commands.steer,
     "follow_up": Commands.follow_up,
     "abort": Commands.abort,
-    "abort_retry": Commands.abort,
     "bash": Commands.bash,
     "extension_ui_response": Commands.extension_ui_response,
 }

@@ -65,6 +65,19 @@ class TestShells:
         assert (len(agent.told(ev.AgentStart)), len(agent.told(ev.BackgroundEnded))) == (2, 1)
         assert agent.hook("SessionEnd", reason="other").exits(0).phase == "completed"
 
+    def test_the_result_of_a_turn_that_its_stop_ended_does_not_end_the_next_one(self) -> None:
+        agent = shell_runs(one_shot()).replies(text("It runs."), message_id="m2")
+        agent.hook("Stop", background_tasks=[LISTED]).sends("next").result()
+        assert (agent.phase, agent.activity) == ("streaming", "active/thinking")
+        agent.init().replies(text("Yes?"), message_id="m3").result()
+        assert states(agent) == ("completed", "idle", "idle", 1)
+        assert len(agent.told(ev.AgentStart)) == 2
+
+    def test_a_result_that_never_came_does_not_swallow_the_next_one(self) -> None:
+        agent = shell_runs(one_shot()).replies(text("It runs."), message_id="m2")
+        agent.hook("Stop", background_tasks=[LISTED]).passes(2).sends("next").init()
+        assert agent.replies(text("Yes?"), message_id="m3").result().phase == "completed"
+
     @pytest.mark.parametrize(("status", "ok"), [("completed", True), ("failed", False), ("killed", False)])
     def test_by_hooks_alone_the_notification_says_how_it_ended(self, status: str, ok: bool) -> None:
         agent = Session().opens().prompts("go", "p1").calls("b1", "Bash", command="sleep 9")

@@ -508,6 +508,12 @@ def test_an_open_approval_does_not_grow_stale() -> None:
     assert asked().passes(3600).state.signal.value == "live"
 
 
+def test_a_hook_that_is_not_waited_for_any_more_may_be_an_interrupt_and_grows_stale() -> None:
+    agent = asked().feed("hook.disconnect", {"event": "PermissionRequest"})
+    assert (agent.gates, agent.passes(61).state.signal.value) == (0, "stale")
+    assert agent.prompts("next", "p2").state.signal.value == "live"
+
+
 def status(value: str, **more: Any) -> dict[str, Any]:
     return {"pid": 7, "sessionId": ID, "version": "2.1", "name": "fix-it", "status": value, **more}
 
@@ -544,6 +550,23 @@ def test_a_dialog_that_the_file_says_is_closed_was_answered_in_the_terminal() ->
     assert agent.passes(1).gates == 1
     agent.feed("file", status("busy"))
     assert agent.passes(1).gates == 0
+
+
+def test_what_the_file_said_before_a_prompt_does_not_end_its_turn() -> None:
+    agent = working().feed("file", status("busy")).hook("Stop", prompt_id="p1")
+    agent.feed("file", status("idle"), after=0.1).prompts("next", "p2")
+    assert agent.passes(5).activity == THINKING
+    agent.feed("file", status("busy")).feed("file", status("idle"), after=1)
+    assert agent.passes(1).phase == "stopped"
+
+
+def test_a_sub_agents_dialog_that_the_file_says_is_closed_was_answered_too() -> None:
+    helper = {"agent_id": "a1", "agent_type": "general-purpose"}
+    agent = working().hook("SubagentStart", **helper)
+    agent.hook("PreToolUse", tool_name="Write", tool_use_id="c9", tool_input=WRITE, **helper)
+    agent.hook("PermissionRequest", tool_name="Write", tool_input=WRITE, **helper).feed("file", status("waiting"))
+    assert agent.passes(1).gates == 1  # its own: the file's word is no second one
+    assert agent.feed("file", status("busy")).passes(1).gates == 0
 
 
 def test_a_dialog_that_only_the_file_knows_is_shown_after_a_moment() -> None:

@@ -211,6 +211,17 @@ class TestTries:
         assert [one.ok for one in talk.told(ev.CompactEnd)] == [False]
         assert talk.activity == "idle"
 
+    def test_the_abort_of_a_compaction_does_not_abort_the_next_turn(self) -> None:
+        talk = StreamTalk("pi").out({"type": "compaction_start", "reason": "manual"}).send({"id": "a", "type": "abort"})
+        talk.out({"type": "compaction_end", "reason": "manual", "aborted": True}, response("abort", "a"))
+        talk.send({"id": "r1", "type": "prompt", "message": "go"})
+        talk.out(response("prompt", "r1"), START, TURN, user("go"), begins(), reply(stop="error", error="400 x"))
+        assert talk.out(END, settled()).phase == "error"
+
+    def test_calling_off_a_retry_where_none_waits_aborts_nothing(self) -> None:
+        talk = running().send({"id": "r2", "type": "abort_retry"}).out(response("abort_retry", "r2"))
+        assert talk.out(begins(), reply("cut", stop="length"), END, settled()).phase == "completed"
+
     def test_a_summary_may_be_tried_again_too(self) -> None:
         talk = StreamTalk("pi").out({"type": "compaction_start", "reason": "manual"})
         talk.out({"type": "summarization_retry_scheduled", "attempt": 2, "delayMs": 50, "errorMessage": "busy"})
