@@ -40,6 +40,25 @@ def replay(agent: str, only: str, as_json: bool, file: Path) -> None:
     with file.open("rb") as lines:
         rows = run.rows(lines)
         _print_json(run, rows) if as_json else _print_table(run, rows)
+    _print_advice(run, agent)
+
+
+def _print_advice(run: Replay, agent: str) -> None:
+    """Where nothing happened, or lines were skipped: why, and what to do. Beside the output, which programs may read."""
+    taken = [src for src in sorted(run.sources) if not run.only or {src, src.partition(".")[0]} & {*run.only}]
+    line = '{"t": seconds, "src": ..., "data": ...}'
+    if not run.sources and run.broken:
+        click.echo(f"no line of it is {line}: give the recording itself, unpacked (docs/harness.md)", err=True)
+    elif not run.sources:
+        click.echo("the file is empty: record a session with `qd run --record`", err=True)
+    elif not taken:
+        click.echo(
+            f"nothing in it is from {', '.join(run.only)}; its sources: {', '.join(sorted(run.sources))}", err=True
+        )
+    elif run.view.index == 1:
+        click.echo(f"nothing in it means anything to {agent}: was it another agent's (--agent)?", err=True)
+    elif run.broken:
+        click.echo(f"{run.broken} broken lines were skipped: not {line}", err=True)
 
 
 def _print_json(run: Replay, rows: Iterable[Row]) -> None:

@@ -22,6 +22,8 @@ from quarterdeck.kernel.view import View, fold
 AFTERGLOW_S = 10.0
 #: Second looks of the recorder at the same thing.
 _IGNORED_SUFFIXES = (".view", ".rpc")
+#: No recording lasts longer; a time beyond it, or none at all (infinity), is a broken line.
+_LATEST_S = 1e12
 _GATES = (ev.ApprovalRequired, ev.AskUser, ev.DialogRequired)
 
 _lines = msgspec.json.Decoder(cast("type[Any]", Any))
@@ -37,13 +39,18 @@ class Row(Struct, frozen=True):
 
 
 class Replay:
-    """One run. Iterate `rows(lines)`; afterwards `view`, `gates_opened` and `unknown` hold the outcome."""
+    """One run. Iterate `rows(lines)`; afterwards `view`, `gates_opened` and `unknown` hold the outcome.
+
+    `sources` names where the lines came from, also those that `only` left out; `broken` counts those that are no line of a
+    recording.
+    """
 
     def __init__(self, translator: Translator, agent: str = "", only: tuple[str, ...] = ()) -> None:
         self.translator = translator
         self.only = only
         self.gates_opened = 0
         self.broken = 0
+        self.sources: set[str] = set()
         self.view = fold(View(), Event("replay", 1, 0, "supervisor", ev.SessionOpened(agent=agent)))
 
     @property
@@ -68,12 +75,13 @@ class Replay:
             return None
         try:
             found = _lines.decode(line)
-            t, src, data = float(found["t"]), found["src"], found["data"]
+            t, src, data = _time(found["t"]), found["src"], found["data"]
         except (msgspec.MsgspecError, UnicodeError, RecursionError, KeyError, TypeError, ValueError):
             self.broken += 1
             return None
         if not isinstance(src, str) or src.endswith(_IGNORED_SUFFIXES):
             return None
+        self.sources.add(src)
         if self.only and src not in self.only and src.partition(".")[0] not in self.only:
             return None
         return t, Signal(src, data)
@@ -89,6 +97,14 @@ class Replay:
             self.view = fold(self.view, event)
         if bodies:
             yield Row(number, t, tuple(bodies), self.view)
+
+
+def _time(told: Any) -> float:
+    """The seconds of a line; ValueError for what is no time."""
+    seconds = float(told)
+    if not abs(seconds) < _LATEST_S:
+        raise ValueError(told)
+    return seconds
 
 
 def row_json(row: Row) -> dict[str, Any]:
