@@ -53,6 +53,11 @@ class Wish:
             await self.session.startup.stop()
             self.check()
 
+    def check_reachable(self) -> None:
+        """Raises unless the agent runs, or can be started: one that only tells us what it does would never read a text."""
+        if self.session.launch is None:
+            self.session.house.harness_of(self.session.state.profile.agent)
+
     def refuse(self, why: str) -> NotAllowed:
         """The error that says so."""
         state = self.session.state
@@ -100,6 +105,7 @@ async def _prompt(wish: Wish, command: cmd.Prompt) -> Receipt:
     way = route(session.state, "message", session.house.settings.steering_limit)
     if way.meaning == "answer":
         return await _answer_with(wish, way, command.text)
+    wish.check_reachable()
     if command.supersede and session.state.gates.open:
         return await _supersede(wish, command)
     if way.meaning == "resume_then_prompt":
@@ -148,6 +154,7 @@ async def _supersede(wish: Wish, command: cmd.Prompt) -> Receipt:
 async def _steer(wish: Wish, command: cmd.Steer) -> Steered:
     session = wish.session
     await wish.check_at_rest()
+    wish.check_reachable()
     way = route(session.state, "steer", session.house.settings.steering_limit)
     ref = command.ref or uuid4().hex
     if way.meaning == "prompt":
@@ -264,6 +271,7 @@ async def _retry(wish: Wish, _: cmd.Retry) -> Done:
     wish.check()
     await session.load()
     await wish.check_at_rest()
+    wish.check_reachable()
     failed = [item for item in session.state.queue if item.receipt == "failed"]
     bodies: list[Body] = [ev.TurnRetried()]
     bodies += [ev.DeliveryChanged(message_id=item.id, status="queued") for item in failed]
@@ -287,6 +295,7 @@ def _last_text(session: Session) -> ev.PromptQueued:
 async def _resume(wish: Wish, _: cmd.Resume) -> Status:
     session = wish.session
     await wish.check_at_rest()
+    wish.check_reachable()
     if session.state.lifecycle.value == "suspended":
         _check_resume(wish)
         finished = session.state.phase.value != "paused"

@@ -24,7 +24,8 @@ Index: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 NO_NUL = r"^[^\u0000]*$"
 Text: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": NO_NUL})]
 Variable: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": r"^[^=\u0000]+$"})]
-Words: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$"})]
+WORDS = r"^[^\u0000]*[^\s\u0000][^\u0000]*$"
+Words: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": WORDS})]
 
 
 class Keyed(Struct, frozen=True, kw_only=True):

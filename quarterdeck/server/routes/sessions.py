@@ -11,7 +11,7 @@ from quarterdeck.events import Image
 from quarterdeck.harness.drive import Mode
 from quarterdeck.kernel.answers import Done
 from quarterdeck.kernel.roster import PAGE, Filter
-from quarterdeck.server.route import Call, Index, Keyed, Table, Text, Variable, Words
+from quarterdeck.server.route import WORDS, Call, Index, Keyed, Table, Text, Variable
 from quarterdeck.server.shapes import SessionPage, SessionView, session_view
 
 TABLE = Table()
@@ -104,7 +104,7 @@ async def show(call: Call) -> Struct:
 class Changed(Keyed, frozen=True, kw_only=True):
     """What is left out stays. `snoozed_until` 0 or null wakes; `read_index` is the last event that a person saw."""
 
-    name: Annotated[Words, Meta(min_length=1, max_length=100)] | UnsetType = UNSET
+    name: Annotated[str, Meta(min_length=1, max_length=100, pattern=WORDS)] | UnsetType = UNSET
     mode: Mode | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET
     snoozed_until: Index | UnsetType | None = UNSET
@@ -121,13 +121,14 @@ class Changed(Keyed, frozen=True, kw_only=True):
     example={"name": "Fix the build"},
 )
 async def change(call: Call) -> Struct:
-    """One key stands for up to three commands, so each has the key with its own name."""
+    """One key stands for up to three commands, so each has the key with its own name. The mode is first: an agent may not
+    have it, and then nothing is to be changed."""
     body: Changed = call.body
     session = call.session
-    if body.name is not UNSET:
-        await session.rename(body.name, client_id=call.key("name"))
     if body.mode is not UNSET:
         await session.switch_mode(body.mode, client_id=call.key("mode"))
+    if body.name is not UNSET:
+        await session.rename(body.name, client_id=call.key("name"))
     if (body.pinned, body.snoozed_until, body.read_index) != (UNSET, UNSET, UNSET):
         await session.mark(
             pinned=None if body.pinned is UNSET else body.pinned,

@@ -40,6 +40,25 @@ class TestUnknown:
             assert shown["repo"]["name"] == "project"
             assert (shown["lifecycle"], shown["phase"]) == ("active", "streaming")
 
+    @pytest.mark.parametrize("turn", [(), ("Stop",)])
+    @pytest.mark.parametrize(
+        ("command", "body"), [("prompt", {"text": "hi"}), ("steer", {"text": "hi"}), ("resume", {})]
+    )
+    def test_what_cannot_reach_it_is_refused_and_changes_nothing(
+        self, command: str, body: dict[str, str], turn: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        @on_loop
+        async def told() -> None:
+            async with serving(tmp_path) as house:
+                for event in ("UserPromptSubmit", *turn):
+                    await house.hook("claude", _hook(event))
+                [before] = await _sessions(house)
+                answer = await house.post(f"/sessions/{before['id']}/{command}", body)
+                assert answer.status == 409
+                assert await _sessions(house) == [before]
+
+        told()
+
     @on_loop
     async def test_many_hooks_at_once_open_one(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:

@@ -198,6 +198,19 @@ async def test_the_list_is_newest_first_in_pages_and_can_be_filtered(tmp_path: P
             assert (await ask("GET", f"/sessions?{wrong}"))[0] == 400
 
 
+@pytest.mark.parametrize("wrong", [{"mode": "plan"}, {"name": " "}, {"name": "a\0b"}, {"read_index": -1}])
+@on_loop
+async def test_of_several_changes_one_that_is_refused_refuses_all(wrong: dict[str, Any], tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        session = await port.deck.create("test", cwd=str(tmp_path), name="Before")
+        before = session.summary
+        status, _ = await ask(
+            "PATCH", f"/sessions/{session.id}", {"name": "After", "mode": "auto", "pinned": True, **wrong}
+        )
+        assert status in (400, 409)
+        assert session.summary == before
+
+
 @case("U-072")
 @on_loop
 async def test_a_name_is_neither_empty_nor_longer_than_a_hundred(tmp_path: Path):
