@@ -1,4 +1,5 @@
-"""The sessions that would be interrupted if the server ended now: at work, asking somebody, or with work left behind."""
+"""The sessions that would be interrupted if the server ended now: at work, asking somebody, or with work left behind. An
+agent on somebody's terminal is not: it goes on without us."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _PAGE = 200
 
 def is_busy(summary: dict[str, Any]) -> bool:
     """A turn that is over may have left a shell or a sub-agent: `background` is a count in a list, a list in a view."""
-    return bool(summary["flags"]["isActive"] or summary["background"])
+    return summary["owner"] == "deck" and bool(summary["flags"]["isActive"] or summary["background"])
 
 
 def busy(wire: Wire) -> list[dict[str, Any]]:

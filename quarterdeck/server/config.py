@@ -306,10 +306,10 @@ class File:
 
     def unknown(self) -> Iterable[str]:
         """Warnings for names that nobody knows."""
-        for name in self._settings().keys() - _KINDS.keys():
+        for name in [name for name in self._settings() if name not in _KINDS]:
             yield f"{self._path}, line {self.line_of(name)}: {name} is not known{nearest(name, [*_KINDS, *_TABLES])}"
         for name, told in (_table(self._tables.get("profile")) or {}).items():
-            for key in (_table(told) or {}).keys() - set(_PROFILE_KEYS):
+            for key in [key for key in _table(told) or {} if key not in _PROFILE_KEYS]:
                 line = self.line_of(key, f"profile.{name}")
                 yield f"{self._path}, line {line}: profile.{name}.{key} is not known{nearest(key, _PROFILE_KEYS)}"
 

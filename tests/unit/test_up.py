@@ -26,6 +26,7 @@ from quarterdeck.cli.wire import token_of
 from quarterdeck.deck.identity import is_alive, start_time
 from quarterdeck.deck.keeper import gone_within, kill
 from quarterdeck.server.beacon import Beacon
+from quarterdeck.server.ingest import SECRET, secret_for
 from tests.conformance.marks import case
 from tests.servers import QD, At, eventually, home_at, is_gone
 
@@ -350,6 +351,18 @@ class TestBusySessions:
             assert "1 session is busy\n--wait" in done.stderr
         assert at.light() == light
         assert at.qd("down", "--force").returncode == Exit.DONE
+        assert is_gone(light)
+
+    def test_an_agent_on_somebodys_terminal_is_not_waited_for(self, at: At):
+        light = at.up()
+        hook = {"session_id": "native", "hook_event_name": "UserPromptSubmit", "cwd": "/", "prompt": "hi"}
+        secret = {SECRET: secret_for(token_of(at.place)), "Content-Type": "application/json"}
+        urllib.request.urlopen(
+            urllib.request.Request(f"{light.address}/ingest/claude", json.dumps(hook).encode(), secret)
+        ).close()
+        wire = at.wire()
+        eventually(lambda: [one["phase"] for one in wire.get("/sessions")["sessions"]] == ["streaming"])
+        assert at.qd("restart").returncode == Exit.DONE
         assert is_gone(light)
 
     def test_a_person_is_asked(self, at: At):

@@ -118,6 +118,11 @@ class TestUnknownNames:
         assert first == f"{PATH}, line 1: prot is not known; did you mean port?"
         assert second == f"{PATH}, line 4: profile.x.preambel is not known; did you mean preamble?"
 
+    def test_they_are_told_from_the_top_down(self):
+        names = [f"nothing_{one}" for one in "fbdaec"]
+        told = config("\n".join(f"{name} = 1" for name in names)).warnings
+        assert [line.split(": ")[1].split()[0] for line in told] == names
+
     def test_tables_of_the_engine_are_known(self):
         assert config("[mcp.files]\ncommand = 'x'").warnings == ()
 
