@@ -21,6 +21,8 @@ _Resolved: TypeAlias = ev.ApprovalResolved | ev.UserResponded | ev.DialogResolve
 _KINDS = {ev.ApprovalResolved: "approval", ev.UserResponded: "question", ev.DialogResolved: "dialog"}
 OPENING = (ev.ApprovalRequired, ev.AskUser, ev.DialogRequired)
 CLOSING = (ev.ApprovalResolved, ev.UserResponded, ev.DialogResolved)
+#: What `~` means in a rule: the user's who runs the server.
+_HOME = os.path.expanduser("~")
 
 
 def named(body: Body, gates: Gates, next_name: Callable[[], str]) -> Body:
@@ -110,7 +112,7 @@ def place_of(state: State) -> Place:
     """Where the session works, as rules see it."""
     profile = state.profile
     root = profile.repo.root if profile.repo is not None else ""
-    return Place(profile.id, profile.cwd, root, os.path.expanduser("~"), resolve=os.path.realpath)
+    return Place(profile.id, profile.cwd, root, _HOME, resolve=os.path.realpath)
 
 
 def verdict_on(gate: Gate, state: State, store: RuleStore, of_session: Iterable[Rule]) -> Verdict:

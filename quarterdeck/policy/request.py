@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -69,8 +70,8 @@ def request_for_call(tool: str, args: Json, place: Place) -> Request:
 def _request(tool: str, args: Json, place: Place, is_known: bool, is_command: bool) -> Request:
     if is_command or tool.lower() in _SHELLS:
         return _shell_request(tool, place, _object(args), is_known)
-    paths = tuple(dict.fromkeys(_plain_path(path) for path in _paths(args, 0) if "://" not in _plain_path(path)))
-    return Request(tool, place, None, paths, is_known=is_known)
+    paths = dict.fromkeys(map(_plain_path, _paths(args, 0)))
+    return Request(tool, place, None, tuple(path for path in paths if "://" not in path), is_known=is_known)
 
 
 def _shell_request(tool: str, place: Place, args: dict[str, Any], is_known: bool) -> Request:
@@ -106,14 +107,20 @@ def _paths(value: Json, depth: int) -> Iterator[str]:
 
 
 def _paths_of(name: str, value: Json, depth: int) -> Iterator[str]:
-    last = re.split(r"_|(?<=[a-z])(?=[A-Z])", name)[-1].lower()
-    if _PATH_NAME.fullmatch(last) or _PATH_NAME.fullmatch(name.lower()):
+    if _names_paths(name):
         yield from _strings(value)
     elif name in _SEARCHES and isinstance(value, str) and (value.startswith(("/", "~")) or ".." in value):
         yield value
     elif isinstance(value, str):
         yield from _PATCHED.findall(value)
     yield from _paths(value, depth + 1)
+
+
+@lru_cache(256)
+def _names_paths(name: str) -> bool:
+    """Whether an argument of this name is a path, or several. Agents use the same few names all the time."""
+    last = re.split(r"_|(?<=[a-z])(?=[A-Z])", name)[-1].lower()
+    return _PATH_NAME.fullmatch(last) is not None or _PATH_NAME.fullmatch(name.lower()) is not None
 
 
 def _strings(value: Json) -> list[str]:
