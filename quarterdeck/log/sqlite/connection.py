@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,8 @@ class Store:
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         self._sql = queries()
         self._transaction = Transaction(self)
+        if not read_only:
+            _make_private(path)
         with refusals():
             self._connection: Any = apsw.Connection(str(path), flags=flags)
             self._execute = self._connection.execute
@@ -140,6 +143,13 @@ class Store:
             raise LogUnavailable(
                 f"{name} is {found}, not {expected}", "The file system must support SQLite's WAL mode."
             )
+
+
+def _make_private(path: Path) -> None:
+    """A new store is the user's alone, also in a folder that others may read; SQLite's other files get the same mode. One
+    that is there is not touched: to close it would drop the locks that SQLite has on it. What is wrong SQLite tells."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 class Transaction:

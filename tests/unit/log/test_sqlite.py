@@ -194,6 +194,17 @@ def test_a_file_that_is_no_store_is_refused_and_untouched(tmp_path: Path) -> Non
     assert path.read_bytes() == before
 
 
+def test_it_is_the_users_alone_also_where_others_may_look(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+
+    async def work(log: SqliteLog) -> None:
+        await two_events(log)
+        modes = {one.name: one.stat().st_mode & 0o777 for one in os.scandir(tmp_path)}
+        assert modes == {"x.db": 0o600, "x.db-shm": 0o600, "x.db-wal": 0o600}
+
+    with_log(tmp_path / "x.db", work)
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogUnavailable, match="cannot be opened"):
         with_log(tmp_path / "no" / "x.db", two_events)
