@@ -16,6 +16,9 @@ from quarterdeck.server.shapes import SessionPage, SessionView, session_view
 
 TABLE = Table()
 Name = Annotated[Text, Meta(max_length=100)]
+_STATUSES = r"^((active|suspended|archived|error)(,|$))*$"
+#: As it was given with the page before; a wrong one must not begin the list anew, for ever.
+_CURSOR = r"^([0-9]{1,20}\..+)?$"
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -73,13 +76,13 @@ async def create(call: Call) -> Struct:
 class ListQuery(Struct, frozen=True, kw_only=True):
     """`status` is one or several with commas between; `q` is part of a name, a folder or the last words."""
 
-    status: str = ""
+    status: Annotated[str, Meta(pattern=_STATUSES)] = ""
     archived: bool = False
     agent: str = ""
     cwd: str = ""
     q: Annotated[str, Meta(max_length=400)] = ""
     limit: Annotated[int, Meta(ge=1, le=200)] = PAGE
-    cursor: str = ""
+    cursor: Annotated[str, Meta(pattern=_CURSOR)] = ""
 
 
 @TABLE.add("GET", "/sessions", "Lists sessions, newest first", query=ListQuery, answer=SessionPage)

@@ -194,8 +194,18 @@ async def test_the_list_is_newest_first_in_pages_and_can_be_filtered(tmp_path: P
         assert len(both["sessions"]) == 23
         _, named = await ask("GET", "/sessions?q=n21")
         assert [one["name"] for one in named["sessions"]] == ["n21"]
-        for wrong in ("limit=0", "limit=201", "limit=x", "archived=maybe"):
-            assert (await ask("GET", f"/sessions?{wrong}"))[0] == 400
+        for wrong in (
+            "limit=0",
+            "limit=201",
+            "limit=x",
+            "archived=maybe",
+            "status=done",
+            "status=active,done",
+            "cursor=x",
+        ):
+            status, said = await ask("GET", f"/sessions?{wrong}")
+            assert status == 400
+            assert said["error"]["message"].startswith(wrong.partition("=")[0])
 
 
 @pytest.mark.parametrize("wrong", [{"mode": "plan"}, {"name": " "}, {"name": "a\0b"}, {"read_index": -1}])
