@@ -134,6 +134,7 @@ Command: TypeAlias = (
 
 NAME_LIMIT = 100
 MODES = ("plan", "ask", "edits", "auto", "bypass")
+_NAMED = {"approval": "an approval", "question": "a question", "dialog": "a dialog"}
 _RESUMABLE_PHASES = ("paused", "stopped", "completed")
 #: What each lifecycle allows at all; finer conditions follow in `check`.
 BY_LIFECYCLE: dict[str, tuple[str, ...]] = {
@@ -236,7 +237,7 @@ def _check_gate(state: State, command: Approve | Reject | Respond) -> None:
     found = gate.to_decide(state.gates, command.gate_id)
     wanted = ("question", "dialog") if isinstance(command, Respond) else ("approval",)
     if found.kind not in wanted:
-        raise NotAllowed(name_of(command), f"{found.id} is a {found.kind}", _answers_to(found.kind))
+        raise NotAllowed(name_of(command), f"{found.id} is {_NAMED[found.kind]}", _answers_to(found.kind))
 
 
 def _answers_to(kind: str) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from quarterdeck.server.statuses import (
     ForeignOrigin,
     Internal,
     MethodNotAllowed,
+    NoSecret,
     NoSuchRoute,
     NoToken,
     TooLarge,
@@ -136,7 +137,7 @@ class Server:
             return
         if door.startswith("/ingest/"):
             if not self.ingest.knows(request, request.match_info.get("id", "")):
-                raise self._refused(request, is_wrong=True)
+                raise self._refused(request, NoSecret(), is_wrong=True)
             return
         visitor = self._visitor(request)
         if visitor.role != "operate" and request.method not in _SAFE:
@@ -158,7 +159,7 @@ class Server:
         token = _token(request)
         visitor = self.tokens.visitor(token) if token else None
         if visitor is None:
-            raise self._refused(request, is_wrong=bool(token))
+            raise self._refused(request, NoToken(), is_wrong=bool(token))
         by_cookie = not request.headers.get("Authorization")
         is_harmless = request.method in _SAFE and "Upgrade" not in request.headers
         if by_cookie and not is_harmless and "Origin" not in request.headers:
@@ -166,10 +167,10 @@ class Server:
             raise ForeignOrigin
         return visitor
 
-    def _refused(self, request: web.Request, *, is_wrong: bool) -> QuarterdeckError:
+    def _refused(self, request: web.Request, refusal: NoToken, *, is_wrong: bool) -> QuarterdeckError:
         """A wrong token is counted, and too many are told to wait; one that is missing is only missing."""
         wait = self._failures.wait(request.remote or "") if is_wrong else 0
-        return TooManyFailures(wait) if wait else NoToken()
+        return TooManyFailures(wait) if wait else refusal
 
     # --- routes
 
@@ -222,7 +223,7 @@ class Server:
         token = request.query.get("token") or self._codes.taken(request.query.get("code", ""))
         visitor = self.tokens.visitor(token)
         if visitor is None:
-            raise self._refused(request, is_wrong=bool(request.query))
+            raise self._refused(request, NoToken(), is_wrong=bool(request.query))
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(COOKIE, token, httponly=True, samesite="Strict", secure=self.is_secure, max_age=30 * 86400)
         return response

@@ -65,6 +65,17 @@ class NoToken(QuarterdeckError):
         )
 
 
+class NoSecret(NoToken):
+    """What agents tell is heard from those only whom we gave a secret."""
+
+    def __init__(self) -> None:
+        QuarterdeckError.__init__(
+            self,
+            "the secret of this install or session is needed",
+            "Install the hooks again: it changes with the token.",
+        )
+
+
 class ForeignHost(QuarterdeckError):
     """The request asks for a name that is not ours."""
 

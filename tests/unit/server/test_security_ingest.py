@@ -49,6 +49,17 @@ class TestForgery:
             assert await _count(house) == 0
 
     @on_loop
+    async def test_whoever_has_a_wrong_one_is_told_which_is_wanted(self, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            for path in _DOORS:
+                answer = await house.ask("POST", path, None, {SECRET: "x"}, json=_HOOK)
+                assert answer.json["error"] == {
+                    "code": "no_token",
+                    "message": "the secret of this install or session is needed",
+                    "hint": "Install the hooks again: it changes with the token.",
+                }
+
+    @on_loop
     async def test_it_opens_no_other_door(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for secret in (secret_for(house.token), secret_for(house.token, "x")):
