@@ -19,7 +19,8 @@ _SPARE = 256 * 1024 * 1024
 
 
 def make_room(store: Path) -> None:
-    """For the log of this store, which is open. Nothing depends on it, so a disk that refuses is asked for nothing more."""
+    """For the log of this store, which is open, and which only the caller may write to now. Nothing depends on it, so a disk
+    that refuses is asked for nothing more."""
     with suppress(OSError):
         handle = os.open(f"{store}-wal", os.O_WRONLY | os.O_CLOEXEC)
         try:

@@ -7,6 +7,7 @@ written. A failure of the store fails the whole group, and nothing of it is in t
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -89,8 +90,10 @@ class Writer:
                 self._drop(packs)
 
     def make_room(self) -> None:
-        """So that the first commits cost no more than the later ones."""
-        make_room(self._path)
+        """So that the first commits cost no more than the later ones. While nobody else can write: a log may be opened by two,
+        and zeros over what the other one has just appended would be the end of it."""
+        with suppress(apsw.Error), self._store.transaction():
+            make_room(self._path)
 
     def fence_at(self, last_index: int) -> Fence:
         """The fence of a session whose newest event has this index."""
