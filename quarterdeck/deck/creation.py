@@ -48,6 +48,7 @@ async def created(session: Session, wanted: Creation, client_id: str) -> None:
 
 def _check(session: Session, wanted: Creation) -> None:
     """Everything that can be wrong is found before there is a session."""
+    inputs.fits(wanted)  # what is not of its type could be written, and never be read again
     limit = session.house.settings.text_limit
     for field in ("prompt", "name", "model", "mode", "continues"):
         value = getattr(wanted, field)
@@ -57,6 +58,8 @@ def _check(session: Session, wanted: Creation) -> None:
         inputs.text("arguments", argument, limit)
     if wanted.prompt is not None and not wanted.prompt.strip() and not wanted.images:
         raise inputs.InvalidInput("prompt", "it is empty", "Send a text, or none at all.")
+    if wanted.prompt is None and wanted.images:
+        raise inputs.InvalidInput("images", "there is no prompt that they belong to", "Send them with a prompt.")
     if len(wanted.name) > cmd.NAME_LIMIT:
         raise inputs.InvalidInput("name", f"it has {len(wanted.name)} characters", f"Use at most {cmd.NAME_LIMIT}.")
     driver = session.house.harness_of(wanted.agent).make_driver()

@@ -142,7 +142,11 @@ class Deck:
         try:
             await asyncio.to_thread(end_left_over_of, home_id(place))
             log = await SqliteLog.open(Home(place).store)
-            deck = await cls.over(log, place, settings=settings, environment=environment, clock=clock)
+            try:
+                deck = await cls.over(log, place, settings=settings, environment=environment, clock=clock)
+            except BaseException:
+                await log.close()
+                raise
         except BaseException:
             lock.close()
             raise
@@ -243,7 +247,7 @@ class Deck:
             name=name,
             mode=mode,
             continues=continues,
-            arguments=tuple(arguments),
+            arguments=inputs.arguments(arguments),
             own_environment=chosen is not None,
         )
         session_id = _id_for(client_id)
@@ -252,18 +256,29 @@ class Deck:
             session = await self._session(session_id)
         if session is None:
             session = self._supervisor.add(Session(self.house, session_id, View(), ""))
+        had_own, was_recorded = session_id in self.environments, session_id in self._recorded
         if chosen is not None:
             self.environments.add(session_id, chosen)
         if record:
             self._recorded.add(session_id)
         try:
             await created(session, wanted, client_id)
-        except BaseException:
+        except BaseException as error:
             if not session.view.index:
                 self._supervisor.sessions.pop(session_id, None)
-                self.environments.forget(session_id)
+            # one that its caller gave up is done to its end; one that was refused has changed nothing, also of the session
+            # that the key means already
+            if not session.view.index or isinstance(error, QuarterdeckError):
+                self._take_back(session_id, had_own, was_recorded)
             raise
         return SessionHandle(self, session_id)
+
+    def _take_back(self, session_id: str, had_own: bool, was_recorded: bool) -> None:
+        """What a creation that was refused would have had."""
+        if not had_own:
+            self.environments.forget(session_id)
+        if not was_recorded:
+            self._recorded.discard(session_id)
 
     def session(self, session_id: str) -> SessionHandle:
         """One that exists; NoSuchSession."""

@@ -80,6 +80,9 @@ class Environments:
     def __len__(self) -> int:
         return len(self._own)
 
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._own
+
     def add(self, session_id: str, own: Mapping[str, str]) -> None:
         """The first one that is given stays: the same creation again changes nothing."""
         self._own.setdefault(session_id, dict(own))

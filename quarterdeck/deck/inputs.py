@@ -70,6 +70,8 @@ def text(field: str, value: object, limit: int) -> str:
 
 def images(found: Sequence[Image], settings: Settings) -> tuple[Image, ...]:
     """Images that are small enough together."""
+    if not _are_images(found):
+        raise InvalidInput("images", "it is no list of images", "Send `Image(media_type, data)`, data in base64.")
     size = sum(len(image.data) * 3 // 4 for image in found)
     if size > settings.images_limit:
         raise TooLarge("images", f"{size} bytes, at most {settings.images_limit} are taken", "Send smaller images.")
@@ -77,6 +79,12 @@ def images(found: Sequence[Image], settings: Settings) -> tuple[Image, ...]:
         text("images.media_type", image.media_type, 200)
         text("images.data", image.data, 2 * settings.images_limit)
     return tuple(found)
+
+
+def _are_images(found: object) -> bool:
+    if not isinstance(found, Sequence):
+        return False
+    return all(isinstance(one, Image) and type(one.data) is str for one in cast(Sequence[object], found))
 
 
 def folder(value: str, workspace: Sequence[str] = ()) -> str:
@@ -102,6 +110,18 @@ def is_inside(path: str, workspace: Sequence[str]) -> bool:
     return any(os.path.commonpath((real, root)) == root for root in roots)
 
 
+def arguments(found: Sequence[str]) -> tuple[str, ...]:
+    """Flags of an agent. A text is a sequence of its letters, which nobody means."""
+    if isinstance(found, str) or not _is(Sequence, found):
+        raise InvalidInput("arguments", f"it is a {type(found).__name__}", "Send a list of texts.")
+    return tuple(found)
+
+
+def _is(kind: type, found: object) -> bool:
+    """Whatever the caller promised."""
+    return isinstance(found, kind)
+
+
 def client_id(value: object) -> str:
     """The caller's own key of a command."""
     if isinstance(value, str) and len(value) > KEY_LIMIT:
@@ -111,6 +131,8 @@ def client_id(value: object) -> str:
 
 def environment(found: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Variables that a process can be given. Their values are never told, not even in an error."""
+    if found is not None and not _is(Mapping, found):
+        raise InvalidInput("env", f"it is a {type(found).__name__}", "Send names with their values.")
     for name, value in (found or {}).items():
         if not _is_variable(name, value):
             raise InvalidInput("env", f"{name!r} cannot be a variable", "Use NAME=value without NUL characters.")

@@ -56,8 +56,8 @@ class SqliteLog:
             log._writing.stop()
             log._reading.stop()
             raise
-        # nobody waits for it but who appends in this very moment
-        log._writing.do(log._writer.make_room, lambda _result, _error: None)
+        # only who appends in this very moment waits for it
+        log._writing.do(log._writer.make_room, _unheard)
         return log
 
     async def append(self, append: Append) -> Receipt:
@@ -161,6 +161,10 @@ class SqliteLog:
 
     def _stored(self, row: Row, last_index: int, view: bytes, view_index: int) -> Stored:
         return Stored(row, last_index, view, view_index, self._writer.fence_at(last_index))
+
+
+def _unheard(_: object, __: BaseException | None) -> None:
+    """Nobody waits for it."""
 
 
 def _closed() -> LogUnavailable:

@@ -90,8 +90,8 @@ class Writer:
                 self._drop(packs)
 
     def make_room(self) -> None:
-        """So that the first commits cost no more than the later ones. While nobody else can write: a log may be opened by two,
-        and zeros over what the other one has just appended would be the end of it."""
+        """So that the first commits cost no more than the later ones. While nobody else can write: a log may be opened by
+        two, and zeros over what the other one has just appended would be the end of it."""
         with suppress(apsw.Error), self._store.transaction():
             make_room(self._path)
 

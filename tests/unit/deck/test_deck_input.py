@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -54,6 +56,19 @@ CREATE: list[tuple[dict[str, object], str, str]] = [
     ({"env": {"A": "\ud800"}}, "invalid_input", "env"),
     ({"client_id": "x" * 201}, "invalid_input", "client_id"),
     ({"continues": "no-such-session"}, "no_such_session", "no-such-session"),
+    ({"agent": None}, "invalid_input", "agent: Expected `str`"),
+    ({"model": None}, "invalid_input", "model: Expected `str`"),
+    ({"name": None}, "invalid_input", "name: Expected `str`"),
+    ({"mode": None}, "invalid_input", "mode: Expected `str`"),
+    ({"prompt": "x", "images": [7]}, "invalid_input", "images: it is no list of images"),
+    ({"prompt": "x", "images": "AAAA"}, "invalid_input", "images: it is no list of images"),
+    ({"prompt": "x", "images": None}, "invalid_input", "images: it is no list of images"),
+    ({"agent": "able", "images": SMALL}, "invalid_input", "images: there is no prompt"),
+    ({"arguments": "--flag"}, "invalid_input", "arguments: it is a str"),
+    ({"arguments": None}, "invalid_input", "arguments: it is a NoneType"),
+    ({"arguments": [7]}, "invalid_input", "arguments"),
+    ({"env": ["A=B"]}, "invalid_input", "env: it is a list"),
+    ({"mode": "yolo", "env": {"A": "b"}, "record": True}, "agent_cannot", "yolo"),
 ]
 
 
@@ -84,6 +99,7 @@ async def test_no_session_is_made(tmp_path: Path, given: dict[str, object], code
         assert _files(tmp_path) == before
         assert deck._supervisor.sessions == {}
         assert len(deck.environments) == 0
+        assert deck._recorded == set()
         assert descendants_of_launch(home_id(deck.home)) == []
 
 
@@ -97,6 +113,7 @@ COMMANDS: dict[str, tuple[Do, str, str]] = {
     "prompt endless": (lambda s: s.prompt("x" * (4 * 1024 * 1024 + 1)), "too_large", "text"),
     "prompt no text": (lambda s: s.prompt(7), "invalid_input", "it is a int"),
     "prompt images": (lambda s: s.prompt("x", images=BIG), "too_large", "images"),
+    "prompt no image": (lambda s: s.prompt("x", images=[7]), "invalid_input", "images"),
     "prompt image": (lambda s: s.prompt("x", images=SMALL), "agent_cannot", "read images"),
     "steer NUL": (lambda s: s.steer(NUL), "invalid_input", "text"),
     "steer empty": (lambda s: s.steer(""), "invalid_command", "empty"),
@@ -238,3 +255,37 @@ async def test_a_new_deck_over_the_same_log_finds_no_trace_of_what_was_refused(t
         found = await all_events(deck.session(session.id))
         assert [event.type for event in found[count:]] == ["session_suspended"]
         assert isinstance(deck, Deck)
+
+
+@on_loop
+async def test_a_key_that_means_another_session_gives_that_one_nothing(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        await deck.create("test", cwd=str(tmp_path), client_id="key")
+        with pytest.raises(QuarterdeckError, match="already used"):
+            await deck.create("test", cwd=str(tmp_path), client_id="key", name="other", env={"A": "b"}, record=True)
+        assert (len(deck.environments), deck._recorded) == (0, set())
+
+
+@on_loop
+async def test_a_deck_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
+    environment = {"AGENT_SESSION_IDLE_TIMEOUT": "soon"}
+    await (await Deck.open(tmp_path, environment={})).close()
+    before = _handles()
+    for _ in range(3):
+        with pytest.raises(QuarterdeckError, match="soon"):
+            await Deck.open(tmp_path, environment=environment)
+    assert await _falls_to(before)
+    assert not list(tmp_path.glob("*-wal"))  # noqa: ASYNC240
+
+
+def _handles() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def _falls_to(count: int) -> bool:
+    """A thread that was told to end closes its ends of the pipes a moment later."""
+    for _ in range(200):
+        if _handles() <= count:
+            return True
+        await asyncio.sleep(0.01)
+    return False
