@@ -169,6 +169,15 @@ def test_resume_data_that_is_no_object_says_nothing(old: Path, tmp_path: Path) -
         ("UPDATE AgentSession SET createdAt = '1912-06-23' WHERE id = 'id-error'", "before 1970"),
         ("UPDATE AgentSession SET id = '' WHERE id = 'id-error'", "no id"),
         ("ALTER TABLE AgentSession RENAME COLUMN status TO state", "no column status"),
+        ("UPDATE AgentSession SET createdAt = 9e999 WHERE id = 'id-error'", "inf is no time"),
+        ("UPDATE AgentSession SET createdAt = 9223372036854775807 WHERE id = 'id-error'", "is no time"),
+        ("UPDATE AgentSession SET id = '..' WHERE id = 'id-error'", "its id is no name"),
+        ("UPDATE AgentSession SET id = '../../home' WHERE id = 'id-error'", "its id is no name"),
+        ("UPDATE AgentSession SET id = 'a' || char(0) WHERE id = 'id-error'", "its id is no name"),
+        ("UPDATE AgentSession SET id = hex(zeroblob(101)) WHERE id = 'id-error'", "its id is no name"),
+        ("UPDATE AgentSession SET id = x'ff' WHERE id = 'id-error'", "its id is no text"),
+        ("UPDATE AgentSession SET id = CAST(x'61ff' AS TEXT) WHERE id = 'id-error'", "is no text in UTF-8"),
+        ("UPDATE Repo SET repoPath = '/a' || char(0)", "NUL"),
     ],
 )
 def test_a_row_that_cannot_be_a_session_stops_all(old: Path, tmp_path: Path, statement: str, said: str) -> None:
@@ -178,6 +187,12 @@ def test_a_row_that_cannot_be_a_session_stops_all(old: Path, tmp_path: Path, sta
     assert said in done.stderr
     assert "Nothing was imported" in done.stderr
     assert not (tmp_path / "deck").exists()
+
+
+def test_folders_of_another_kind_say_nothing(old: Path, tmp_path: Path) -> None:
+    changed(old, "ALTER TABLE Repo RENAME COLUMN repoPath TO place")
+    assert qd(tmp_path / "deck", "import", str(old)).exit_code == Exit.DONE
+    assert {one.row.cwd for one in stored(tmp_path / "deck").values()} == {""}
 
 
 def test_an_id_that_stands_there_twice(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ The table is copied into memory, brought to four states there by its one-time mi
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +23,11 @@ _Connection: TypeAlias = Any
 
 TABLE = "AgentSession"
 STATUSES = ("active", "suspended", "archived", "error")
+#: A session's id names files of ours, and is a part of addresses.
+_ID_LIMIT = 200
+_FOLDERS = ("id", "repoPath")
+#: The end of the year 9999: whatever is later is no time but a mistake, and all that comes after it would be as late.
+_LAST_MS = 253_402_300_799_999
 
 
 class NoSuchFile(QuarterdeckError):
@@ -67,7 +74,7 @@ def old_sessions(path: Path, table: str = TABLE) -> list[OldSession]:
     """All rows, valid every one, in the order of their creation. NoSuchFile, NoSuchTable, InvalidImport."""
     if not path.is_file():
         raise NoSuchFile(path)
-    with refusals():
+    with refusals(), _texts():
         memory = _copied(path, table)
         before = {str(name): str(status) for name, status in memory.execute(f"SELECT id, status FROM {TABLE}")}
         migrate(memory)
@@ -76,6 +83,15 @@ def old_sessions(path: Path, table: str = TABLE) -> list[OldSession]:
         memory.close()
     found = [_session(row, before, folders) for row in rows]
     return sorted(_each_once(found), key=lambda one: (one.created_at, one.id))
+
+
+@contextmanager
+def _texts() -> Generator[None]:
+    """SQLite takes whatever bytes it is given for a text; we do not."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InvalidImport("?", f"{error.object!r:.100} is no text in UTF-8") from None
 
 
 def migrate(connection: _Connection) -> int:
@@ -96,17 +112,23 @@ def _copied(path: Path, table: str) -> _Connection:
     quoted = table.replace('"', '""')
     memory.execute(f'CREATE TABLE {TABLE} AS SELECT * FROM old."{quoted}"').fetchall()
     _must_have(memory, ("id", "status"))
-    folders = "SELECT id, repoPath FROM old.Repo" if "Repo" in names else "SELECT NULL AS id, NULL AS repoPath WHERE 0"
+    has_folders = _columns(memory, "Repo", "old").issuperset(_FOLDERS)
+    folders = "SELECT id, repoPath FROM old.Repo" if has_folders else "SELECT NULL AS id, NULL AS repoPath WHERE 0"
     memory.execute(f"CREATE TABLE Repo AS {folders}").fetchall()
     memory.execute("DETACH old").fetchall()
     return memory
 
 
 def _must_have(memory: _Connection, columns: tuple[str, ...]) -> None:
-    found = {str(row[1]) for row in memory.execute(f"PRAGMA table_info({TABLE})")}
+    found = _columns(memory, TABLE, "main")
     for column in columns:
         if column not in found:
             raise InvalidImport("1", f"the table has no column {column}")
+
+
+def _columns(memory: _Connection, table: str, schema: str) -> set[str]:
+    """None when there is no such table."""
+    return {str(row[1]) for row in memory.execute(f"PRAGMA {schema}.table_info({table})")}
 
 
 def _dicts(connection: _Connection, query: str) -> list[dict[str, Any]]:
@@ -124,9 +146,7 @@ def _each_once(found: list[OldSession]) -> list[OldSession]:
 
 
 def _session(row: dict[str, Any], before: dict[str, str], folders: dict[Any, Any]) -> OldSession:
-    name = str(row["id"] or "")
-    if not name:
-        raise InvalidImport("?", "it has no id")
+    name = _id(row["id"])
     if row["status"] not in STATUSES:
         raise InvalidImport(name, f"{row['status']!r} is no status of the five")
     created = _time(name, row.get("createdAt"), 0)
@@ -138,23 +158,41 @@ def _session(row: dict[str, Any], before: dict[str, str], folders: dict[Any, Any
         last_active_at=max(created, _time(name, row.get("lastActiveAt"), created)),
         agent=_agent(str(row.get("agentType") or "unknown")),
         agent_version=str(row.get("agentVersion") or ""),
-        cwd=str(folders.get(row.get("repoId")) or ""),
+        cwd=_cwd(name, folders.get(row.get("repoId"))),
         supports_resume=bool(row.get("supportsResume")),
         resume_data=str(row.get("resumeData") or ""),
         columns={key: value for key, value in row.items() if not isinstance(value, bytes)},
     )
 
 
+def _id(value: Any) -> str:
+    if isinstance(value, bytes):
+        raise InvalidImport(repr(value)[:_ID_LIMIT], "its id is no text")
+    name = "" if value is None else str(value)
+    if not name:
+        raise InvalidImport("?", "it has no id")
+    if len(name) > _ID_LIMIT or name in (".", "..") or not name.isprintable() or "/" in name or "\\" in name:
+        raise InvalidImport(repr(name)[:_ID_LIMIT], f"its id is no name of at most {_ID_LIMIT} characters")
+    return name
+
+
+def _cwd(name: str, value: Any) -> str:
+    found = str(value or "")
+    if "\0" in found:
+        raise InvalidImport(name, "its folder has a NUL character")
+    return found
+
+
 def _agent(name: str) -> str:
     """Their names of agents end with what they are."""
-    return name.removesuffix("-cli").removesuffix("-code")
+    return name.removesuffix("-cli").removesuffix("-code") or "unknown"
 
 
 def _time(name: str, value: Any, otherwise: int) -> int:
     """Milliseconds, as a number or as a date in ISO's form; without a zone it is UTC."""
     if value is None:
         return otherwise
-    if isinstance(value, int | float) and value >= 0:
+    if isinstance(value, int | float) and 0 <= value <= _LAST_MS:
         return int(value)
     try:
         when = datetime.fromisoformat(str(value))
@@ -163,4 +201,4 @@ def _time(name: str, value: Any, otherwise: int) -> int:
         raise InvalidImport(name, f"{value!r} is no time") from None
     if found < 0:
         raise InvalidImport(name, f"{value!r} is before 1970")
-    return found
+    return min(found, _LAST_MS)
