@@ -198,7 +198,7 @@ class Deck:
         await self.changes.close()
         await self.environments.usual.close()
         active = [row.id for row in self._catalogue.rows() if row.status == "active"]
-        sessions = [await self._session(name) for name in active]
+        sessions = [one for name in active if (one := await self._still_there(name)) is not None]
         sessions += [one for name, one in self._supervisor.sessions.items() if name not in active]
         try:
             await asyncio.wait_for(self._supervisor.suspend(sessions, reason), self.settings.shutdown_within)
@@ -207,6 +207,13 @@ class Deck:
         await self._log.close()
         if self._lock is not None:
             self._lock.close()
+
+    async def _still_there(self, name: str) -> Session | None:
+        """None when the log cannot even be read: the next start repairs that session, and the others are closed."""
+        try:
+            return await self._session(name)
+        except QuarterdeckError:
+            return None
 
     async def _repair(self) -> None:
         left = [await self._session(row.id) for row in self._catalogue.rows() if row.status == "active"]
@@ -435,9 +442,9 @@ class Deck:
 
     async def _folded(self, stored: Stored) -> tuple[View, State | None]:
         """The view as of the last event, without the timeline. Also what an older release showed, if it folded otherwise."""
-        name, before = stored.row.id, unpacked(stored.view)
-        is_old = before.fold_version != FOLD_VERSION
-        view = View() if is_old else View(stored.view_index, stored.row.last_active_at, before)
+        name, before = stored.row.id, _readable(stored.view)
+        is_old = before is None or before.fold_version != FOLD_VERSION
+        view = View() if before is None or is_old else View(stored.view_index, stored.row.last_active_at, before)
         # one event back: its time is the one that the next must not be before
         since = view.index if is_old else min(view.index, stored.last_index - 1)
         while since < stored.last_index:
@@ -559,6 +566,14 @@ def _taken(home: Path) -> tuple[Path, IO[str]]:
         lock.close()
         raise HomeInUse(home) from None
     return home, lock
+
+
+def _readable(view: bytes) -> State | None:
+    """What the log kept beside the events; None when only they can still say what it was."""
+    try:
+        return unpacked(view)
+    except LogUnavailable:
+        return None
 
 
 def _was_interrupted(state: State) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -17,7 +16,7 @@ from quarterdeck.errors import MalformedEvent
 from quarterdeck.events import Body, Event
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.view import View, fold
-from quarterdeck.log.base import NoSuchSession, Row
+from quarterdeck.log.base import LogUnavailable, NoSuchSession, Row
 from quarterdeck.log.rows import packed, row_of, unpacked
 from quarterdeck.log.sqlite.inspect import Inspection, rewritten
 
@@ -140,8 +139,8 @@ def _row_differences(stored: Row, folded: Row) -> Iterator[Difference]:
 def _state_differences(session_id: str, blob: bytes, folded: Folded) -> Iterator[Difference]:
     try:
         stored = unpacked(blob)
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        yield Difference(session_id, "view", f"cannot be read: {error}", "a view")
+    except LogUnavailable as error:
+        yield Difference(session_id, "view", error.message, "a view")
         return
     if stored.fold_version != FOLD_VERSION or stored == folded.state:
         return
@@ -154,5 +153,5 @@ def _state_differences(session_id: str, blob: bytes, folded: Folded) -> Iterator
 def _is_of_older_fold(blob: bytes) -> bool:
     try:
         return unpacked(blob).fold_version != FOLD_VERSION
-    except (msgspec.MsgspecError, UnicodeError):
+    except LogUnavailable:
         return False

@@ -6,7 +6,7 @@ import msgspec
 
 from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.state import State
-from quarterdeck.log.base import Row
+from quarterdeck.log.base import LogUnavailable, Row
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(State).decode
@@ -21,8 +21,13 @@ def packed(state: State) -> bytes:
 
 
 def unpacked(view: bytes) -> State:
-    """And back."""
-    return _unpack(view) if view[:1] != b"{" else msgspec.json.decode(view, type=State)
+    """And back. LogUnavailable when it cannot be read; the events can still say what it was."""
+    try:
+        return _unpack(view) if view[:1] != b"{" else msgspec.json.decode(view, type=State)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise LogUnavailable(
+            f"the view of a session cannot be read ({error})", "Run `qd db check --repair`: it is made from the events."
+        ) from None
 
 
 def row_of(state: State) -> Row:

@@ -32,9 +32,13 @@ class Store:
         with refusals():
             self._connection: Any = apsw.Connection(str(path), flags=flags)
             self._execute = self._connection.execute
-            self._connection.set_busy_timeout(_BUSY_MS)
-            for name, value, expected in () if read_only else _PRAGMAS:
-                self._set_pragma(name, value, expected)
+            try:
+                self._connection.set_busy_timeout(_BUSY_MS)
+                for name, value, expected in () if read_only else _PRAGMAS:
+                    self._set_pragma(name, value, expected)
+            except BaseException:
+                self._connection.close()
+                raise
 
     def rows(self, name: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """All rows of a named query."""

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from quarterdeck.events import decode_body
+from quarterdeck.log.base import LogUnavailable
 from quarterdeck.log.deltas import growing
 
 
@@ -32,8 +33,11 @@ def packed(pieces: list[Piece]) -> bytes:
 
 
 def unpacked(blob: bytes) -> list[Piece]:
-    """And back."""
-    return _unpack(blob)
+    """And back. LogUnavailable when that cannot be."""
+    try:
+        return _unpack(blob)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise LogUnavailable(f"deltas cannot be read ({error})", "The file is damaged: restore a backup.") from None
 
 
 class Journal:

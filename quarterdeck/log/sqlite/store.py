@@ -32,8 +32,7 @@ class SqliteLog:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._writing = Worker(loop, "qd-log-writer")
-        self._reading = Worker(loop, "qd-log-reader")
+        self._writing, self._reading = _workers(loop)
         self._writer: Writer
         self._reader: Reader
         self._gathering: _Gathering | None = None
@@ -45,16 +44,16 @@ class SqliteLog:
     async def open(cls, path: Path) -> SqliteLog:
         """Creates the file if need be, brings it to the newest version, and takes its ownership."""
         log = cls(asyncio.get_running_loop())
+        writers, readers = list[Writer](), list[Reader]()
         try:
-            log._writer = await log._writing.call(lambda: Writer(path))
-            try:
-                log._reader = await log._reading.call(lambda: Reader(path))
-            except BaseException:
-                await log._writing.call(log._writer.close)
-                raise
+            log._writer = await log._writing.call(lambda: _kept(Writer(path), writers))
+            log._reader = await log._reading.call(lambda: _kept(Reader(path), readers))
         except BaseException:
-            log._writing.stop()
+            # in their turn: what is just being opened for somebody who waits no longer is closed too
+            log._reading.do(lambda: [one.close() for one in readers], _unheard)
+            log._writing.do(lambda: [one.close() for one in writers], _unheard)
             log._reading.stop()
+            log._writing.stop()
             raise
         # only who appends in this very moment waits for it
         log._writing.do(log._writer.make_room, _unheard)
@@ -161,6 +160,24 @@ class SqliteLog:
 
     def _stored(self, row: Row, last_index: int, view: bytes, view_index: int) -> Stored:
         return Stored(row, last_index, view, view_index, self._writer.fence_at(last_index))
+
+
+def _kept(one: _T, among: list[_T]) -> _T:
+    among.append(one)
+    return one
+
+
+def _workers(loop: asyncio.AbstractEventLoop) -> tuple[Worker, Worker]:
+    """Who writes and who reads. LogUnavailable when this process may not have that many files open."""
+    try:
+        writing = Worker(loop, "qd-log-writer")
+        try:
+            return writing, Worker(loop, "qd-log-reader")
+        except OSError:
+            writing.stop()
+            raise
+    except OSError as error:
+        raise LogUnavailable(str(error.strerror), "Close some files, or raise the limit (`ulimit -n`).") from None
 
 
 def _unheard(_: object, __: BaseException | None) -> None:

@@ -28,8 +28,8 @@ class Worker:
         self._loop = loop
         self._work: deque[tuple[Callable[[], object], Done]] = deque()
         self._did: deque[tuple[Done, object, BaseException | None]] = deque()
-        self._sleep, self._wake = os.pipe()
-        self._news, self._tell = os.pipe()
+        self._is_over = False
+        self._sleep, self._wake, self._news, self._tell = _two_pipes()
         for end in (self._wake, self._news, self._tell):
             os.set_blocking(end, False)
         loop.add_reader(self._news, self._hear)
@@ -56,6 +56,8 @@ class Worker:
 
     def stop(self) -> None:
         """Ends the thread once its work is done. None may be given to it any more, and nobody hears of what is left."""
+        self._is_over = True
+        _wake(self._wake)
         os.close(self._wake)
         self._wake = -1
         self._loop.remove_reader(self._news)
@@ -75,7 +77,8 @@ class Worker:
     def _run(self) -> None:
         awake = True
         while awake:
-            awake = bool(os.read(self._sleep, _ALL))  # the pipe's end is the thread's
+            # not the pipe's end is the thread's: a process that was forked off holds it open
+            awake = bool(os.read(self._sleep, _ALL)) and not self._is_over
             while self._work:
                 self._done(*self._work.popleft())
         os.close(self._sleep)
@@ -88,14 +91,23 @@ class Worker:
         except BaseException as raised:
             error = raised
         self._did.append((done, result, error))
-        # when nobody is left to tell, nobody is told
-        with contextlib.suppress(BrokenPipeError):
-            _wake(self._tell)
+        _wake(self._tell)
+
+
+def _two_pipes() -> tuple[int, int, int, int]:
+    """Both, or none."""
+    sleep, wake = os.pipe()
+    try:
+        return sleep, wake, *os.pipe()
+    except OSError:
+        os.close(sleep)
+        os.close(wake)
+        raise
 
 
 def _wake(pipe: int) -> None:
-    """A pipe that is full wakes its reader too."""
-    with contextlib.suppress(BlockingIOError):
+    """A pipe that is full wakes its reader too, and one that nobody reads any more has nobody to wake."""
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):
         os.write(pipe, b"!")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import pytest
 
 from quarterdeck import Deck, SessionHandle
@@ -260,3 +261,50 @@ async def _look_after_a_kill(home: Path, left: list[int]) -> None:
         assert len(resumed) == 2
         for name in resumed:
             await until(deck.session(name), lambda view: view.state.process.value == "up")
+
+
+@on_loop
+async def test_a_session_that_cannot_be_read_keeps_no_deck_from_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = at_home(tmp_path)
+    deck = await home.__aenter__()
+    resting = await deck.create("test", cwd=str(tmp_path))
+    working = await deck.create("test", "hang", cwd=str(tmp_path))
+    await until(working, lambda view: view.state.turn.is_open)
+    pid = pid_of(deck, working)
+    deck._tidy()
+    assert resting.id not in deck._supervisor.sessions
+
+    async def broken(*_: object) -> None:
+        raise LogUnavailable("the disk reports an error")
+
+    monkeypatch.setattr(deck._log, "read", broken)
+    await deck.close()
+    assert not is_alive(pid)
+    async with at_home(tmp_path) as deck:
+        assert {deck.session(one.id).summary.lifecycle for one in (resting, working)} == {"suspended"}
+
+
+@on_loop
+async def test_a_view_that_cannot_be_read_is_made_from_the_events(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "say done", cwd=str(tmp_path))
+        await session.settled()
+        store = deck.home / "quarterdeck.db"
+    spoil = "UPDATE session SET view = x'c0'"
+    _changed(store, spoil + ", status = 'active'")
+    async with at_home(tmp_path) as deck:
+        assert deck.session(session.id).summary.lifecycle == "suspended"
+        assert deck.view(session.id).state == fold_all(await all_events(deck.session(session.id))).state
+    _changed(store, spoil)
+    async with at_home(tmp_path) as deck:  # nobody needs it, so nobody makes it anew
+        with pytest.raises(LogUnavailable, match="cannot be read") as told:
+            deck.list()
+        assert "qd db check --repair" in told.value.hint
+
+
+def _changed(store: Path, statement: str) -> None:
+    connection = apsw.Connection(str(store))
+    connection.execute(statement).fetchall()
+    connection.close()

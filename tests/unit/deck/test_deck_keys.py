@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from quarterdeck import Deck, SessionHandle
 from quarterdeck.deck.inputs import InvalidInput
-from quarterdeck.deck.receipts import IdempotencyMismatch
+from quarterdeck.deck.receipts import IdempotencyMismatch, Receipts
 from quarterdeck.errors import NotAllowed, QuarterdeckError
+from quarterdeck.events import CommandReceipt, Event
+from quarterdeck.kernel.answers import Done
+from quarterdeck.log.base import Log
 from tests import agents
 from tests.decks import all_events, at_home, busy, gate_of, on_loop, texts_of, types_of, until
 
@@ -310,3 +314,40 @@ async def test_a_key_that_cannot_be_one(tmp_path: Path) -> None:
                 await deck.create("test", cwd=str(tmp_path), client_id=key)
         assert session.view is before
         assert len(deck.list().sessions) == 1
+
+
+class _SlowLog:
+    """Answers each reading when it is told to."""
+
+    def __init__(self) -> None:
+        self.readings: list[asyncio.Future[list[Event]]] = []
+
+    async def read(self, _: str, since: int, *__: object) -> list[Event]:
+        self.readings.append(asyncio.get_running_loop().create_future())
+        return await self.readings[-1]
+
+
+@on_loop
+async def test_who_reads_the_keys_at_the_same_time_forgets_none() -> None:
+    """The second reading began before the first command was durable, and ends after it."""
+    log, done = _SlowLog(), list[str]()
+    receipts = Receipts(cast(Log, log), "s1", is_new=False)
+
+    async def work(print_: str) -> Done:
+        done.append(print_)
+        receipts.remember(CommandReceipt(client_id="a", command="mark", fingerprint=print_, answer={}))
+        return Done()
+
+    async def other(_: str) -> Done:
+        return Done()
+
+    first = asyncio.ensure_future(receipts.once("a", "mark", {}, Done, work))
+    second = asyncio.ensure_future(receipts.once("b", "mark", {}, Done, other))
+    await asyncio.sleep(0)
+    one, two = log.readings
+    one.set_result([])
+    await first
+    two.set_result([])
+    await second
+    await receipts.once("a", "mark", {}, Done, work)
+    assert len(done) == 1

@@ -449,3 +449,130 @@ def test_a_deletion_is_told_before_the_appends_that_come_after_it(tmp_path: Path
         assert len(heard) == 2
 
     with_log(tmp_path / "x.db", work)
+
+
+# --- what is left behind
+
+
+def handles() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def falls_to(count: int) -> bool:
+    """A thread that was told to end closes its ends of the pipes a moment later."""
+    for _ in range(300):
+        if handles() <= count:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+async def opened_and_closed(path: Path) -> None:
+    log = await SqliteLog.open(path)
+    await log.close()
+
+
+async def refused(path: Path) -> None:
+    with pytest.raises(LogUnavailable):
+        await SqliteLog.open(path)
+
+
+async def given_up(path: Path) -> None:
+    opening = asyncio.ensure_future(SqliteLog.open(path))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+
+
+@pytest.mark.parametrize("use", [opened_and_closed, refused, given_up])
+def test_no_file_stays_open(tmp_path: Path, use: Callable[[Path], Awaitable[None]]) -> None:
+    path = tmp_path / "x.db"
+    if use is refused:
+        path.write_bytes(b"no store at all " * 500)
+
+    async def work() -> None:
+        await use(path)
+        assert await falls_to(before)
+        for _ in range(200):
+            await use(path)
+        assert await falls_to(before)
+
+    async def first() -> None:
+        await opened_and_closed(tmp_path / "first.db")
+
+    asyncio.run(first())
+    before = handles() + 3  # a loop's own, of the next one
+    asyncio.run(work())
+
+
+def test_a_process_that_may_open_no_more_files_is_told_so_and_loses_none(tmp_path: Path) -> None:
+    script = """
+import asyncio, os, resource, sys
+from pathlib import Path
+from quarterdeck.errors import QuarterdeckError
+from quarterdeck.log.sqlite import SqliteLog
+
+async def main():
+    path = Path(sys.argv[1])
+    await (await SqliteLog.open(path)).close()
+    await asyncio.sleep(0.2)
+    before, (soft, hard) = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    refused = 0
+    for more in range(20):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + more, hard))
+        try:
+            await (await SqliteLog.open(path)).close()
+        except QuarterdeckError as error:
+            assert error.hint
+            refused += 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await asyncio.sleep(0.5)
+    print(5 < refused < 20, len(os.listdir("/proc/self/fd")) - before)
+
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "x.db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True 0\n", "")
+
+
+def test_a_worker_ends_although_a_forked_process_holds_its_pipes() -> None:
+    script = """
+import asyncio, os, threading, time
+from quarterdeck.log.sqlite.worker import Worker
+
+async def main():
+    worker = Worker(asyncio.get_running_loop(), "test")
+    await worker.call(lambda: None)
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+    worker.stop()
+    for _ in range(300):
+        if threading.active_count() == 1:
+            break
+        await asyncio.sleep(0.01)
+    print(threading.active_count())
+    os.kill(child, 9)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_deltas_that_cannot_be_read_are_a_typed_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+
+    async def work(log: SqliteLog) -> None:
+        writing = Writing(log)
+        await writing.write(OPENED)
+        await writing.write(ev.MessageDelta(delta="a", message_id="m"))
+
+    with_log(path, work)
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE delta SET pieces = x'ff00'").fetchall()
+    connection.close()
+    with pytest.raises(LogUnavailable, match="deltas cannot be read"):
+        asyncio.run(opened_and_closed(path))
