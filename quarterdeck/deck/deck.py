@@ -326,6 +326,7 @@ class Deck:
 
     def subscribe(self, since: str = START, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events of all sessions after a cursor, and whatever comes."""
+        inputs.cursor(since)
         return self.feed.follow_all(since, types)
 
     async def check(self) -> None:

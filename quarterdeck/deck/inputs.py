@@ -12,6 +12,7 @@ from msgspec import Struct
 from quarterdeck.deck.settings import Settings
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Image, Json
+from quarterdeck.log.base import START
 
 #: How long the caller's own key of a command may be.
 KEY_LIMIT = 200
@@ -178,6 +179,12 @@ def limit(value: object) -> None:
     """How many of something are wanted."""
     if not isinstance(value, int) or value < 1:
         raise InvalidInput("limit", f"{value!r} is not a number above 0", "Ask for at least one.")
+
+
+def cursor(value: object) -> None:
+    """Where a reader of all sessions stands. Whoever begins at what is none would wait for ever."""
+    if not isinstance(value, str) or not (value == START or (value.isascii() and value.isdecimal())):
+        raise InvalidInput("since", f"{value!r} is no cursor", "Send the cursor of the last event that you have.")
 
 
 def whole_number(field: str, value: object) -> None:

@@ -289,3 +289,11 @@ async def _falls_to(count: int) -> bool:
             return True
         await asyncio.sleep(0.01)
     return False
+
+
+@pytest.mark.parametrize("since", ["zzz", 5, None, "-1", "٣"])
+@on_loop
+async def test_a_reader_of_all_that_begins_nowhere_does_not_wait_for_ever(tmp_path: Path, since: str) -> None:
+    async with at_home(tmp_path) as deck:
+        with pytest.raises(InvalidInput, match="is no cursor"):
+            deck.subscribe(since)
