@@ -94,6 +94,8 @@ class Supervisor:
         pause = self.house.settings.pause_after_sleep
         self._quiet_until = self.house.clock.monotonic() + pause
         for session in self.sessions.values():
+            if session.observation is not None:
+                session.observation.hold(pause)
             if session.launch is not None:
                 session.launch.hold(pause)
                 asyncio.get_running_loop().call_soon(session.note, ev.Notice(text=_slept(jump), source="deck"))

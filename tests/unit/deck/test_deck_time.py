@@ -9,8 +9,12 @@ import pytest
 
 from quarterdeck import Deck, SessionHandle, Settings
 from quarterdeck import events as ev
+from quarterdeck.deck.adoption import Adoption
 from quarterdeck.deck.settings import IDLE_TIMEOUT, InvalidSetting, settings_from
+from quarterdeck.events import Body
+from quarterdeck.harness.base import Signal
 from quarterdeck.kernel.roster import Filter
+from quarterdeck.kernel.view import View
 from tests import agents
 from tests.conformance.marks import case
 from tests.decks import (
@@ -226,6 +230,29 @@ async def _phase_at(session: SessionHandle, index: int) -> str:
     return (await session.view_at(index)).state.phase.value
 
 
+class _Due:
+    """Has one deadline, and counts how often it came."""
+
+    at: float | None = None
+    ticks = unknown = 0
+
+    def restore(self, view: View) -> None:
+        """It needs nothing of that."""
+
+    def feed(self, signal: Signal, now: float) -> list[Body]:
+        return []
+
+    def deadline(self) -> float | None:
+        return self.at
+
+    def tick(self, now: float) -> list[Body]:
+        self.at, self.ticks = None, self.ticks + 1
+        return []
+
+    def end(self, now: float) -> list[Body]:
+        return []
+
+
 class TestSleep:
     @on_loop
     async def test_after_a_sleep_nothing_is_judged_for_a_minute_and_a_line_says_how_long_it_was(
@@ -246,6 +273,23 @@ class TestSleep:
             await time.skip(31 * MINUTE)
             await deck.reap()
             assert not is_alive(pid)
+
+    @on_loop
+    async def test_an_agent_that_somebody_else_started_has_its_minute_too(self, tmp_path: Path) -> None:
+        """It was asleep as well: what it did not say meanwhile is no sign of anything."""
+        time = Time()
+        async with at_home(tmp_path, clock=time.clock()) as deck:
+            session = await Adoption(deck).session("claude", "native", str(tmp_path))
+            translator = _Due()
+            observation = session.observe(translator)
+            translator.at = deck.clock.monotonic() + 30
+            observation.hear(Signal("notify", {}))
+            time.slept += 60 * MINUTE
+            await deck.reap()
+            await time.skip(59)
+            assert translator.ticks == 0
+            await time.skip(2)
+            assert translator.ticks == 1
 
     @on_loop
     async def test_a_clock_that_is_set_back_never_turns_the_log_round(self, tmp_path: Path) -> None:
