@@ -226,7 +226,7 @@ class _Changed:
         if not edit.old or edit.old == edit.new:
             what = "the old text is empty" if not edit.old else "old and new text are the same"
             raise EditRefused(f"{where}: {what}", "Nothing was changed.")
-        old = edit.old if edit.old in self.text else _with_ends(edit.old, newline)
+        old = self._meant(edit.old, newline)
         new = _with_ends(edit.new, newline)
         times = self.text.count(old)
         if not times:
@@ -235,6 +235,12 @@ class _Changed:
             hint = "Give more of the text around it, or set replace_all; nothing was changed."
             raise EditRefused(f"{where}: the old text is there {times} times", hint)
         self._replace(old, new)
+
+    def _meant(self, old: str, newline: str) -> str:
+        """As it stands in the file. One that begins with \\n is also there behind a \\r, which must not be left alone."""
+        with_ends = _with_ends(old, newline)
+        is_cut = old[0] != with_ends[0] and with_ends in self.text
+        return old if old in self.text and not is_cut else with_ends
 
     def _replace(self, old: str, new: str) -> None:
         pieces = self.text.split(old)

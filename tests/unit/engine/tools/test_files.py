@@ -265,6 +265,21 @@ class TestEditing:
         assert call(edit_file, hands, path="a.txt", edits=[edit("one\ntwo", "1\n2\n2b"), edit("three", "3\n4")]).ok
         assert path.read_bytes() == b"1\r\n2\r\n2b\r\n3\r\n4\r\n"
 
+    @pytest.mark.parametrize(
+        ("before", "old", "new", "after"),
+        [
+            (b"one\r\ntwo\r\n", "\ntwo", "\n2", b"one\r\n2\r\n"),
+            (b"one\r\n\r\ntwo\r\n", "\n\ntwo", "\ntwo", b"one\r\ntwo\r\n"),
+            (b"a\r\nb\r\nodd\nend\r\n", "\nend", "\n!", b"a\r\nb\r\nodd\r\n!\r\n"),
+        ],
+    )
+    def test_a_text_that_begins_with_a_line_end_leaves_no_half_of_one(
+        self, hands: TestHands, before: bytes, old: str, new: str, after: bytes
+    ) -> None:
+        path = put(hands, "a.txt", before)
+        assert call(edit_file, hands, path="a.txt", edits=[edit(old, new)]).ok
+        assert path.read_bytes() == after
+
     def test_line_ends_are_kept_the_other_way(self, hands: TestHands) -> None:
         path = put(hands, "a.txt", b"one\ntwo\nodd\r\n")
         assert call(edit_file, hands, path="a.txt", edits=[edit("one\r\ntwo", "1\r\n2")]).ok
