@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,6 +18,8 @@ from quarterdeck.engine.model import ModelError
 _LONGEST_MESSAGE = 600
 #: Whoever is told to wait longer than this does not wait: a person decides what to do.
 _LONGEST_PAUSE_S = 600.0
+#: A service that says more than this means "not any more".
+_YEAR_S = 366 * 86_400.0
 
 #: How services say that the conversation is too long for the model, in the order: Anthropic, OpenAI, Gemini, vLLM and others
 #: that count, llama.cpp, Mistral, Groq, and those that only have a word for it.
@@ -110,7 +114,7 @@ def told_in_stream(error: Mapping[str, Any]) -> Told:
 def _error(body: bytes) -> dict[str, Any] | None:
     try:
         found: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     if isinstance(found, list) and found:
         found = cast("list[Any]", found)[0]
@@ -118,7 +122,7 @@ def _error(body: bytes) -> dict[str, Any] | None:
         return None
     whole = cast("dict[str, Any]", found)
     error = whole.get("error", whole)
-    return {"message": error} if isinstance(error, str) else cast("dict[str, Any] | None", error)
+    return cast("dict[str, Any] | None", error) if error is None or isinstance(error, dict) else {"message": error}
 
 
 def _read(status: int, error: Mapping[str, Any], retry_after: float | None) -> Told:
@@ -157,16 +161,21 @@ def _of_headers(headers: Mapping[str, str], now: float) -> float | None:
 
 def _number(text: str) -> float | None:
     try:
-        return max(float(text), 0.0)
+        return _bounded(float(text))
     except ValueError:
         return None
+
+
+def _bounded(seconds: float) -> float | None:
+    """A time that can be waited for and written down; what is no number is none."""
+    return min(max(seconds, 0.0), _YEAR_S) if math.isfinite(seconds) else None
 
 
 def _span(text: str) -> float | None:
     """`36s`, `1m2.5s`, `120ms`."""
     found = _SPAN.findall(text)
     try:
-        return sum(float(amount) * _SECONDS[unit] for amount, unit in found) if found else None
+        return _bounded(sum(float(amount) * _SECONDS[unit] for amount, unit in found)) if found else None
     except ValueError:
         return None
 
@@ -174,8 +183,9 @@ def _span(text: str) -> float | None:
 def _resets_at(told: Told, now: float) -> int | None:
     """Milliseconds since the epoch, if the service said so."""
     if found := _REGAIN.search(told.message):
-        at = datetime.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
-        return int(at.timestamp() * 1000)
+        with contextlib.suppress(ValueError):  # a date that there is not
+            at = datetime.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
+            return int(at.timestamp() * 1000)
     return None if told.retry_after is None else int((now + told.retry_after) * 1000)
 
 

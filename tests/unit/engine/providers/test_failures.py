@@ -274,6 +274,9 @@ WAITS = [
     ({"retry-after": formatdate(NOW + 30, usegmt=True)}, "", 30.0),
     ({"retry-after": formatdate(NOW - 30, usegmt=True)}, "", 0.0),
     ({"retry-after": "soon"}, "", None),
+    ({"retry-after": "inf"}, "", None),
+    ({"retry-after": "nan"}, "", None),
+    ({}, f"Please try again in {'9' * 400}s", None),
     ({}, "Please try again in 1m2.5s.", 62.5),
     ({}, "Please retry in 120ms", 0.12),
     ({}, "Please try again in 1.2.3s", None),
@@ -292,6 +295,29 @@ def test_when_to_try_again_in_all_its_forms(headers: dict[str, str], message: st
 def test_a_pause_of_hours_is_a_limit_that_a_person_is_told_of() -> None:
     error = failure.refused(failure.told(429, b"{}", {"retry-after": "7200"}, NOW), SERVICE, NOW)
     assert (error.kind, error.is_passing, error.resets_at) == ("usage_limit", False, int(NOW + 7200) * 1000)
+
+
+@pytest.mark.parametrize("seconds", ["1e300", "9" * 30])
+def test_a_pause_of_ages_can_still_be_written_down(seconds: str) -> None:
+    error = failure.refused(failure.told(429, b"{}", {"retry-after": seconds}, NOW), SERVICE, NOW)
+    assert error.kind == "usage_limit"
+    assert error.resets_at is not None
+    assert error.resets_at < 2**53
+
+
+ODD_BODIES = [
+    (b'{"error": ["busy", 1]}', "rate_limit", '["busy",1]'),
+    (b'{"error": 5}', "rate_limit", "5"),
+    (b"[" * 100_000, "rate_limit", "[["),
+    (b'{"error": "usage limit, regain access on 2026-99-99 at 99:99 UTC"}', "usage_limit", "2026-99-99"),
+]
+
+
+@pytest.mark.parametrize(("body", "kind", "said"), ODD_BODIES)
+def test_an_error_of_no_known_form_is_still_that_error(body: bytes, kind: str, said: str) -> None:
+    error = failure.refused(failure.told(429, body, {}, NOW), SERVICE, NOW)
+    assert error.kind == kind
+    assert said in error.message
 
 
 def test_googles_own_form_of_a_pause() -> None:
