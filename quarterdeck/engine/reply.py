@@ -167,9 +167,17 @@ class Reply:
         now.signature = chunk.signature
 
     def _call_begun(self, chunk: CallBegun, out: list[Body]) -> None:
-        begun = _Growing("tool_call", len(self._blocks), chunk.index, chunk.call_id, chunk.name)
+        call_id = self._own_id(chunk.call_id)
+        begun = _Growing("tool_call", len(self._blocks), chunk.index, call_id, chunk.name)
         self._begin(begun, out)
         out.append(self._call(begun, True))
+
+    def _own_id(self, call_id: str) -> str:
+        """Results are told apart by it, and services refuse a conversation in which one is there twice."""
+        known = {one.call_id for one in self._blocks if one.kind == "tool_call"}
+        if call_id and call_id not in known:
+            return call_id
+        return f"{call_id or 'call'}-{self.message_id}-{len(self._blocks)}"
 
     def _call_piece(self, chunk: CallPiece, out: list[Body]) -> None:
         for one in reversed(self._blocks):

@@ -65,6 +65,11 @@ def test_calls_that_come_in_pieces_and_beside_each_other() -> None:
     assert [one.args for one in reply.blocks()] == [{"x": 1}, {}]
 
 
+def test_calls_with_one_id_or_none_get_ids_of_their_own() -> None:
+    reply, _ = fed(CallBegun(0, "c", "t"), CallBegun(1, "c", "t"), CallBegun(2, "", "t"), CallPiece(1, '{"x":1}'), END)
+    assert [(one.call_id, one.args) for one in reply.blocks()] == [("c", {}), ("c-m-1", {"x": 1}), ("call-m-2", {})]
+
+
 def test_two_signed_thoughts_are_two_blocks_and_one_without_words_is_one_too() -> None:
     reply, _ = fed(
         ThinkingPiece("a"), ThinkingSigned("1"), ThinkingPiece("b"), ThinkingSigned("2"), ThinkingSigned("3"), END
