@@ -4,7 +4,7 @@ Which calls are asked about follows from the session's mode (design section 6) a
 
     plan    nothing is asked; what is not a reading tool is blocked
     ask     shell, and every tool that writes
-    edits   shell
+    edits   shell, and tools of MCP servers that do not say that they only read
     auto, bypass   nothing
     none    `require_approval_for`
 
@@ -130,7 +130,8 @@ class HumanApproval(Plugin):
             return False
         if context.mode and request.command is not None:
             return True
-        return self._is_named(name, context) or (context.mode == "ask" and context.tool_writes(name))
+        writes = context.mode == "ask" or (context.mode == "edits" and _is_of_server(name))
+        return self._is_named(name, context) or (writes and context.tool_writes(name))
 
     def _is_confirmed(self, request: Request) -> bool:
         """Whether a person has repeated this command; that counts once."""
@@ -219,7 +220,12 @@ def _rule(request: Request) -> Rule | None:
 def _ask_of(name: str, request: Request) -> Literal["tool", "command", "mcp"]:
     if request.command is not None:
         return "command"
-    return "mcp" if "__" in name else "tool"  # `server__tool`
+    return "mcp" if _is_of_server(name) else "tool"
+
+
+def _is_of_server(name: str) -> bool:
+    """A tool of an MCP server: `server__tool`. What it changes is no file of the session."""
+    return "__" in name
 
 
 def _options(rule: Rule | None) -> tuple[Option, ...]:

@@ -110,6 +110,17 @@ class TestModes:
         found |= {"shell"} if held(HumanApproval(), context, "make") else set()
         assert found == self.ASKED[mode] | ({"careful"} if mode == "" else set())
 
+    @pytest.mark.parametrize(("mode", "asked"), [("", False), ("ask", True), ("edits", True), ("auto", False)])
+    def test_a_server_that_changes_something_elsewhere_makes_no_edit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, asked: bool
+    ) -> None:
+        context = SmallContext(tmp_path, mode)
+        monkeypatch.setattr(context, "tool_writes", lambda name: name != "tickets__search")
+        hold = held(HumanApproval(), context, {"id": 1}, "tickets__close")
+        assert (hold is not None) is asked
+        assert hold is None or hold.gate.ask == "mcp"
+        assert held(HumanApproval(), context, {"id": 1}, "tickets__search") is None
+
     def test_a_mode_that_asks_asks_about_the_shell_whatever_is_named(self, tmp_path: Path) -> None:
         assert held(HumanApproval(require_approval_for=[]), SmallContext(tmp_path, "edits"), "ls") is not None
 
