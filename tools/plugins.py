@@ -34,7 +34,10 @@ WHEN = {
     "after_tool": ("name, call_id, outcome", "a call is done"),
     "after_tool_batch": ("results", "all calls of a reply are done"),
     "before_finish": ("", "the turn is about to end; whoever intervenes keeps it going"),
-    "before_compact": ("messages", "the conversation is about to be shortened"),
+    "before_compact": (
+        "messages",
+        "the conversation is about to be shortened; a list of messages, one for each, is summarised in their place",
+    ),
     "before_steering": ("text", "a steering text is about to be queued"),
 }
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from quarterdeck import events as ev
 from quarterdeck.engine.message import Call, Message, Picture, Result, Text
-from quarterdeck.engine.model import Finished, ModelError, Request, TextPiece
+from quarterdeck.engine.model import Chunk, Finished, ModelError, Request, TextPiece
+from quarterdeck.engine.request import Stalled
 
 if TYPE_CHECKING:
     from quarterdeck.engine.loop import Turn
@@ -17,6 +19,7 @@ _SYSTEM = (
     "asked, what was decided and why, which files and commands matter, what was found, what is done and what is left. "
     "Be exact with names, paths and numbers. Write plain text."
 )
+_NOT_ONE_EACH = "not compacted: a plugin's before_compact gave messages in place of others, and not one for each"
 #: Of a long result the beginning and the end are enough to summarise it.
 _EXCERPT = 2000
 
@@ -40,6 +43,11 @@ async def compacted(turn: Turn, trigger: Literal["manual", "auto"]) -> bool:
         verdict = await turn.hook("before_compact", messages)
         if verdict.skip is not None:
             return False
+        if verdict.messages is not None:
+            if len(verdict.messages) != len(messages):
+                turn.tell(ev.Notice, level="error", text=_NOT_ONE_EACH, source="compaction")
+                return False
+            messages = tuple(verdict.messages)
     if cut < 2:
         return False
     turn.tell(ev.CompactStart, trigger=trigger)
@@ -57,24 +65,34 @@ async def _summary(turn: Turn, messages: Sequence[Message]) -> str:
     said = "\n\n".join(_told(one) for one in messages)
     prompt = Message("user", (Text(f"The conversation so far:\n\n{said}\n\nSummarise it."),))
     request = Request(model=turn.own_model_name, messages=(prompt,), system=_SYSTEM, options=turn.provider_opts)
-    pieces: list[str] = []
-    finished = False
+    stall_s = turn.core.options.stall_s
     stream = turn.model.stream(request)
     try:
-        async for chunks in stream:
-            for chunk in chunks:
-                if isinstance(chunk, TextPiece):
-                    pieces.append(chunk.text)
-                elif isinstance(chunk, Finished):
-                    finished = True
-                    if chunk.usage is not None:
-                        turn.core.count(chunk.usage, turn.model_name, turn)
+        async with asyncio.timeout(stall_s) as limit:
+            text = await _heard(turn, stream, lambda: limit.reschedule(asyncio.get_running_loop().time() + stall_s))
+    except TimeoutError:
+        raise Stalled(stall_s) from None
     finally:
         await stream.aclose()
-    text = "".join(pieces).strip()
-    if not finished or not text:
+    if not text:
         raise ModelError("network", "the summary did not come whole", is_passing=True)
     return text
+
+
+async def _heard(turn: Turn, stream: AsyncGenerator[Sequence[Chunk]], seen: Callable[[], None]) -> str:
+    """The whole text; "" when it was cut off."""
+    pieces: list[str] = []
+    finished = False
+    async for chunks in stream:
+        seen()
+        for chunk in chunks:
+            if isinstance(chunk, TextPiece):
+                pieces.append(chunk.text)
+            elif isinstance(chunk, Finished):
+                finished = True
+                if chunk.usage is not None:
+                    turn.core.count(chunk.usage, turn.model_name, turn)
+    return "".join(pieces).strip() if finished else ""
 
 
 def _told(message: Message) -> str:

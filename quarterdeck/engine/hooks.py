@@ -6,6 +6,7 @@ plugin that raises: nothing that a plugin does ends the agent. What a plugin rem
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Which argument of the hook an answer replaces, so that the next plugin sees the new one.
 _ARGS, _OUTCOME, _MESSAGES = 1, 2, 0
+#: Hooks that may answer with messages in place of those they are shown.
+_REPLACE_MESSAGES = ("before_request", "before_compact")
 
 
 class Verdict:
@@ -91,7 +94,9 @@ class Hooks:
                 answer = method(*args, context)
                 if inspect.isawaitable(answer):
                     answer = await answer
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and _is_ended():
+                    raise
                 context.say(_notice(name, f"{hook} failed: {type(error).__name__}: {error}", "error"))
                 answer = None
             self._take(hook, name, answer, args, verdict, context)
@@ -141,6 +146,12 @@ class Hooks:
         return ev.PluginState(name=name, state=msgspec.json.decode(now))
 
 
+def _is_ended() -> bool:
+    """Whether somebody ends the task that asks. Else what was cancelled is something that the plugin waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 def _named(plugins: Sequence[Plugin]) -> Iterator[tuple[str, Plugin]]:
     """Each plugin under a name of its own."""
     seen: dict[str, int] = {}
@@ -156,7 +167,7 @@ def _answers(hook: str, answer: Any, args: list[Any], verdict: Verdict) -> Seque
     if not isinstance(answer, list | tuple):
         return (answer,)
     several = cast("Sequence[Any]", answer)
-    if hook == "before_request" and several and all(isinstance(one, Message) for one in several):
+    if hook in _REPLACE_MESSAGES and several and all(isinstance(one, Message) for one in several):
         args[_MESSAGES] = verdict.messages = list(several)
         return ()
     return several

@@ -181,6 +181,12 @@ class Turn:
             await (work or self.rounds_of_work)()
             self.outcome = "completed"
             closing = [self._end("completed")]
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self.ending or task is None or task.cancelling():
+                raise
+            # something that it waited for was cancelled, and not the turn: nobody else would close it
+            closing = self._failed("internal", "something that the turn waited for was cancelled")
         except TurnAborted as error:
             closing = self._aborted(error.reason)
         except ModelError as error:
@@ -238,15 +244,20 @@ class Turn:
         """One request; None when a plugin leaves it out."""
         if self._is_full():
             await self.compact("auto")
-        messages: Sequence[Message] = self.messages()
-        if self.core.hooks.has("before_request"):
-            before = len(self.conversation.messages)
-            verdict = await self.hook("before_request", list(messages))
-            if verdict.skip is not None:
-                return None
-            added = self.messages() if verdict.prompts or len(self.conversation.messages) != before else messages
-            messages = verdict.messages if verdict.messages is not None else added
-        return await replied(self, messages)
+        messages = await self.to_send()
+        return None if messages is None else await replied(self, messages)
+
+    async def to_send(self) -> Sequence[Message] | None:
+        """The conversation as the plugins let it out; None when one leaves the request out."""
+        messages = self.messages()
+        if not self.core.hooks.has("before_request"):
+            return messages
+        before = len(self.conversation.messages)
+        verdict = await self.hook("before_request", list(messages))
+        if verdict.skip is not None:
+            return None
+        added = self.messages() if verdict.prompts or len(self.conversation.messages) != before else messages
+        return verdict.messages if verdict.messages is not None else added
 
     async def _taken(self, reply: Reply) -> Message:
         """The reply is whole: told, counted, and shown to the plugins. Calls that one of them drops do not run."""

@@ -52,8 +52,8 @@ class Watch:
             self._task.cancel()
 
 
-async def replied(turn: Turn, messages: Sequence[Message]) -> Reply:
-    """The whole reply; ModelError when it cannot be had."""
+async def replied(turn: Turn, messages: Sequence[Message]) -> Reply | None:
+    """The whole reply; ModelError when it cannot be had. None when a plugin leaves the shortened request out."""
     attempt, shortened = 0, False
     while True:
         turn.reply = reply = Reply(turn.core.next_id("m"), turn.turn_id, turn.path)
@@ -67,7 +67,10 @@ async def replied(turn: Turn, messages: Sequence[Message]) -> Reply:
                 turn.say(*cut, turn.made(ev.ContextOverflow, reason=error.message))
                 if shortened or not await turn.compact("auto"):
                     raise ModelError("api", error.message, error.hint) from error
-                shortened, messages = True, turn.messages()
+                shortened, again = True, await turn.to_send()
+                if again is None:
+                    return None
+                messages = again
                 continue
             attempt += 1
             await _pause(turn, error, cut, attempt)

@@ -166,7 +166,7 @@ class Plugin:
       before_tool(name, args, call_id, context)          on_tool_error(name, call_id, error, attempt, context)
       after_tool(name, call_id, outcome, context)        after_tool_batch(results, context)
       before_finish(context)                             after_turn(payload, context)
-      before_compact(messages, context)
+      before_compact(messages, context): also the messages to summarise in place, one for each, as a list
     """
 
     name: str = ""

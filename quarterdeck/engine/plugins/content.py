@@ -90,8 +90,15 @@ class ContentPolicy(Plugin):
                     return answers
         return self._without_refused(messages) if self.state.refused else None
 
+    def before_compact(self, messages: Sequence[Message], context: Context) -> list[Message] | None:
+        """What was refused is not sent to be summarised. What nobody has judged yet stands last, and stays."""
+        return self._good(messages) if self.state.refused else None
+
+    def _good(self, messages: Sequence[Message]) -> list[Message]:
+        return [replace(one, parts=tuple(part for part in map(self._kept, one.parts) if part)) for one in messages]
+
     def _without_refused(self, messages: Sequence[Message]) -> list[Message] | tuple[Answer, ...]:
-        kept = [replace(one, parts=tuple(part for part in map(self._kept, one.parts) if part)) for one in messages]
+        kept = self._good(messages)
         if kept and not kept[-1].parts:  # the same words again, and nothing else to answer
             event = ContentPolicyViolated(summary=_AGAIN)
             return (Emit(event), Abort(f"content policy: {_AGAIN}"))

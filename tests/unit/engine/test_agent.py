@@ -402,6 +402,21 @@ def test_a_compaction_that_fails_changes_nothing(summary: Any) -> None:
     run(work)
 
 
+def test_a_compaction_whose_model_falls_silent_is_given_up() -> None:
+    async def work() -> None:
+        history = [Message("user" if n % 2 == 0 else "assistant", (Text(f"{n}"),)) for n in range(12)]
+        silent = Script([TextPiece("the"), asyncio.Event()])
+        async with opened(silent, messages=history, stall_after=0.1) as agent:
+            heard = Heard(agent)
+            assert not await agent.compact()
+            await heard.until("agent_end")
+            assert heard.one("notice").text == "compaction failed: the model was silent for 0.1 s"
+            assert silent.closed == 1
+            assert len(agent.messages) == 12
+
+    run(work)
+
+
 def test_what_is_too_short_to_be_shortened_is_left_alone() -> None:
     async def work() -> None:
         async with opened(Script()) as agent:

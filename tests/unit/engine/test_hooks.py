@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from quarterdeck import SessionRefused
 from quarterdeck import events as ev
 from quarterdeck.engine.message import Message, Text
+from quarterdeck.engine.model import ModelError
 from quarterdeck.engine.plugins.base import Abort, Continue, Emit, Hold, Intervene, Plugin, Skip, SwitchModel
-from quarterdeck.events import GateRequest
+from quarterdeck.events import GateRequest, TokenUsage
 from quarterdeck.log.memory import MemoryLog
 from tests.engine import Heard, Script, calls, opened, run, text, tool
 
@@ -48,6 +50,72 @@ def test_a_plugin_that_raises_is_told_and_goes_unheard() -> None:
     assert told.count(("error", "broken")) == 4
     assert told.count(("warning", "broken")) == 1
     assert heard.one("agent_end").outcome == "completed"
+
+
+@pytest.mark.parametrize("hook", ["before_prompt", "before_request", "after_response", "before_tool", "after_tool"])
+def test_a_plugin_that_waits_for_what_is_cancelled_does_not_take_the_turn_along(hook: str) -> None:
+    async def waits(self: Any, *_: Any) -> None:
+        waited = asyncio.ensure_future(asyncio.sleep(60))
+        waited.cancel()
+        await waited
+
+    plugin = type("Waits", (Plugin,), {"name": "waits", hook: waits})()
+    heard = heard_of(Script(calls(("c1", "echo")), text("fine")), plugin, tools=[tool("echo")])
+    assert heard.bodies("notice")[0].text == f"plugin waits: {hook} failed: CancelledError: "
+    assert heard.one("agent_end").outcome == "completed"
+
+
+def test_a_turn_whose_model_waits_for_what_is_cancelled_ends() -> None:
+    def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    heard = heard_of(Script([cancelled]))
+    assert heard.one("turn_failed").kind == "internal"
+    assert heard.one("agent_end").outcome == "failed"
+
+
+def test_what_a_plugin_leaves_out_stays_out_when_the_request_is_too_long() -> None:
+    class Leaves(Plugin):
+        def before_request(self, messages: Any, context: Any) -> Any:
+            return [Message("user", (Text("only this"),))]
+
+    history = [Message("user" if n % 2 == 0 else "assistant", (Text(f"{n}"),)) for n in range(12)]
+    model = Script([ModelError("overflow", "too long")], text("summary"), text("fine"))
+    heard = heard_of(model, Leaves(), messages=history)
+    assert heard.one("agent_end").outcome == "completed"
+    assert [one.text for one in model.requests[2].messages] == ["only this"]
+
+
+def test_a_shortened_request_that_a_plugin_leaves_out_ends_the_turn() -> None:
+    class Once(Plugin):
+        asked = 0
+
+        def before_request(self, messages: Any, context: Any) -> Any:
+            self.asked += 1
+            return Skip() if self.asked > 1 else None
+
+    history = [Message("user" if n % 2 == 0 else "assistant", (Text(f"{n}"),)) for n in range(12)]
+    model = Script([ModelError("overflow", "too long")], text("summary"))
+    heard = heard_of(model, Once(), messages=history)
+    assert heard.one("agent_end").outcome == "completed"
+
+
+@pytest.mark.parametrize(("given", "summarised"), [(13, True), (12, False)])
+def test_a_plugin_says_what_is_summarised_one_message_for_each(given: int, summarised: bool) -> None:
+    class Hides(Plugin):
+        def before_compact(self, messages: Any, context: Any) -> Any:
+            return [Message("user", (Text("hidden"),))] * given
+
+    history = [Message("user" if n % 2 == 0 else "assistant", (Text(f"secret {n}"),)) for n in range(12)]
+    model = Script(calls(("c1", "echo"), usage=TokenUsage(input=90)), text("summary"), text("fine"))
+    if not summarised:
+        del model.replies[1]
+    heard = heard_of(model, Hides(), messages=history[:10], tools=[tool("echo")], context_limit=100)
+    assert heard.one("agent_end").outcome == "completed"
+    asked = [one for one in model.requests if "Summarise it." in one.messages[-1].text]
+    assert bool(asked) is summarised
+    assert all("secret" not in one.messages[-1].text for one in asked)
+    assert ("not one for each" in str(heard.bodies("notice"))) is not summarised
 
 
 def test_what_a_plugin_remembers_is_saved_when_it_changed() -> None:

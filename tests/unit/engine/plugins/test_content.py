@@ -59,6 +59,15 @@ def test_a_refused_text_is_left_out_from_then_on(tmp_path: Path) -> None:
     assert len(context.requests) == 2
 
 
+def test_a_refused_text_is_not_summarised_either(tmp_path: Path) -> None:
+    context = SmallContext(tmp_path, replies=[BAD])
+    plugin = ContentPolicy(policies=POLICIES)
+    assert ask(plugin, "before_compact", (user("bad"), assistant("ok")), context) == []
+    requested(plugin, context, user("bad"))
+    good = [Message("user", ()), assistant("ok"), user("good")]
+    assert ask(plugin, "before_compact", (user("bad"), assistant("ok"), user("good")), context) == good
+
+
 def test_texts_that_were_joined_are_judged_and_left_out_one_by_one(tmp_path: Path) -> None:
     context = SmallContext(tmp_path, replies=[BAD, GOOD])
     plugin = ContentPolicy(policies=POLICIES)
