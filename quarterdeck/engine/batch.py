@@ -44,7 +44,10 @@ class TurnAborted(Exception):
 
 
 class CallRun:
-    """One call on its way: waits → (held) → runs → over; `detached` when it outlives its turn."""
+    """One call on its way: waits → (held) → (queued) → runs → over; `detached` when it outlives its turn.
+
+    What waits was not asked about yet; what is queued may run as soon as another call of its tool is over.
+    """
 
     __slots__ = ("args", "began", "call", "detached", "outcome", "started_at", "status", "task", "tool")
 
@@ -52,7 +55,7 @@ class CallRun:
         self.call = call
         self.tool = tool
         self.args: dict[str, Json] = call.args
-        self.status: Literal["waits", "held", "runs", "over"] = "waits"
+        self.status: Literal["waits", "held", "queued", "runs", "over"] = "waits"
         self.task: asyncio.Task[None] | None = None
         self.started_at = 0
         self.began = 0.0
@@ -151,7 +154,7 @@ class Batch:
 
     def allowed(self, one: CallRun) -> list[Body]:
         """The held call runs; what is to be said of that stands in the batch of the decision."""
-        return self._started(one)
+        return [] if self._is_queued(one) else self._started(one)
 
     def refused(self, one: CallRun, reason: str) -> list[Body]:
         """It does not run, and the model is told why."""
@@ -165,16 +168,17 @@ class Batch:
     # --- it runs
 
     def _start(self, one: CallRun) -> None:
-        if self._must_queue(one):
+        if self._is_queued(one):
             return
         self.turn.say(*self._started(one))
 
-    def _must_queue(self, one: CallRun) -> bool:
-        """Two calls of a tool that cannot be beside itself: the later one waits."""
+    def _is_queued(self, one: CallRun) -> bool:
+        """Two calls of a tool that cannot be beside itself: the later one is put off until the first is over."""
         assert one.tool is not None
-        return not one.tool.parallel and any(
-            other.status == "runs" and other.call.name == one.call.name for other in self.runs
-        )
+        if one.tool.parallel or all(other.status != "runs" or other.call.name != one.call.name for other in self.runs):
+            return False
+        one.status = "queued"
+        return True
 
     def _started(self, one: CallRun) -> list[Body]:
         one.status, one.started_at, one.began = "runs", now_ms(), time.perf_counter()
@@ -248,8 +252,8 @@ class Batch:
         one.status = "over"
         self.turn.say(*bodies, *self._metrics(one, ran), *self._reattached(one))
         for other in self.runs:
-            if ran and not self._stopped and other.status == "waits" and other.call.name == one.call.name:
-                self._start(other)
+            if ran and other.status == "queued" and other.call.name == one.call.name:
+                self.turn.say(*self._started(other))
                 break
         self._look()
 
@@ -279,7 +283,7 @@ class Batch:
         self._stopped = True
         bodies: list[Body] = []
         for one in self.runs:
-            if one.status == "waits" or (one.status == "runs" and self._is_killable(one)):
+            if one.status in ("waits", "queued") or (one.status == "runs" and self._is_killable(one)):
                 call = one.call
                 skipped = self.turn.made(
                     ev.ToolSkippedForSteering, name=call.name, call_id=call.call_id, reason=_STEERED
@@ -309,7 +313,7 @@ class Batch:
         bodies: list[Body] = []
         for one in self.runs:
             call = one.call
-            if one.status == "held":
+            if one.status in ("held", "queued"):
                 one.status = "over"
             elif one.status == "runs" and (kill == "none" or (kill == "killable" and self._is_immune(one))):
                 if not one.detached:

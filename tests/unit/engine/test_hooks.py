@@ -11,7 +11,7 @@ from quarterdeck import SessionRefused
 from quarterdeck import events as ev
 from quarterdeck.engine.message import Message, Text
 from quarterdeck.engine.model import ModelError
-from quarterdeck.engine.plugins.base import Abort, Continue, Emit, Hold, Intervene, Plugin, Skip, SwitchModel
+from quarterdeck.engine.plugins.base import Abort, BlockTool, Continue, Emit, Hold, Intervene, Plugin, Skip, SwitchModel
 from quarterdeck.events import GateRequest, TokenUsage
 from quarterdeck.log.memory import MemoryLog
 from tests.engine import Heard, Script, calls, opened, run, text, tool
@@ -72,6 +72,78 @@ def test_a_turn_whose_model_waits_for_what_is_cancelled_ends() -> None:
     heard = heard_of(Script([cancelled]))
     assert heard.one("turn_failed").kind == "internal"
     assert heard.one("agent_end").outcome == "failed"
+
+
+def test_no_call_runs_before_the_plugins_have_judged_it() -> None:
+    class Slow(Plugin):
+        async def before_tool(self, name: str, args: Any, call_id: str, context: Any) -> Any:
+            if call_id != "c1":
+                await asyncio.sleep(0.05)  # the first call ends meanwhile
+            return BlockTool("no") if name == "one" and call_id != "c1" else None
+
+    ran: list[Any] = []
+    tools = [tool("one", lambda args, hands: ran.append(args), parallel=False), tool("two")]
+    wanted = (("c1", "one", '{"n":1}'), ("c2", "two"), ("c3", "one", '{"n":3}'), ("c4", "one", '{"n":4}'))
+    heard = heard_of(Script(calls(*wanted), text("fine")), Slow(), tools=tools)
+    assert ran == [{"n": 1}]
+    assert [body.call_id for body in heard.bodies("tool_blocked")] == ["c3", "c4"]
+
+
+class Side:
+    """A tool that cannot be beside itself, and how often it was all the same."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.ran = 0
+        self.tool = tool("one", self._run, parallel=False, killable=False)
+
+    async def _run(self, args: Any, hands: Any) -> str:
+        self.now, self.ran = self.now + 1, self.ran + 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.05)
+        self.now -= 1
+        return "done"
+
+
+class HoldsAll(Plugin):
+    def before_tool(self, name: str, args: Any, call_id: str, context: Any) -> Any:
+        return Hold(GateRequest(tool=name, args=args))
+
+
+@pytest.mark.parametrize("steered", [False, True])
+def test_calls_of_a_tool_that_cannot_be_beside_itself_wait_also_when_a_person_allows_them(steered: bool) -> None:
+    async def work() -> None:
+        side = Side()
+        model = Script(calls(("c1", "one"), ("c2", "one"), ("c3", "one")), text("fine"))
+        async with opened(model, tools=[side.tool], plugins=[HoldsAll()]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await heard.until("approval_required", 3)
+            first, *others = [body.gate.gate_id for body in heard.bodies("approval_required")]
+            await agent.approve(first)
+            if steered:
+                await agent.steer("and this")
+            for gate in others:
+                await agent.approve(gate)
+            assert await agent.collect_reply() == "fine"
+        assert (side.most, side.ran) == (1, 3)
+
+    run(work)
+
+
+def test_what_is_queued_does_not_begin_after_the_turn() -> None:
+    async def work() -> None:
+        side = Side()
+        model = Script(calls(("c1", "one"), ("c2", "one")))
+        async with opened(model, tools=[side.tool]) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await heard.until("tool_execution_start")
+            await agent.abort(kill_tools="none")
+            await heard.until("background_ended")
+            await asyncio.sleep(0.1)
+        assert side.ran == 1
+
+    run(work)
 
 
 def test_what_a_plugin_leaves_out_stays_out_when_the_request_is_too_long() -> None:
