@@ -348,7 +348,7 @@ class Core:
             await asyncio.wait(self._leaving, timeout=_UNWIND_S)
 
     async def compact(self) -> bool:
-        """In the open turn when its batch is done; without one, in a turn of its own."""
+        """In the open turn when its batch is done, or at its end; without one, in a turn of its own."""
         self.alive()
         if self.turn is not None:
             self.turn.want_compaction()

@@ -293,6 +293,9 @@ class Turn:
         self.batch = None
         if self.core.hooks.has("after_tool_batch"):
             await self.hook("after_tool_batch", results)
+        await self._compact_if_wanted()
+
+    async def _compact_if_wanted(self) -> None:
         if self._wants_compaction:
             self._wants_compaction = False
             await self.compact("manual")
@@ -301,6 +304,7 @@ class Turn:
         """Nothing is left to do, unless somebody has something to add."""
         if self.core.hooks.has("before_finish"):
             await self.hook("before_finish")
+        await self._compact_if_wanted()
         if self.has_steering():
             self.tell(ev.AgentResumed, trigger="steering")
             return True

@@ -387,6 +387,24 @@ def test_a_tool_asks_for_compaction() -> None:
     run(work)
 
 
+def test_a_compaction_wanted_in_a_turn_without_calls_comes_at_its_end() -> None:
+    async def work() -> None:
+        history = [Message("user" if n % 2 == 0 else "assistant", (Text(f"{n}"),)) for n in range(12)]
+        go = asyncio.Event()
+        model = Script([TextPiece("ok"), go, Finished("end")], text("summary"))
+        async with opened(model, messages=history) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            await heard.until("message_delta")
+            assert not await agent.compact()
+            go.set()
+            assert await agent.collect_reply() == "ok"
+            assert heard.one("compact_end").summary == "summary"
+            assert len(agent.messages) < 12
+
+    run(work)
+
+
 @pytest.mark.parametrize("summary", [[ModelError("api", "down")], text(""), [TextPiece("cut")]])
 def test_a_compaction_that_fails_changes_nothing(summary: Any) -> None:
     async def work() -> None:
