@@ -6,6 +6,7 @@ word that is missing, usage in several forms.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -255,7 +256,7 @@ class ChatReader:
         if called is None or (call.id and call.id != called.id):
             if self._thought:
                 self._thought_over(out)
-            called = self._calls[at] = _Called(self._count, call.id or f"call_{self._count}")
+            called = self._calls[at] = _Called(self._count, call.id or f"call_{secrets.token_hex(8)}")
             self._count += 1
             out.append(CallBegun(called.index, called.id, (function and function.name) or ""))
         if function and function.arguments:

@@ -74,6 +74,9 @@ def test_a_call_without_an_id_gets_one() -> None:
     begun, *_ = read("chat", call("x", "{}", index=0), STOP)
     assert isinstance(begun, CallBegun)
     assert begun.call_id
+    again, *_ = read("chat", call("x", "{}", index=0), STOP)
+    assert isinstance(again, CallBegun)
+    assert again.call_id != begun.call_id  # services refuse a conversation in which one is there twice
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
