@@ -251,8 +251,8 @@ class Batch:
         ran = one.status == "runs"
         one.status = "over"
         self.turn.say(*bodies, *self._metrics(one, ran), *self._reattached(one))
-        for other in self.runs:
-            if ran and other.status == "queued" and other.call.name == one.call.name:
+        for other in self.runs if ran and not self._done.done() else ():
+            if other.status == "queued" and other.call.name == one.call.name:
                 self.turn.say(*self._started(other))
                 break
         self._look()

@@ -130,6 +130,16 @@ def test_calls_of_a_tool_that_cannot_be_beside_itself_wait_also_when_a_person_al
     run(work)
 
 
+def test_what_is_queued_does_not_begin_when_a_plugin_ends_the_turn() -> None:
+    class Ends(Plugin):
+        def after_tool(self, *_: Any) -> Any:
+            return Abort("enough")
+
+    heard = heard_of(Script(calls(("c1", "one"), ("c2", "one"))), Ends(), tools=[tool("one", parallel=False)])
+    assert [body.call_id for body in heard.bodies("tool_execution_start")] == ["c1"]
+    assert heard.one("agent_abort").reason == "enough"
+
+
 def test_what_is_queued_does_not_begin_after_the_turn() -> None:
     async def work() -> None:
         side = Side()
