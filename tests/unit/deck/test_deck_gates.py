@@ -164,6 +164,18 @@ async def _activities(session: SessionHandle) -> list[str]:
     return [body.sub or body.state for body in changes]
 
 
+@on_loop
+async def test_always_needs_a_file_that_can_be_written(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "ask git status", cwd=str(tmp_path))
+        gate = await gate_of(session)
+        (deck.home / "rules.toml.lock").mkdir()
+        with pytest.raises(RulesUnreadable, match="cannot be written: Is a directory"):
+            await session.approve(gate.id, always="user")
+        assert session.view.state.gates.open == (gate,)
+        await session.approve(gate.id)
+
+
 class TestADecisionOnItsWay:
     """It is in the log before the agent hears of it, and already then nobody is shown as waiting for an answer."""
 
