@@ -29,6 +29,9 @@ class Adoption:
         self._deck.check_open()
         while name := self._name_of(agent, native):
             session = await self._deck.in_use(name)
+            if not session.knows_rules:
+                await session.learn_rules()
+                continue  # it may have been put away, or let go, meanwhile
             if session.state.lifecycle.value == "suspended":
                 session.note(ev.SessionResumed(by="evidence"))
             if session.state.lifecycle.value == "active":
@@ -38,9 +41,10 @@ class Adoption:
         return self._opened(agent, native, cwd)
 
     def at_hand(self, agent: str, native: str) -> Session | None:
-        """The same without waiting for anything: None unless it is in memory and active."""
+        """The same without waiting for anything: None unless it is in memory, active, and knows its rules."""
         session = self._deck.at_hand(self._name_of(agent, native))
-        return session if session is not None and session.state.lifecycle.value == "active" else None
+        is_ready = session is not None and session.state.lifecycle.value == "active" and session.knows_rules
+        return session if is_ready else None
 
     def relate(self, agent: str, one: str, other: str) -> str:
         """Two conversations spoke with each other, so the one that nobody knows is a sub-agent of the other. Gives the one

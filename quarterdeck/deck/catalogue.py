@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from quarterdeck.kernel import lifecycle, roster
 from quarterdeck.kernel.roster import Badge, Filter, Page
+from quarterdeck.kernel.state import State
 from quarterdeck.kernel.summary import Summary, summary
 from quarterdeck.kernel.view import View
-from quarterdeck.log.base import NoSuchSession, Row, Stored
-from quarterdeck.log.rows import unpacked
+from quarterdeck.log.base import LogUnavailable, NoSuchSession, Row, Stored
+from quarterdeck.log.rows import state_of, unpacked
 
 _COUNTED = frozenset(lifecycle.MACHINE.flags["counted"])
 
@@ -95,7 +96,7 @@ class Catalogue:
             return live
         stored = self.stored(session_id)
         # at rest: whatever came after the stored view did not change it
-        return View(stored.last_index, stored.row.last_active_at, unpacked(stored.view))
+        return View(stored.last_index, stored.row.last_active_at, _state(stored))
 
     def summary(self, session_id: str) -> Summary:
         return summary(self.view(session_id))
@@ -132,6 +133,14 @@ class Catalogue:
             for name, row in self._rows.items()
             if lifecycle.is_expired(row.status, row.last_active_at, row.supports_resume, now)
         ]
+
+
+def _state(stored: Stored) -> State:
+    """One that cannot be read is shown as such and keeps nobody from the others; whoever uses it has it from its events."""
+    try:
+        return unpacked(stored.view)
+    except LogUnavailable as error:
+        return state_of(stored.row, error)
 
 
 def _may_match(row: Row, wanted: Filter) -> bool:

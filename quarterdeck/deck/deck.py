@@ -205,6 +205,7 @@ class Deck:
         except TimeoutError:
             await self._supervisor.kill_all()
         await self._log.close()
+        self.feed.close()
         if self._lock is not None:
             self._lock.close()
 
@@ -295,6 +296,8 @@ class Deck:
     def list(self, wanted: Filter | None = None, *, limit: int = LIST_PAGE, cursor: str = "") -> Page:
         """One page of the list, newest first."""
         inputs.limit(limit)
+        inputs.text("cursor", cursor, inputs.CURSOR_LIMIT)
+        inputs.fits(wanted or Filter())
         in_use = self._in_use()
         return self._catalogue.page(wanted or Filter(), in_use, self.clock.wall(), limit, cursor)
 
@@ -327,6 +330,7 @@ class Deck:
     def subscribe(self, since: str = START, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events of all sessions after a cursor, and whatever comes."""
         inputs.cursor(since)
+        inputs.types(types)
         return self.feed.follow_all(since, types)
 
     async def check(self) -> None:

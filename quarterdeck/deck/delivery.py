@@ -80,17 +80,28 @@ class Delivery:
 
     async def _run(self) -> None:
         try:
-            if not self._session.state.turn.is_open:
-                await self._session.house.changes.before_turn(self._session)
-            item = next_text(self._session.state)
-            if item is not None:
-                await self._send(item)
+            if self._begins_elsewhere():
+                await self._session.startup.stop()
+            else:
+                await self._send_next()
         except QuarterdeckError:
             pass  # the store refuses: nothing was sent, and the text is still queued
         finally:
             self._task = None
         if self._session.record.trouble is None:
             self.pump()
+
+    def _begins_elsewhere(self) -> bool:
+        """A new task that waited for the end of a turn: the agent that is up is in the conversation before."""
+        item, launch = next_text(self._session.state), self._session.launch
+        return item is not None and item.new_task and launch is not None and launch.begun_for != item.id
+
+    async def _send_next(self) -> None:
+        if not self._session.state.turn.is_open:
+            await self._session.house.changes.before_turn(self._session)
+        item = next_text(self._session.state)
+        if item is not None and not self._begins_elsewhere():
+            await self._send(item)
 
     async def _send(self, item: Waiting) -> None:
         session, launch = self._session, self._session.launch

@@ -63,10 +63,13 @@ class SessionHandle(Verbs):
     async def timeline(self, limit: int = 200, before: int | None = None) -> list[Entry]:
         """What was said and done, the newest entries last."""
         inputs.limit(limit)
+        if before is not None:
+            inputs.index("before", before)
         return window((await self.whole_view()).timeline, limit, before)
 
     async def view_at(self, index: int) -> View:
         """As it was after this event, folded from the log."""
+        inputs.index("index", index)
         view = View()
         while view.index < index:
             events = [one for one in await self._deck.house.log.read(self.id, view.index, PAGE) if one.index <= index]
@@ -78,6 +81,8 @@ class SessionHandle(Verbs):
     async def events(self, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None) -> list[Event]:
         """Events that are in the log now."""
         inputs.limit(limit)
+        inputs.index("since", since)
+        inputs.types(types)
         return await self._deck.house.log.read(self.id, since, limit, types)
 
     async def changes(self, scope: Scope = "session") -> Diff:
@@ -86,6 +91,8 @@ class SessionHandle(Verbs):
 
     def subscribe(self, since: int = 0, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events after an index, then whatever comes. Nothing is missed, however slowly it is read."""
+        inputs.index("since", since)
+        inputs.types(types)
         return self._deck.feed.follow(self.id, since, types)
 
     async def until(self, holds: Callable[[View], object]) -> View:

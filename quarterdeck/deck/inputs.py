@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -16,6 +16,8 @@ from quarterdeck.log.base import START
 
 #: How long the caller's own key of a command may be.
 KEY_LIMIT = 200
+#: How long the place in a list can be at which its next page begins.
+CURSOR_LIMIT = 1000
 
 
 class InvalidInput(QuarterdeckError):
@@ -151,6 +153,8 @@ def _is_variable(name: object, value: object) -> bool:
 
 def fits(found: Struct) -> None:
     """Every field is of its type: a program that calls us may have passed anything."""
+    if not _is(Struct, found):
+        raise InvalidInput("command", f"it is a {type(found).__name__}", "docs/library.md lists what is taken.")
     try:
         msgspec.convert(msgspec.to_builtins(found, str_keys=True), type(found))
     except msgspec.ValidationError as error:
@@ -177,8 +181,25 @@ def json_texts(field: str, value: Json, limit: int) -> None:
 
 def limit(value: object) -> None:
     """How many of something are wanted."""
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or not 0 < value < 1 << 63:
         raise InvalidInput("limit", f"{value!r} is not a number above 0", "Ask for at least one.")
+
+
+def index(field: str, value: object) -> None:
+    """A place among the events or entries of a session. One before the first is the beginning: whoever wants the last
+    fifty need not know how many there are."""
+    if not isinstance(value, int) or not abs(value) < 1 << 63:
+        raise InvalidInput(field, f"{value!r} is no index", "Send the index of an event, or 0 for the beginning.")
+
+
+def types(found: object) -> None:
+    """Nothing, or names of events. One name alone would be looked up letter by letter."""
+    if found is not None and (isinstance(found, str) or not _are_texts(found)):
+        raise InvalidInput("types", "it is no list of names", "Send the names of events, as docs/events.md lists them.")
+
+
+def _are_texts(found: object) -> bool:
+    return isinstance(found, Collection) and all(isinstance(one, str) for one in cast(Collection[object], found))
 
 
 def cursor(value: object) -> None:

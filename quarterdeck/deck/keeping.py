@@ -57,6 +57,7 @@ class Unrule(Struct, frozen=True):
 
 
 async def edit(session: Session, wanted: Edit, client_id: str = "") -> Done:
+    inputs.fits(wanted)
     inputs.text("text", wanted.text, session.house.settings.text_limit)
     if not wanted.text.strip():
         raise inputs.InvalidInput("text", "it is empty", "Drop the text instead.")
@@ -70,6 +71,8 @@ async def edit(session: Session, wanted: Edit, client_id: str = "") -> Done:
 
 
 async def drop(session: Session, wanted: Drop, client_id: str = "") -> Dropped:
+    inputs.fits(wanted)  # None, which is no name, would be all of them
+
     async def work(print_: str) -> Dropped:
         items = _to_drop(session, wanted)
         bodies: list[Body] = [ev.PromptDropped(text=item.text, message_id=item.id) for item in items]
@@ -84,10 +87,16 @@ async def drop(session: Session, wanted: Drop, client_id: str = "") -> Dropped:
 
 
 async def resend(session: Session, wanted: Resend, client_id: str = "") -> Done:
+    inputs.fits(wanted)
+
     async def work(print_: str) -> Done:
         if session.startup.is_stopping:
             await session.startup.stop()  # its end would look like the end of what begins now
         item = _found(session, wanted.item_id)
+        if session.state.lifecycle.value not in ("active", "suspended"):
+            raise _refused(
+                session, "resend", f"it is {session.state.lifecycle.value}, and its agent reads nothing any more"
+            )
         if item.receipt not in ("failed", "unknown"):
             raise _refused(session, "resend", f"the text is {item.receipt}")
         if item.retries >= session.house.settings.delivery_retries:
@@ -115,6 +124,7 @@ async def mark(session: Session, wanted: Mark, client_id: str = "") -> Done:
 
 
 async def unrule(session: Session, wanted: Unrule, client_id: str = "") -> Done:
+    inputs.fits(wanted)
     await session.load()
 
     async def work(print_: str) -> Done:

@@ -30,6 +30,8 @@ class Launch(Ear):
         self.is_ready = False
         #: Its end is wanted: nothing is sent to it any more.
         self.is_doomed = False
+        #: The text that it was started for: a new task is sent to no other process.
+        self.begun_for = ""
         self.pid: int | None = None
         self._process: AgentProcess | None = None
         #: Calls back when everything that was told so far is durable, for drivers whose answers promise that.

@@ -112,6 +112,7 @@ class Session:
         #: The activity that we said when a gate was closed, until the agent says one.
         self._said = ""
         self._rules: tuple[Rule, ...] = ()
+        self._knows_rules = self._is_whole
         self._answers: set[asyncio.Task[None]] = set()
         self._commands: set[asyncio.Task[Any]] = set()
 
@@ -211,7 +212,7 @@ class Session:
                 view = fold_all(events, view) if events else replace(view, index=self.record.durable.index)
                 self._rules = session_rules(events, self._rules)
             self.record.adopt(view.timeline)
-            self._is_whole = True
+            self._is_whole = self._knows_rules = True
         finally:
             self._loading = None
 
@@ -306,6 +307,20 @@ class Session:
         """Those of this session only, once it is loaded."""
         return self._rules
 
+    @property
+    def knows_rules(self) -> bool:
+        """Whether what it is asked can be judged by what was allowed for always."""
+        return self._knows_rules
+
+    async def learn_rules(self) -> None:
+        """From the log, without the conversation: for an agent that nobody here started, and that asks at once."""
+        since = 0
+        while not self._knows_rules:
+            events = await self.house.log.read(self.id, since, PAGE, _RULES)
+            since = events[-1].index if events else since
+            self._rules = session_rules(events, self._rules)
+            self._knows_rules = self._knows_rules or len(events) < PAGE
+
     def add_rule(self, rule: Rule) -> None:
         """A rule of this session only."""
         self._rules = (*self._rules, rule)
@@ -360,6 +375,8 @@ class Session:
         task.add_done_callback(self._answers.discard)
 
 
+#: What makes a session's own rules, and takes them away.
+_RULES = ("tool_approved_always", "rule_removed")
 #: The great mass of what agents say: nothing in it concerns the deck.
 _PLAIN = frozenset(
     {

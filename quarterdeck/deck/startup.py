@@ -19,6 +19,7 @@ from quarterdeck.deck.launch import Launch
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Event
 from quarterdeck.harness.drive import Start
+from quarterdeck.kernel.queue import Waiting
 from quarterdeck.kernel.routing import is_promised
 from quarterdeck.kernel.state import State
 from quarterdeck.log.base import PAGE
@@ -114,7 +115,8 @@ class Startup:
         session, house = self._session, self._session.house
         profile = session.state.profile
         harness = house.harness_of(profile.agent)
-        native = "" if _begins_anew(session.state) else profile.native_session_id
+        first = next_text(session.state)
+        native = "" if _begins_anew(session.state, first) else profile.native_session_id
         start = Start(
             cwd=profile.cwd,
             model=profile.model,
@@ -125,6 +127,7 @@ class Startup:
         )
         nonce = launch_nonce(house.home_id, secrets.token_hex(8))
         launch = Launch(harness, start, nonce, session.hear, house.clock.monotonic)
+        launch.begun_for = first.id if first is not None else ""
         launch.watcher = house.trace(session.id)
         launch.when_kept = session.record.when_kept
         self._own(native)
@@ -227,9 +230,8 @@ class Startup:
             raise OwnedElsewhere(native_session_id, owners[native_session_id])
 
 
-def _begins_anew(state: State) -> bool:
+def _begins_anew(state: State, text: Waiting | None) -> bool:
     """A new task is a new conversation, whatever the session shows meanwhile."""
-    text = next_text(state)
     return state.beneath.value == "creating" or (text is not None and text.new_task)
 
 

@@ -16,6 +16,7 @@ from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import inputs
 from quarterdeck.deck.delivery import ON_ITS_WAY
 from quarterdeck.deck.interruption import CANCELLED, hold, interrupt
+from quarterdeck.deck.rules import RuleStore, RulesUnreadable
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Body
 from quarterdeck.harness.drive import CannotDo, Decision, Lines
@@ -102,8 +103,11 @@ async def _prompt(wish: Wish, command: cmd.Prompt) -> Receipt:
         # the agent that is up is in the conversation before
         await session.startup.stop()
         wish.check()
-    way = route(session.state, "message", session.house.settings.steering_limit)
+    # a new task is for nobody who is in another conversation: neither an answer nor a word in between
+    way = route(session.state, "queue" if command.new_task else "message", session.house.settings.steering_limit)
     if way.meaning == "answer":
+        if command.images:  # an answer is a text: they would be lost without a word
+            raise wish.refuse("a question is open, and its answer is a text; answer it, then send the images")
         return await _answer_with(wish, way, command.text)
     wish.check_reachable()
     if command.supersede and session.state.gates.open:
@@ -145,7 +149,7 @@ async def _supersede(wish: Wish, command: cmd.Prompt) -> Receipt:
     session, name = wish.session, uuid4().hex
     gates = session.state.gates.open
     closed = session.closings(gates, CANCELLED, "user", status="superseded")
-    queued = ev.PromptQueued(text=command.text, message_id=name, images=command.images)
+    queued = ev.PromptQueued(text=command.text, message_id=name, images=command.images, new_task=command.new_task)
     receipt = await wish.commit([*closed, queued], Receipt(name, "queued", reason="Read when the turn has ended"))
     interrupt(session, gates)
     return receipt
@@ -156,6 +160,7 @@ async def _steer(wish: Wish, command: cmd.Steer) -> Steered:
     await wish.check_at_rest()
     wish.check_reachable()
     way = route(session.state, "steer", session.house.settings.steering_limit)
+    _check_ref(session, command)
     ref = command.ref or uuid4().hex
     if way.meaning == "prompt":
         prompted = ev.SteeringReceived(ref=ref, text=command.text, status="prompted")
@@ -169,6 +174,12 @@ async def _steer(wish: Wish, command: cmd.Steer) -> Steered:
         )
     session.delivery.pump()
     return answer
+
+
+def _check_ref(session: Session, command: cmd.Steer) -> None:
+    """The same name again is the same text again: another one would take its place, and the first would be lost."""
+    if any(item.id == command.ref and item.text != command.text for item in session.state.queue):
+        raise inputs.InvalidInput("ref", "another text of this name waits already", "Send another ref, or none.")
 
 
 # --- stop
@@ -217,7 +228,7 @@ async def _approve(wish: Wish, command: cmd.Approve) -> Decided:
         return await _say_yes(wish, gate, None, command.auto_resume)
     rule = rule_for(gate, command.always, gate_desk.place_of(session.state), session.house.clock.wall())
     rules = session.house.rules
-    is_new = rule.scope != "session" and await asyncio.to_thread(rules.add, rule) is rule
+    is_new = rule.scope != "session" and await asyncio.to_thread(_kept, rules, rule) is rule
     try:
         wish.check()
         answer = await _say_yes(wish, gate, rule, command.auto_resume)
@@ -229,6 +240,14 @@ async def _approve(wish: Wish, command: cmd.Approve) -> Decided:
         session.add_rule(rule)
     session.house.rules_changed()
     return answer
+
+
+def _kept(rules: RuleStore, rule: Rule) -> Rule:
+    """In the file; a disk that refuses it is told as what it is, and the gate stays open."""
+    try:
+        return rules.add(rule)
+    except OSError as error:
+        raise RulesUnreadable(rules.path, 0, f"cannot be written: {error.strerror}") from error
 
 
 async def _say_yes(wish: Wish, gate: Gate, rule: Rule | None, resumes: bool) -> Decided:

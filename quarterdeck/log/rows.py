@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
+from quarterdeck.events import Repo
 from quarterdeck.kernel.gate import Gates
-from quarterdeck.kernel.state import State
+from quarterdeck.kernel.profile import Failure, Profile
+from quarterdeck.kernel.state import Cell, State
 from quarterdeck.log.base import LogUnavailable, Row
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -48,6 +52,30 @@ def row_of(state: State) -> Row:
         resume_data=profile.native_session_id or None,
         pinned=profile.pinned,
         last_gate=last_gate(state.gates),
+    )
+
+
+def state_of(row: Row, trouble: LogUnavailable) -> State:
+    """What the row alone can say of a session whose view cannot be read: it is there, and something is wrong with it."""
+    profile = Profile(
+        id=row.id,
+        agent=row.agent,
+        cwd=row.cwd,
+        name=row.name,
+        repo=Repo(root=row.repo, name=os.path.basename(row.repo)) if row.repo else None,
+        created_at=row.created_at,
+        native_session_id=row.resume_data or "",
+        agent_version=row.agent_version,
+        resumable=row.supports_resume,
+        end_reason=row.end_reason,
+        pinned=row.pinned,
+    )
+    return State(
+        lifecycle=Cell(row.status, since=row.last_active_at),
+        phase=Cell("error", since=row.last_active_at),
+        profile=profile,
+        last_active_at=row.last_active_at,
+        error=Failure("internal", f"{trouble.message}. {trouble.hint}"),
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 from typing import Generic, TypeAlias, TypeVar
 
 from quarterdeck.events import Event, SessionDeleted
-from quarterdeck.log.base import PAGE, START, Log
+from quarterdeck.log.base import PAGE, START, Log, LogUnavailable
 
 P = TypeVar("P", int, str)
 Deliver: TypeAlias = Callable[[Sequence[Event]], object]
@@ -55,6 +55,7 @@ class Tail(Generic[P]):
         #: What came after which position: readers that wait together stand at the same one.
         self._slice: tuple[P, list[Event]] = (head, [])
         self._scheduled = False
+        self._is_over = False
 
     @property
     def is_read(self) -> bool:
@@ -99,8 +100,15 @@ class Tail(Generic[P]):
         if not self._events:
             self.head = position
 
+    def end(self) -> None:
+        """Nothing more will be published: whoever has read everything and waits is told so."""
+        self._is_over = True
+        self._schedule()
+
     async def changed(self) -> None:
         """Returns once something more was published. Each who waits has a future of their own: one can be cancelled."""
+        if self._is_over:
+            raise LogUnavailable("it is closed", "Open the log again.")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         try:
@@ -171,6 +179,11 @@ class Feed:
         tail = self._sessions.get(events[0].session_id) if events else None
         if tail is not None:
             tail.publish(events)
+
+    def close(self) -> None:
+        """The log is closed: nobody waits for what will never come."""
+        for tail in (self.all, *self._sessions.values()):
+            tail.end()
 
     async def follow(
         self, session_id: str, since: int = 0, types: Collection[str] | None = None

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import apsw
@@ -14,6 +15,7 @@ import pytest
 from quarterdeck import Deck, SessionHandle
 from quarterdeck.deck.deck import DeckClosed, HomeInUse, home_id
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.events import Event
 from quarterdeck.kernel.view import fold_all
 from quarterdeck.log.base import LogUnavailable
 from tests import agents
@@ -299,9 +301,46 @@ async def test_a_view_that_cannot_be_read_is_made_from_the_events(tmp_path: Path
         assert deck.view(session.id).state == fold_all(await all_events(deck.session(session.id))).state
     _changed(store, spoil)
     async with at_home(tmp_path) as deck:  # nobody needs it, so nobody makes it anew
-        with pytest.raises(LogUnavailable, match="cannot be read") as told:
-            deck.list()
-        assert "qd db check --repair" in told.value.hint
+        shown = deck.session(session.id).summary
+        assert (shown.lifecycle, shown.phase, shown.agent, shown.cwd) == ("suspended", "error", "test", str(tmp_path))
+        assert "qd db check --repair" in shown.error.message
+        await deck.session(session.id).rename("used again")
+        assert deck.session(session.id).summary.phase == "completed"
+
+
+@on_loop
+async def test_a_view_that_cannot_be_read_keeps_nobody_from_the_others(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        spoiled, fine = [await deck.create("test", "say done", cwd=str(tmp_path)) for _ in range(2)]
+        for session in (spoiled, fine):
+            await session.settled()
+        await fine.prompt("hang")
+        await until(fine, lambda view: view.state.turn.is_open)
+        store = deck.home / "quarterdeck.db"
+    _changed(store, f"UPDATE session SET view = x'c0' WHERE id = '{spoiled.id}'")
+    async with at_home(tmp_path) as deck:
+        assert {row.id: row.phase for row in deck.list().sessions} == {spoiled.id: "error", fine.id: "paused"}
+        assert await deck.resume_interrupted() == [fine.id]
+
+
+@on_loop
+async def test_who_waits_for_what_never_comes_is_told_that_the_deck_closed(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", cwd=str(tmp_path))
+        waiting = [
+            asyncio.ensure_future(session.until(lambda view: view.state.turn.is_open)),
+            asyncio.ensure_future(_last(session.subscribe())),
+            asyncio.ensure_future(_last(deck.subscribe())),
+        ]
+        await asyncio.sleep(0.05)
+    for reader in waiting:
+        with pytest.raises(LogUnavailable, match="closed"):
+            await asyncio.wait_for(reader, 5)
+
+
+async def _last(events: AsyncGenerator[Event]) -> None:
+    async for _ in events:
+        pass
 
 
 def _changed(store: Path, statement: str) -> None:

@@ -10,14 +10,17 @@ import pytest
 
 from quarterdeck import Deck, SessionHandle
 from quarterdeck import events as ev
+from quarterdeck.deck.adoption import Adoption
 from quarterdeck.deck.rules import NoSuchRule, RulesUnreadable
+from quarterdeck.deck.session import Session
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, NotAllowed
 from quarterdeck.events import Body
+from quarterdeck.harness import registry
 from quarterdeck.harness.base import Signal
 from quarterdeck.policy import InvalidRule
 from tests import agents
 from tests.conformance.marks import case
-from tests.decks import all_events, at_home, gate_of, on_loop, texts_of, until
+from tests.decks import all_events, at_home, eventually, gate_of, on_loop, texts_of, until
 from tests.table import legal
 
 
@@ -162,6 +165,44 @@ class TestOneDecision:
 async def _activities(session: SessionHandle) -> list[str]:
     changes = [event.body for event in await all_events(session) if event.type == "state_change"]
     return [body.sub or body.state for body in changes]
+
+
+@on_loop
+async def test_always_needs_a_file_that_can_be_written(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "ask git status", cwd=str(tmp_path))
+        gate = await gate_of(session)
+        (deck.home / "rules.toml.lock").mkdir()
+        with pytest.raises(RulesUnreadable, match="cannot be written: Is a directory"):
+            await session.approve(gate.id, always="user")
+        assert session.view.state.gates.open == (gate,)
+        await session.approve(gate.id)
+
+
+@on_loop
+async def test_always_holds_for_an_agent_of_somebody_elses_that_comes_back(tmp_path: Path) -> None:
+    """Its session was let go between two turns; nobody read its conversation since."""
+    asked = {"hook_event_name": "PermissionRequest", "tool_name": "Bash", "tool_input": {"command": "git status"}}
+    async with at_home(tmp_path) as deck:
+        adoption = Adoption(deck)
+
+        async def told(**payload: object) -> Session:
+            session = await adoption.session("claude", "n1", str(tmp_path))
+            observation = session.observation or session.observe(registry.translator("claude"))
+            observation.hear(Signal("hook", {"session_id": "n1", "cwd": str(tmp_path), **payload}))
+            await session.record.settled()
+            return session
+
+        await told(hook_event_name="UserPromptSubmit", prompt="one")
+        session = await told(**asked)
+        await deck.session(session.id).approve(session.state.gates.open[0].id, always="session")
+        await told(hook_event_name="Stop")
+        await eventually(lambda: session.id not in deck._supervisor.sessions)
+        await deck.in_use(session.id)
+        assert adoption.at_hand("claude", "n1") is None
+        await told(hook_event_name="UserPromptSubmit", prompt="two")
+        assert adoption.at_hand("claude", "n1") is not None
+        assert (await told(**asked)).state.gates.open == ()
 
 
 class TestADecisionOnItsWay:

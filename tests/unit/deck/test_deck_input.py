@@ -15,6 +15,7 @@ from quarterdeck.deck.identity import descendants_of_launch
 from quarterdeck.deck.inputs import InvalidInput
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Image
+from quarterdeck.kernel.roster import Filter
 from quarterdeck.log.base import Append, NoSuchSession, StaleFence
 from tests import agents
 from tests.decks import all_events, at_home, gate_of, on_loop
@@ -143,6 +144,11 @@ COMMANDS: dict[str, tuple[Do, str, str]] = {
     "edit": (lambda s: s.edit_queued("x", "y"), "no_such_text", "x"),
     "drop": (lambda s: s.drop_queued("x"), "no_such_text", "x"),
     "resend": (lambda s: s.resend("x"), "no_such_text", "x"),
+    "edit kind": (lambda s: s.edit_queued(5, "y"), "invalid_input", "item_id"),
+    "drop none": (lambda s: s.drop_queued(None), "invalid_input", "item_id"),
+    "drop object": (lambda s: s.drop_queued(object(), client_id="k"), "invalid_input", "object"),
+    "resend kind": (lambda s: s.resend(None), "invalid_input", "item_id"),
+    "remove rule": (lambda s: s.remove_rule([]), "invalid_input", "rule_id"),
     "mark range": (lambda s: s.mark(snoozed_until=-1), "invalid_input", "snoozed_until"),
     "mark past": (lambda s: s.mark(read_index=1 << 60), "invalid_input", "read_index"),
     "mark kind": (lambda s: s.mark(read_index="3"), "invalid_input", "read_index"),
@@ -174,6 +180,54 @@ async def test_nothing_changes(tmp_path: Path) -> None:
         assert session.view is before
         assert await all_events(session) == events
         assert _files(tmp_path) == files
+
+
+READS: dict[str, tuple[Do, str]] = {
+    "view_at text": (lambda s: s.view_at("x"), "index"),
+    "view_at large": (lambda s: s.view_at(2**70), "index"),
+    "events since": (lambda s: s.events(since="x"), "since"),
+    "events since large": (lambda s: s.events(since=2**70), "since"),
+    "events limit": (lambda s: s.events(limit=2**70), "limit"),
+    "events one type": (lambda s: s.events(types="agent_start"), "types"),
+    "events types": (lambda s: s.events(types=5), "types"),
+    "events type": (lambda s: s.events(types=[5]), "types"),
+    "timeline before": (lambda s: s.timeline(before="x"), "before"),
+    "subscribe since": (lambda s: anext(s.subscribe(since="x")), "since"),
+    "subscribe none": (lambda s: anext(s.subscribe(since=None)), "since"),
+    "subscribe types": (lambda s: anext(s.subscribe(types=5)), "types"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+@on_loop
+async def test_a_reader_that_asks_for_nothing_that_there_is(tmp_path: Path, name: str) -> None:
+    read, field = READS[name]
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("plain", cwd=str(tmp_path))
+        with pytest.raises(InvalidInput) as refused:
+            await read(session)
+        assert refused.value.field == field
+
+
+@on_loop
+async def test_the_last_fifty_of_fewer(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("plain", cwd=str(tmp_path))
+        assert [event.type for event in await session.events(session.view.index - 50)] == ["session_opened"]
+
+
+@on_loop
+async def test_a_list_of_what_there_cannot_be(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        for asked in (
+            lambda: deck.list("active"),  # type: ignore[arg-type]
+            lambda: deck.list(Filter(q=5)),  # type: ignore[arg-type]
+            lambda: deck.list(Filter(status="active")),  # type: ignore[arg-type]
+            lambda: deck.list(cursor=5),  # type: ignore[arg-type]
+            lambda: deck.subscribe(types="agent_start"),
+        ):
+            with pytest.raises(InvalidInput):
+                asked()
 
 
 @on_loop

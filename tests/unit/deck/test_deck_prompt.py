@@ -9,6 +9,7 @@ import pytest
 
 from quarterdeck.deck.wishes import HANDLERS
 from quarterdeck.errors import NotAllowed, QueueFull
+from quarterdeck.events import Image
 from quarterdeck.kernel import commands as cmd
 from tests import agents
 from tests.conformance.marks import case
@@ -148,6 +149,16 @@ async def test_with_a_question_open_it_is_the_answer(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_images_are_no_answer_and_are_not_lost_as_one(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("able", "question which one?", cwd=str(tmp_path))
+        gate = await gate_of(session)
+        with pytest.raises(NotAllowed, match="answer is a text"):
+            await session.prompt("this one", images=[Image("image/png", "AAAA")])
+        assert session.view.state.gates.open == (gate,)
+
+
+@on_loop
 async def test_steering_with_a_question_open_does_not_answer_it(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "question which one?; say end", cwd=str(tmp_path))
@@ -273,6 +284,51 @@ async def test_a_new_task_starts_over(tmp_path: Path) -> None:
         assert view.state.phase.value == "completed"
         assert view.state.profile.native_session_id != before
         assert await texts_of(session, "assistant") == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "script"),
+    [("test", "sleep 0.3; say one"), ("plain", "sleep 0.3; say one"), ("test", "ask rm; say one")],
+    ids=["it could be steered", "it cannot", "held"],
+)
+@on_loop
+async def test_a_new_task_that_comes_while_it_works_waits_and_starts_over(
+    tmp_path: Path, agent: str, script: str
+) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create(agent, script, cwd=str(tmp_path))
+        view = await (until(session, lambda view: view.state.gates.open) if "ask" in script else busy(session))
+        before = view.state.profile.native_session_id
+        assert (await session.prompt("say two", new_task=True)).disposition == "queued"
+        for gate in view.state.gates.open:
+            await session.approve(gate.id)
+        view = await until(session, lambda view: not view.state.queue and not view.state.turn.is_open)
+        assert view.state.profile.native_session_id not in ("", before)
+        assert await texts_of(session, "assistant") == ["one", "two"]
+
+
+@on_loop
+async def test_what_waits_behind_a_new_task_is_in_its_conversation(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("plain", "sleep 0.3; say one", cwd=str(tmp_path))
+        await busy(session)
+        for text, is_new in (("say two", False), ("say three", True), ("say four", False)):
+            await session.prompt(text, new_task=is_new)
+        await until(session, lambda view: not view.state.queue and not view.state.turn.is_open)
+        assert await texts_of(session, "assistant") == ["one", "two", "three", "four"]
+        assert (await types_of(session)).count("agent_ready") == 2
+
+
+@on_loop
+async def test_a_new_task_is_no_answer(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "question which?", cwd=str(tmp_path))
+        gate = await gate_of(session)
+        assert (await session.prompt("say two", new_task=True)).disposition == "queued"
+        assert session.view.state.gates.open == (gate,)
+        await session.respond(gate.id, "red")
+        await until(session, lambda view: not view.state.queue and not view.state.turn.is_open)
+        assert await texts_of(session, "assistant") == ["you said red", "two"]
 
 
 @pytest.mark.parametrize("script", ["say one", "hang"], ids=["done", "cut off"])

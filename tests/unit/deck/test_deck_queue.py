@@ -175,6 +175,19 @@ class TestEdit:
             assert (await texts_of(session, "assistant"))[-1] == "two"
 
 
+@on_loop
+async def test_a_name_of_the_callers_own_is_of_one_text(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("plain", "sleep 0.3; say one", cwd=str(tmp_path))
+        await busy(session)
+        await session.steer("say two", ref="r")
+        await session.steer("say two", ref="r")
+        with pytest.raises(InvalidInput, match="ref: another text"):
+            await session.steer("say three", ref="r")
+        await _all_read(session)
+        assert await texts_of(session, "assistant") == ["one", "two"]
+
+
 class TestDrop:
     @on_loop
     async def test_one_or_all(self, tmp_path: Path) -> None:
@@ -246,6 +259,17 @@ class TestResend:
             await session.resend(name)
             await _all_read(session)
             assert await texts_of(session, "assistant") == ["one", "two"]
+
+    @on_loop
+    async def test_one_that_nobody_will_read_is_not_promised_again(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("early", "say one", cwd=str(tmp_path))
+            await until(session, lambda view: any(item.receipt == "failed" for item in view.state.queue))
+            await session.archive()
+            before = session.view
+            with pytest.raises(NotAllowed, match="archived"):
+                await session.resend(before.state.queue[0].id)
+            assert session.view is before
 
     @on_loop
     async def test_nothing_else_waits_behind_a_failed_text_for_ever(self, tmp_path: Path) -> None:
