@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 import quarterdeck
 from quarterdeck import AsyncClient, Client
@@ -24,8 +24,9 @@ from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Event, encode_event
 from quarterdeck.log.base import NoSuchSession
 from quarterdeck.log.deltas import is_delta
+from tests import agents
 from tests.conformance.marks import case
-from tests.decks import on_loop
+from tests.decks import busy, on_loop
 from tests.wires import served
 
 
@@ -360,3 +361,34 @@ async def test_a_connection_that_is_lost_before_the_answer_does_not_look_like_no
         with pytest.raises(Unreachable, match="lost before the answer to POST") as told:
             await client.session("a").prompt("x", client_id="k")
     assert "same client_id" in told.value.hint
+
+
+@on_loop
+async def test_texts_that_are_taken_back_are_given_back_though_the_first_answer_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """aiohttp asks again by itself when a connection that was used before is lost: that is the same command."""
+    agents.known(monkeypatch)
+    cut: list[bytes] = []
+    async with served(tmp_path) as port:
+
+        async def between(request: web.Request) -> web.Response:
+            data = await request.read()
+            address = f"{port.url}{request.path_qs}"
+            async with (
+                ClientSession() as http,
+                http.request(request.method, address, data=data, headers=port.headers) as said,
+            ):
+                answer = await said.read()
+            if request.method == "DELETE" and not cut:
+                cut.append(answer)
+                assert request.transport is not None
+                request.transport.abort()
+            return web.Response(body=answer, status=said.status, content_type="application/json")
+
+        async with _answering(between) as url, AsyncClient(url, port.token) as client:
+            session = await client.create("plain", "hang", cwd=str(tmp_path))
+            await busy(port.deck.session(session.id))
+            await session.prompt("what I typed")
+            assert (await session.drop_queued()).dropped == ("what I typed",)
+    assert b"what I typed" in cut[0]
