@@ -9,11 +9,29 @@ from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Ite
 from types import TracebackType
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from quarterdeck.client.session import RemoteSession
-from quarterdeck.client.wire import TIMEOUT_S, Wire
+from quarterdeck.client.wire import TIMEOUT_S, Wire, closed
 from quarterdeck.events import Event, Image
 
 T = TypeVar("T")
+
+
+#: How long what is under way may take to end by itself when a client is closed.
+_GOODBYE_S = 1.0
+
+
+class _Created(Struct):
+    id: str
+
+
+class _Sessions(Struct):
+    sessions: list[dict[str, Any]]
+
+
+class _Agents(Struct):
+    agents: list[dict[str, Any]]
 
 
 class AsyncClient:
@@ -62,8 +80,7 @@ class AsyncClient:
             "options": {"arguments": arguments},
             "client_id": client_id,
         }
-        view = await self._wire.ask("POST", "/sessions", dict[str, Any], body)
-        return RemoteSession(self._wire, view["id"])
+        return RemoteSession(self._wire, (await self._wire.ask("POST", "/sessions", _Created, body)).id)
 
     def session(self, session_id: str) -> RemoteSession:
         """One by its id; whether it exists shows with the first request."""
@@ -76,10 +93,10 @@ class AsyncClient:
 
     async def attention(self) -> list[dict[str, Any]]:
         """The sessions that want a person, the most urgent first."""
-        return (await self._wire.ask("GET", "/attention", dict[str, Any]))["sessions"]
+        return (await self._wire.ask("GET", "/attention", _Sessions)).sessions
 
     async def agents(self) -> list[dict[str, Any]]:
-        return (await self._wire.ask("GET", "/agents", dict[str, Any]))["agents"]
+        return (await self._wire.ask("GET", "/agents", _Agents)).agents
 
     def subscribe(self, since: str = "", types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events of all sessions after a cursor, and whatever comes."""
@@ -95,6 +112,8 @@ class Client:
     """The same without a loop: every method waits for its answer, and `subscribe` is a plain iterator."""
 
     def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._url = url
+        self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="qd-client", daemon=True)
         self._thread.start()
@@ -109,15 +128,28 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        if self._loop.is_running():
-            self.wait(self._client.close())
+        """Every stream ends, every open request fails, also those that other threads wait for."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._result(_ended(self._client))
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of something asynchronous."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        if self._is_closed:
+            work.close()
+            raise closed(self._url)
+        return self._result(work)
+
+    def _result(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # whoever interrupts the waiting wants no more of the work
+            raise
 
     def create(self, agent: str, prompt: str | None = None, **options: Any) -> Session:
         """A new session; with a prompt it starts at once. The options are AsyncClient.create's."""
@@ -142,12 +174,13 @@ class Client:
     def each(self, events: AsyncGenerator[Event]) -> Iterator[Event]:
         """A stream as a plain iterator; leaving it closes the stream."""
         try:
-            while True:
+            while not self._is_closed:
                 yield self.wait(_next(events))
         except StopAsyncIteration:
             return
         finally:
-            self.wait(_closed(events))
+            if not self._is_closed:
+                self.wait(_closed(events))
 
 
 async def _next(events: AsyncGenerator[Event]) -> Event:
@@ -155,7 +188,20 @@ async def _next(events: AsyncGenerator[Event]) -> Event:
 
 
 async def _closed(events: AsyncGenerator[Event]) -> None:
+    # its reader may have been interrupted, and it is being told so in this moment
+    while getattr(events, "ag_running", False):  # noqa: ASYNC110 - nothing rings when it is over
+        await asyncio.sleep(0)
     await events.aclose()
+
+
+async def _ended(client: AsyncClient) -> None:
+    await client.close()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, stuck = await asyncio.wait(others, timeout=_GOODBYE_S)
+        for task in stuck:
+            task.cancel()
+        await asyncio.gather(*stuck, return_exceptions=True)
 
 
 class Session:

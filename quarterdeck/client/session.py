@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection
 from typing import Any, cast
 from urllib.parse import quote
+from uuid import uuid4
 
 from msgspec import Raw, Struct
 
@@ -83,7 +84,8 @@ class RemoteSession(Verbs):
 
     async def drop_queued(self, item_id: str = "", *, client_id: str = "") -> Dropped:
         """Takes one text back, or all of them."""
-        return await self._item("DELETE", item_id, {"client_id": client_id}, Dropped)
+        # always with a key: aiohttp repeats a DELETE when the connection is lost, and a second one has no texts to give
+        return await self._item("DELETE", item_id, {"client_id": client_id or uuid4().hex}, Dropped)
 
     async def resend(self, item_id: str, *, client_id: str = "") -> Done:
         """Sends a text again that failed, or whose outcome nobody knows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 import aiohttp
@@ -51,16 +51,16 @@ class Wire:
 
     def __init__(self, url: str, token: str, timeout_s: float = TIMEOUT_S) -> None:
         self.url = url.rstrip("/")
-        self._token = token
+        self._token = token.strip()  # as it lies in a file
         self._timeout_s = timeout_s
         self._http: aiohttp.ClientSession | None = None
-        self._is_closed = False
+        self._ended = asyncio.Event()
         self._streams: set[aiohttp.ClientResponse] = set()
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        if self._is_closed:
-            raise _unreachable(self.url, "this client is closed")
+        if self._ended.is_set():
+            raise closed(self.url)
         if self._http is None:
             headers = {"Authorization": f"Bearer {self._token}"}
             self._http = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=self._timeout_s))
@@ -68,7 +68,7 @@ class Wire:
 
     async def close(self) -> None:
         """Every stream ends, every open request fails."""
-        self._is_closed = True
+        self._ended.set()
         for stream in self._streams:
             stream.close()  # wakes whoever waits for its next words
         if self._http is not None:
@@ -92,11 +92,16 @@ class Wire:
                 content = await answer.read()
         except TimeoutError:
             raise TimedOut(f"{method} {path}", self._timeout_s) from None
-        except aiohttp.ClientError as error:
+        except aiohttp.ClientConnectorError as error:
             raise _unreachable(self.url, error) from None
+        except aiohttp.ClientError as error:
+            raise _cut_off(f"{method} {path}", error) from None
         if answer.status >= 400:
             raise error_of(content, answer.status)
-        return msgspec.json.decode(content or b"null", type=kind)
+        try:
+            return msgspec.json.decode(content or b"null", type=kind)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            raise refusal(answer.status, b"") from None
 
     async def events(self, path: str, since: str, types: str) -> AsyncGenerator[Event]:
         """A stream that goes on after every cut from the event after the last one.
@@ -105,7 +110,7 @@ class Wire:
         subscribes learns at once that there is no server, and later waits for it to come back.
         """
         pause, has_begun = _PAUSE_S[0], False
-        while not self._is_closed:
+        while not self._ended.is_set():
             try:
                 async with aclosing(self._blocks(path, since, types)) as blocks:
                     async for block in blocks:
@@ -116,10 +121,10 @@ class Wire:
                         if block.name not in _OURS:
                             yield decode_event(block.data)
             except (aiohttp.ClientError, TimeoutError, ConnectionError, _Busy) as error:
-                if not has_begun and not self._is_closed:
+                if not has_begun and not self._ended.is_set():
                     raise _first_failure(self.url, error) from None
-            if not self._is_closed:
-                await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), pause)
             pause = min(2 * pause, _PAUSE_S[1])
 
     async def _blocks(self, path: str, since: str, types: str) -> AsyncGenerator[Block]:
@@ -130,6 +135,8 @@ class Wire:
             if answer.status >= 400:
                 error = error_of(await answer.read(), answer.status)
                 raise _Busy(error) if answer.status in _LATER else error
+            if answer.content_type != "text/event-stream":
+                raise refusal(answer.status, b"")  # a page of somebody else's would be opened again and again
             yield Block("open", "", b"")
             self._streams.add(answer)
             splitter = Splitter()
@@ -164,6 +171,17 @@ def _first_failure(url: str, error: Exception) -> QuarterdeckError:
 
 def _unreachable(url: str, why: Exception | str) -> Unreachable:
     return Unreachable(f"{url} cannot be reached: {str(why) or type(why).__name__}", "Start it with `qd up`.")
+
+
+def _cut_off(what: str, why: Exception) -> Unreachable:
+    """It was sent, maybe, and maybe done."""
+    message = f"the connection was lost before the answer to {what}: {str(why) or type(why).__name__}"
+    return Unreachable(message, "Whether it was done is not known. Send it again with the same client_id.")
+
+
+def closed(url: str) -> Unreachable:
+    """Nothing is asked any more."""
+    return _unreachable(url, "this client is closed")
 
 
 def error_of(content: bytes, status: int) -> QuarterdeckError:

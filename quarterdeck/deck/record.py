@@ -124,7 +124,8 @@ class Record:
             self._go_on()
 
     def when_kept(self, follows: Callable[[], object]) -> None:
-        """This follows when everything written so far is durable; a store that refuses is tried again until it is."""
+        """This follows when everything written so far is durable; a store that refuses is tried again until it is. It never
+        follows when the session is not ours any more."""
         self._followers.append(follows)
         if self._retry is None:
             self._begin()
@@ -273,7 +274,9 @@ class Record:
         self.trouble = error
         self._tally.refused += 1
         self._on_trouble(error)
-        if not isinstance(error, StaleFence | NoSuchSession):
+        if is_final(error):
+            self._followers.clear()  # what they wait for never comes
+        else:
             self._retry = asyncio.get_running_loop().call_later(self._pause, self._try_again)
             self._pause = min(2 * self._pause, RETRY_S[1])
 
@@ -295,6 +298,11 @@ class Record:
             self.trouble = None
             log.info("the log works again", extra={"session": self.session_id})
             self._on_trouble(None)
+
+
+def is_final(error: QuarterdeckError | None) -> bool:
+    """Whether the log will take nothing of this session from here any more: it is somebody else's now, or gone."""
+    return isinstance(error, StaleFence | NoSuchSession)
 
 
 def _without(events: list[Event], wishes: list[_Wish]) -> list[Event]:

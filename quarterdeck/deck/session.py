@@ -31,7 +31,7 @@ from quarterdeck.deck.interruption import interrupt
 from quarterdeck.deck.launch import Launch
 from quarterdeck.deck.observation import Observation
 from quarterdeck.deck.receipts import Receipts
-from quarterdeck.deck.record import Record
+from quarterdeck.deck.record import Record, is_final
 from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.settings import Settings
 from quarterdeck.deck.slots import Slots
@@ -360,6 +360,8 @@ class Session:
 
     def _on_trouble(self, error: QuarterdeckError | None) -> None:
         """While the store refuses, the agent's words wait in its pipe, and texts in their queue."""
+        if self.observation is not None and is_final(error):
+            self.observation.release()  # no decision can be kept here any more: the agent asks on its terminal
         if self.launch is not None and self.launch.process is not None:
             if error is not None:
                 self.launch.process.pause()

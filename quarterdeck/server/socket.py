@@ -25,7 +25,7 @@ from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View
 from quarterdeck.log.base import START
 from quarterdeck.log.tail import Tail
-from quarterdeck.server import frames
+from quarterdeck.server import access, frames
 from quarterdeck.server.lines import TransportLine
 from quarterdeck.server.reader import PAGE, Pages, Reader
 from quarterdeck.server.shapes import session_view
@@ -358,6 +358,10 @@ class Link:
         except QuarterdeckError as error:
             self._complain(error, session=message.session)
 
+    def refuse_bytes(self) -> None:
+        """A binary message: whoever sent it would wait for an answer."""
+        self._complain(BadRequest("not a message: it is binary", "Send JSON in text messages."))
+
     async def _subscribe(self, wanted: Subscribe) -> None:
         if len(self._open) >= _MOST_SUBSCRIPTIONS and wanted.session not in self._open:
             raise BadRequest(f"{_MOST_SUBSCRIPTIONS} subscriptions are open already", "Unsubscribe from some first.")
@@ -427,13 +431,16 @@ async def serve(
         heartbeat=shared.heartbeat_s, timeout=_CLOSING_S, compress=False, max_msg_size=_MOST_BYTES
     )
     await socket.prepare(request)
+    request[access.STARTED] = socket.status
     link = Link(deck, shared, TransportLine(request), visitor, obey)
     shared.sockets[socket] = link
     try:
         async for message in socket:
             if message.type is WSMsgType.TEXT:
                 await link.hear(message.data)
-                await link.line.drained()
+            elif message.type is WSMsgType.BINARY:
+                link.refuse_bytes()
+            await link.line.drained()
     except ConnectionResetError:
         pass
     finally:

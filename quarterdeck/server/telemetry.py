@@ -155,14 +155,17 @@ async def begin(deck: Deck, endpoint: str, contents: bool = False) -> Telemetry:
 
 
 async def _kept(deck: Deck) -> Kept:
-    file = deck.home / FILE
+    file, head = deck.home / FILE, await deck.house.log.last_cursor()
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Kept)
+        kept = msgspec.json.decode(file.read_bytes(), type=Kept)
+        if kept.cursor <= head:
+            return kept
+        log.warning("the file of telemetry is ahead of the log; it begins anew", extra={"file": FILE})
     except FileNotFoundError:
         pass
     except (msgspec.MsgspecError, OSError, UnicodeError):
         log.warning("the file of telemetry cannot be read; it begins anew", extra={"file": FILE})
-    kept = Kept(await deck.house.log.last_cursor())
+    kept = Kept(head)
     await asyncio.to_thread(_write, file, msgspec.json.encode(kept))
     return kept
 

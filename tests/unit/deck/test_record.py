@@ -12,7 +12,7 @@ from quarterdeck.deck.record import Record
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import Append, LogUnavailable, Receipt
+from quarterdeck.log.base import Append, LogUnavailable, Receipt, StaleFence
 from quarterdeck.log.memory import MemoryLog
 from quarterdeck.log.rows import row_of, unpacked
 from tests.decks import eventually
@@ -268,6 +268,21 @@ class TestFollowers:
             assert seen == []
             log.refusing = False
             await eventually(lambda: seen == [2, -2])
+
+        run(work)
+
+    def test_they_are_let_go_when_the_session_is_somebody_elses(self) -> None:
+        async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+            record.write([ev.SessionOpened(agent="test")], "user")
+            await record.settled()
+            theirs = Event("s1", 2, 5, "user", ev.Notice(text="theirs"))
+            await log.append(Append(session_id="s1", events=(theirs,), fence=record.fence))
+            seen: list[int] = []
+            record.write([ev.Notice(text="late")], "stream")
+            record.when_kept(lambda: seen.append(1))
+            await eventually(lambda: isinstance(record.trouble, StaleFence))
+            assert record._followers == []
+            assert seen == []
 
         run(work)
 

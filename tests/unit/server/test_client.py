@@ -7,11 +7,13 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 import quarterdeck
 from quarterdeck import AsyncClient, Client
@@ -22,8 +24,9 @@ from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Event, encode_event
 from quarterdeck.log.base import NoSuchSession
 from quarterdeck.log.deltas import is_delta
+from tests import agents
 from tests.conformance.marks import case
-from tests.decks import on_loop
+from tests.decks import busy, on_loop
 from tests.wires import served
 
 
@@ -271,3 +274,121 @@ def _without_a_loop(url: str, token: str, folder: Path) -> None:
         assert {one["id"] for one in deck.attention()} <= {session.id}
     deck.close()
     assert not any(thread.name == "qd-client" for thread in threading.enumerate())
+
+
+@on_loop
+async def test_a_closed_client_lets_go_of_a_thread_that_waits_for_a_server_to_come_back(tmp_path: Path):
+    """Its stream ends, as with a server that is there; and what is asked later is told why."""
+    seen: list[str] = []
+    async with served(tmp_path) as port:
+        client = Client(port.url, port.token)
+        session = await asyncio.to_thread(client.create, "test", cwd=str(tmp_path))
+
+        def read() -> None:
+            seen.extend(event.type for event in session.subscribe())
+            seen.append("over")
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        await _until(lambda: port.server.streams.count)
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(client.close)
+    await asyncio.to_thread(reader.join, 5)
+    assert seen[-1:] == ["over"]
+    with pytest.raises(Unreachable, match="is closed"):
+        client.list()
+
+
+@on_loop
+async def test_whoever_is_interrupted_while_he_waits_for_events_is_told_nothing_else(tmp_path: Path):
+    program = """
+import os, signal, sys, threading
+from quarterdeck import Client
+url, token, folder = sys.argv[1:]
+with Client(url, token) as client:
+    session = client.create("test", cwd=folder)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        for event in session.subscribe():
+            pass
+    except KeyboardInterrupt:
+        print("interrupted", session.show()["id"] == session.id)
+    left = session.subscribe()
+    next(left)
+"""
+    async with served(tmp_path) as port:
+        command = [sys.executable, "-c", program, port.url, port.token, str(tmp_path)]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("interrupted True\n", "")
+
+
+@asynccontextmanager
+async def _answering(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncGenerator[str]:
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(("kind", "body"), [("text/html", b"<html>"), ("application/json", b'{"x": 1}')])
+@on_loop
+async def test_what_is_no_quarterdeck_is_told_apart(kind: str, body: bytes):
+    async def other(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type=kind)
+
+    async with _answering(other) as url, AsyncClient(url, "t\n") as client:
+        session = client.session("a")
+        asked = (client.create("test"), client.attention(), client.agents(), session.queue(), session.prompt("a"))
+        for work in (*asked, anext(client.subscribe()), anext(session.subscribe())):
+            with pytest.raises(Refused) as told:
+                await asyncio.wait_for(work, 5)
+            assert told.value.code == "bad_answer"
+
+
+@on_loop
+async def test_a_connection_that_is_lost_before_the_answer_does_not_look_like_nothing_was_done():
+    async def gone(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with _answering(gone) as url, AsyncClient(url, "t") as client:
+        with pytest.raises(Unreachable, match="lost before the answer to POST") as told:
+            await client.session("a").prompt("x", client_id="k")
+    assert "same client_id" in told.value.hint
+
+
+@on_loop
+async def test_texts_that_are_taken_back_are_given_back_though_the_first_answer_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """aiohttp asks again by itself when a connection that was used before is lost: that is the same command."""
+    agents.known(monkeypatch)
+    cut: list[bytes] = []
+    async with served(tmp_path) as port:
+
+        async def between(request: web.Request) -> web.Response:
+            data = await request.read()
+            address = f"{port.url}{request.path_qs}"
+            async with (
+                ClientSession() as http,
+                http.request(request.method, address, data=data, headers=port.headers) as said,
+            ):
+                answer = await said.read()
+            if request.method == "DELETE" and not cut:
+                cut.append(answer)
+                assert request.transport is not None
+                request.transport.abort()
+            return web.Response(body=answer, status=said.status, content_type="application/json")
+
+        async with _answering(between) as url, AsyncClient(url, port.token) as client:
+            session = await client.create("plain", "hang", cwd=str(tmp_path))
+            await busy(port.deck.session(session.id))
+            await session.prompt("what I typed")
+            assert (await session.drop_queued()).dropped == ("what I typed",)
+    assert b"what I typed" in cut[0]

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from quarterdeck.events import Event, Notice
 from quarterdeck.harness import hooks
 from quarterdeck.harness.drive import Decision
+from quarterdeck.log.base import Append, StaleFence
 from tests.conformance.marks import case
 from tests.decks import eventually, on_loop
 from tests.doors import Answer, House, serving
@@ -286,6 +288,22 @@ class TestDecidedByRules:
             await second.shown()
             assert await second.resolved() == [("approved", "rule", rule)]
             assert house.deck.attention() == []
+
+    @on_loop
+    async def test_a_session_that_became_somebody_elses_asks_on_its_terminal(self, tmp_path: Path) -> None:
+        """The decision can never be durable, so the agent is not told of it, and does not wait for it either."""
+        async with serving(tmp_path) as house:
+            first = await _held(house)
+            assert (await first.decide("approve", always="user")).status == 200
+            assert await first.answer() == _decision(behavior="allow")
+            await house.hook("claude", _call("PostToolUse"))
+            record = house.deck._supervisor.sessions[first.id].record
+            await record.settled()
+            theirs = Event(first.id, record.view.index + 1, record.view.at, "user", Notice(text="theirs"))
+            await house.deck._log.append(Append(session_id=first.id, events=(theirs,), fence=record.fence))
+            ruled = {**_asking(), "prompt_id": "p2"}
+            assert (await asyncio.wait_for(house.hook("claude", ruled), 10)).json == {}
+            assert isinstance(record.trouble, StaleFence)
 
     @case("U-099")
     @on_loop

@@ -9,6 +9,7 @@ import pytest
 from quarterdeck.deck.tally import BOUNDS, Tally
 from tests.decks import eventually, gate_of, on_loop, until
 from tests.observed import observed, parsed
+from tests.wires import WsTap, served
 
 
 @on_loop
@@ -95,6 +96,16 @@ async def test_connections_and_what_they_are_given_are_counted(tmp_path: Path) -
         assert during[f'quarterdeck_connections{{kind="{kind}"}}'] == 1
         assert during[f'quarterdeck_deliveries_total{{kind="{kind}"}}'] >= 1
         assert after[f'quarterdeck_connections{{kind="{kind}"}}'] == 0
+
+
+@on_loop
+async def test_a_websocket_that_is_cut_was_answered_all_the_same(tmp_path: Path) -> None:
+    async with served(tmp_path) as port:
+        tap = await WsTap.open(port)
+        tap.cut()
+        counted = port.server.access.requests
+        await eventually(lambda: counted)
+        assert dict(counted) == {("GET", "/ws", 101): 1}
 
 
 @on_loop

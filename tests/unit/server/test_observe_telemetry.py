@@ -250,6 +250,21 @@ async def test_a_damaged_file_is_told_of_and_begun_anew(tmp_path: Path, caplog: 
         assert (deck.home / FILE).stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("cursor", [f"{10**6:020d}", "zzz"])
+@on_loop
+async def test_a_file_that_is_ahead_of_the_log_is_told_of_and_begun_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, cursor: str
+) -> None:
+    """The log is an older copy, or a new one: whoever waited for that cursor would miss all that happens until then."""
+    async with collector() as there, at_home(tmp_path) as deck:
+        (deck.home / FILE).write_text(json.dumps({"cursor": cursor}))
+        exporting = await begin(deck, there.url)
+        assert "ahead of the log" in caplog.text
+        await turn_of(deck, tmp_path, "tool a")
+        await eventually(lambda: "invoke_agent test" in there.names)
+        await exporting.close()
+
+
 @pytest.mark.parametrize("given", ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"])
 def test_the_address_of_traces_is_below_the_collectors(given: str) -> None:
     assert traces_address(given) == "http://c:4318/v1/traces"

@@ -272,6 +272,17 @@ def test_what_is_wrong_is_answered_and_the_connection_lives_on(message: dict[str
 
 
 @on_loop
+async def test_a_binary_message_is_answered_and_the_connection_lives_on(tmp_path: Path):
+    async with served(tmp_path) as port:
+        tap = await WsTap.open(port)
+        for _ in range(2):
+            tap._frame(0x2, b"{}")
+            told = await tap.hear()
+            assert (told["op"], told["error"]["code"]) == ("error", "bad_request")
+        tap.cut()
+
+
+@on_loop
 async def test_a_client_that_does_not_read_costs_one_page_and_misses_nothing(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
