@@ -89,6 +89,12 @@ class TestTheCommandItself:
     def test_a_port_that_cannot_be_is_wrong_use(self, port: str):
         assert qd("testing", "model", "--port", port).exit_code == Exit.WRONG_USE
 
+    def test_what_the_system_refuses_is_said_in_words(self, failing: list[BaseException]):
+        failing.append(OSError(28, "No space left on device", "/full"))
+        result = qd("fail")
+        assert result.exit_code == Exit.FAILED
+        assert "error: /full: No space left on device\n" in result.stderr
+
     def test_an_unknown_option_is_wrong_use(self):
         assert qd("--no-such-option").exit_code == Exit.WRONG_USE
 
