@@ -6,9 +6,20 @@ and no command.
 
 from __future__ import annotations
 
+import os
+import sys
+
 
 def main() -> None:
     """The entry point of the installed `qd` script."""
     from quarterdeck.cli.app import app
 
+    _open_what_is_closed()
     app(prog_name="qd")
+
+
+def _open_what_is_closed() -> None:
+    """A caller may close a standard stream (`<&-`); Python then has None there, and its number is given to the next file."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it is open as long as we live

@@ -33,6 +33,18 @@ COMMANDS = {
 }
 
 
+class SystemRefused(QuarterdeckError):
+    """A file or a stream that could not be used, and that no command expected to fail."""
+
+    code = "system_refused"
+
+    def __init__(self, error: OSError) -> None:
+        where = f"{error.filename}: " if error.filename else ""
+        super().__init__(
+            f"{where}{error.strerror or error}", "Look at the file or the disk that is meant, and try again."
+        )
+
+
 class Placeholder(click.Command):
     """Stands for a command in listings, and knows where the command is."""
 
@@ -62,6 +74,10 @@ class CommandTable(click.Group):
             return super().invoke(ctx)
         except QuarterdeckError as error:
             ctx.exit(report(error))
+        except BrokenPipeError:
+            raise  # click ends quietly: whoever read along has had enough
+        except OSError as error:
+            ctx.exit(report(SystemRefused(error)))
         except (KeyboardInterrupt, click.Abort):
             click.echo(err=True)  # the shell's prompt then does not follow the terminal's "^C"
             ctx.exit(Exit.INTERRUPTED)

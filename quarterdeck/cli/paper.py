@@ -27,7 +27,7 @@ class Paper:
 
     def say(self, text: str) -> None:
         """Words of the agent, as they come."""
-        if self.is_asking:
+        if self.is_asking or self._err.mark:
             self._fresh()
         self._write(self._files[0], self._out, text)
 

@@ -21,7 +21,13 @@ def testing() -> None:
 
 @testing.command()
 @click.option("--script", "path", type=click.Path(path_type=Path), help="What it says, in TOML or JSON.")
-@click.option("--port", default=0, show_default="any that is free", help="Where it listens, on this machine only.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default="any that is free",
+    help="Where it listens, on this machine only.",
+)
 @click.option(
     "--record", type=click.Path(path_type=Path), help="Append every request to this file, a JSON object a line."
 )

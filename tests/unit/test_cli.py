@@ -74,6 +74,27 @@ class TestTheCommandItself:
         assert result.exit_code == Exit.WRONG_USE
         assert "No such command 'machin'" in result.stderr
 
+    @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+    def test_a_standard_stream_that_is_closed_is_an_empty_one(self, closed: str):
+        ask = "import sys; sys.argv[1:] = ['--version']; from quarterdeck.cli import main\ntry: main()\nfinally: "
+        told = "sys.exit(bool(sys.stdin.read() if not sys.stdin.isatty() else '') or None in (sys.stdout, sys.stderr))"
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, ask + told],
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+        )
+        assert done.returncode == Exit.DONE
+
+    @pytest.mark.parametrize("port", ["-1", "65536"])
+    def test_a_port_that_cannot_be_is_wrong_use(self, port: str):
+        assert qd("testing", "model", "--port", port).exit_code == Exit.WRONG_USE
+
+    def test_what_the_system_refuses_is_said_in_words(self, failing: list[BaseException]):
+        failing.append(OSError(28, "No space left on device", "/full"))
+        result = qd("fail")
+        assert result.exit_code == Exit.FAILED
+        assert "error: /full: No space left on device\n" in result.stderr
+
     def test_an_unknown_option_is_wrong_use(self):
         assert qd("--no-such-option").exit_code == Exit.WRONG_USE
 

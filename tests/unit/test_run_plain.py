@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +94,15 @@ class TestSteps:
 
 
 class TestPaper:
+    def test_a_reply_after_reasoning_begins_a_line(self, tmp_path: Path):
+        """Also where both go to one place, and the reasoning did not end its line."""
+        with (tmp_path / "both").open("w+") as both:
+            paper = Paper(both, both)
+            paper.aside("hm", "~ ")
+            paper.say("hello")
+            both.seek(0)
+            assert both.read() == "~ hm\nhello"
+
     def test_a_terminal_is_not_ruled_by_what_is_said(self):
         screen = Screen()
         Paper(screen, screen).say("\x1b[2Jhi\r\n\x07")
