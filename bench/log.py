@@ -160,7 +160,7 @@ def _lone(folder: Path, effort: Effort) -> Iterator[Figure]:
     floor = raw_store.commit_work(folder / "lone_raw_old.db", body, 1).run
     make_room(folder / "lone_raw_old.db")
     waited = flood.loop.run_until_complete(ratio_of_waits(appended, floor, effort))
-    yield Figure("log", "one lone append to one bare commit into an old store, wall time", waited)
+    yield Figure("log", "one lone append to one bare commit into an old store, wall time", waited, 1.5)
     subject = Work(lambda: flood.loop.run_until_complete(appended_often()), LONE)
     floors = raw_store.commit_work(folder / "lone_raw_cpu.db", body, LONE)
     yield Figure("log", "one lone append to one bare commit, CPU time", ratio(subject, floors, effort))

@@ -137,6 +137,6 @@ def _folded(view: View, bodies: list[ev.Body]) -> View:
 
 
 def _against_budget(found: Ratio) -> Ratio:
-    """What the core can do: its fastest turns, because whatever else it does makes it slower and nothing makes it faster."""
     low, high = found.subject_range_ns
-    return Ratio(*[time / SIGNAL_BUDGET_NS for time in (low, low, high)], low, SIGNAL_BUDGET_NS)
+    times = (found.subject_ns, low, high)
+    return Ratio(*[time / SIGNAL_BUDGET_NS for time in times], found.subject_ns, SIGNAL_BUDGET_NS)

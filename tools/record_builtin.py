@@ -155,7 +155,7 @@ async def record(target: Path, scratch: Path) -> None:
             # one deck for each: its end is the end of the process, and of the recording
             async with quarterdeck.open(scratch / "decks" / name, environment=environment) as deck:
                 chosen = "" if agent == "demo" else "anthropic:scripted"
-                cwd = str(scratch / "work" / name)
+                cwd = str(scratch / "projects" / name)
                 session = await deck.create(agent, prompt, cwd=cwd, model=chosen, record=True)
                 await asyncio.sleep(0.1)
                 await asyncio.wait_for(play(session), 60)
@@ -166,7 +166,7 @@ async def record(target: Path, scratch: Path) -> None:
 def main(target: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name in PLAYS:
-            Path(scratch, "work", name).mkdir(parents=True)
+            Path(scratch, "projects", name).mkdir(parents=True)
         asyncio.run(record(target, Path(scratch)))
 
 
