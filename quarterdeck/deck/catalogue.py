@@ -16,7 +16,7 @@ from quarterdeck.kernel.state import State
 from quarterdeck.kernel.summary import Summary, summary
 from quarterdeck.kernel.view import View
 from quarterdeck.log.base import LogUnavailable, NoSuchSession, Row, Stored
-from quarterdeck.log.rows import state_of, unpacked
+from quarterdeck.log.rows import row_of, state_of, unpacked
 
 _COUNTED = frozenset(lifecycle.MACHINE.flags["counted"])
 
@@ -41,7 +41,7 @@ class Catalogue:
 
     @property
     def last_gate(self) -> int:
-        """The highest number that a gate ever had."""
+        """The highest number that a gate had, as far as the rows know."""
         return max((row.last_gate for row in self._rows.values()), default=0)
 
     def ids(self) -> list[str]:
@@ -49,7 +49,12 @@ class Catalogue:
         return [name for _, name in reversed(self._order)]
 
     def rows(self) -> Iterator[Row]:
-        return iter(self._rows.values())
+        return map(self._row, self._rows)
+
+    def _row(self, session_id: str) -> Row:
+        """In an open turn the log's is a little behind."""
+        live = self._live(session_id)
+        return self._rows[session_id] if live is None else row_of(live.state)
 
     def stored(self, session_id: str) -> Stored:
         """What the log held when the session was last at rest; NoSuchSession."""

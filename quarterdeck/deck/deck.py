@@ -46,7 +46,7 @@ from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Receipt, Row, StaleFence, Stored
-from quarterdeck.log.rows import packed, row_of, unpacked
+from quarterdeck.log.rows import last_gate, packed, row_of, unpacked
 from quarterdeck.log.tail import Feed
 
 _TIDY_AFTER_S = 1.0
@@ -218,6 +218,8 @@ class Deck:
 
     async def _repair(self) -> None:
         left = [await self._session(row.id) for row in self._catalogue.rows() if row.status == "active"]
+        # whose turns were open when they were left: their rows may not know their last gates
+        self._last_gate = max(self._last_gate, *(last_gate(one.state.gates) for one in left), 0)
         await recovery.repair(left)
         self._tidy()
 

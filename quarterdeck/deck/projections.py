@@ -5,6 +5,7 @@ A view that an older fold wrote is not compared: sessions at rest keep what they
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,10 +34,13 @@ class Difference(Struct, frozen=True):
 
 
 class Folded(Struct, frozen=True):
-    """A session as its events tell it: the view at the end, and the state where the stored view stands."""
+    """A session as its events tell it: the view at the end, and the state where the stored view stands. The row is as new as
+    that, at least: when it may say that the session was last active, and the last gate that it must know."""
 
     view: View
     state: State
+    active: frozenset[int]
+    known_gate: int
     last_gate: int
     events: int
     faults: tuple[str, ...]
@@ -81,7 +85,7 @@ def repair(path: Path, session_id: str) -> None:
 
     def folded(look: Inspection) -> tuple[Row, bytes, int, int]:
         row, _, _, _ = look.stored(session_id)
-        one = _folded(look.events(session_id), 0)
+        one = _folded(look.events(session_id), sys.maxsize)
         return _row(one, row), packed(one.view.state), one.view.index, one.view.index
 
     rewritten(path, session_id, folded)
@@ -100,7 +104,8 @@ def last_gate(body: Body) -> int:
 
 
 def _folded(events: Iterator[Event], upto: int) -> Folded:
-    view, at_view, gate, count = View(), View(), 0, 0
+    view, at_view, gate, known_gate, count = View(), View(), 0, 0, 0
+    active: set[int] = set()
     faults: list[str] = []
     last: Event | None = None
     for event in events:
@@ -108,8 +113,11 @@ def _folded(events: Iterator[Event], upto: int) -> Folded:
         view, last = fold(view, event), event
         gate, count = max(gate, last_gate(event.body)), count + 1
         if event.index <= upto:
-            at_view = view
-    return Folded(view, at_view.state, gate, count, tuple(faults))
+            at_view, known_gate = view, gate
+        else:
+            active.add(view.state.last_active_at)
+    active.add(at_view.state.last_active_at)
+    return Folded(view, at_view.state, frozenset(active), known_gate, gate, count, tuple(faults))
 
 
 def _faults(before: Event | None, event: Event) -> Iterator[str]:
@@ -126,7 +134,12 @@ def _faults(before: Event | None, event: Event) -> Iterator[str]:
 
 def _row(folded: Folded, stored: Row) -> Row:
     """The row as the events tell it. A higher number of gates does no harm: it must only never come again."""
-    return replace(row_of(folded.view.state), last_gate=max(folded.last_gate, stored.last_gate))
+    row = row_of(folded.view.state)
+    return replace(
+        row,
+        last_gate=stored.last_gate if stored.last_gate >= folded.known_gate else folded.last_gate,
+        last_active_at=stored.last_active_at if stored.last_active_at in folded.active else row.last_active_at,
+    )
 
 
 def _row_differences(stored: Row, folded: Row) -> Iterator[Difference]:

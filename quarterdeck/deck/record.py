@@ -233,24 +233,32 @@ class Record:
             self._go_back(LogUnavailable(f"{type(error).__name__}: {error}", "This is a defect."), events, wishes)
 
     def _unit(self, events: tuple[Event, ...], view: View) -> Append:
-        row, snapshot = self._changed_row(view), self._snapshot(view)
+        is_due = self._is_due(view)
+        row, snapshot = self._changed_row(view.state, is_due), self._snapshot(view) if is_due else None
         return Append(session_id=self.session_id, events=events, fence=self._fence, row=row, view=snapshot)
 
-    def _changed_row(self, view: View) -> Row | None:
-        """The row, when it says something else than the one that the log has."""
-        if view.state is self._told:
+    def _is_due(self, view: View) -> bool:
+        """Whether what the log keeps beside the events is brought up to date. In an open turn every event changes something
+        of it; whoever comes back to one folds a few events more."""
+        return not view.state.turn.is_open or self._fence == NEW or view.index - self._stored_at >= SNAPSHOT_EVERY
+
+    def _changed_row(self, state: State, is_due: bool) -> Row | None:
+        """The row, when it says something else than the one that the log has: more than when the session was last active,
+        and the number of its last gate, unless it is due."""
+        told = self._told
+        if state is told:
             return None
-        self._told, row = view.state, row_of(view.state)
+        if not is_due and told is not None and state.profile is told.profile and state.lifecycle is told.lifecycle:
+            return None
+        self._told, row = state, row_of(state)
         if row == self._row:
             return None
         self._row = row
         return row
 
     def _snapshot(self, view: View) -> bytes | None:
-        """The small view, when it says something that the stored one does not and it is worth a write. Whoever comes back
-        to an open turn folds a few events more."""
-        is_new, is_old = self._fence == NEW, view.index - self._stored_at >= SNAPSHOT_EVERY
-        if view.state is self._stored or not (is_new or is_old or not view.state.turn.is_open):
+        """The small view, when it says something that the stored one does not."""
+        if view.state is self._stored:
             return None
         self._stored, self._stored_at = view.state, view.index
         return packed(view.state)

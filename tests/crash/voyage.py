@@ -412,15 +412,16 @@ class Voyage:
     # --- an older release's home
 
     def _make_old(self) -> None:
-        """Takes back what the second version of the store brought."""
+        """Takes back what the later versions of the store brought."""
         path = self.home / "quarterdeck.db"
         if not path.exists():
             return
         with contextlib.closing(sqlite3.connect(path)) as store:
-            if store.execute("PRAGMA user_version").fetchone()[0] < 2:
+            if store.execute("PRAGMA user_version").fetchone()[0] < 4:
                 return  # the deck died before it had brought it forward
             store.executescript(
                 "DROP TABLE tombstone; DROP INDEX event_rare; DROP INDEX event_rare_all;"
+                "ALTER TABLE event DROP COLUMN is_rare;"
                 "ALTER TABLE session DROP COLUMN last_gate; PRAGMA user_version = 1;"
             )
 

@@ -17,7 +17,12 @@ Values: TypeAlias = Sequence[str | int | bytes | None]
 
 _BUSY_MS = 5000
 #: What each pragma must say once it is set; SQLite ignores a wrong one in silence, so it is asked.
-_PRAGMAS = (("journal_mode", "WAL", "wal"), ("synchronous", "FULL", 2), ("foreign_keys", "ON", 1))
+_PRAGMAS = (
+    ("journal_mode", "WAL", "wal"),
+    ("synchronous", "FULL", 2),
+    ("foreign_keys", "ON", 1),
+    ("wal_autocheckpoint", "0", 0),
+)
 
 
 class Store:
@@ -27,6 +32,8 @@ class Store:
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         self._sql = queries()
         self._transaction = Transaction(self)
+        #: How many pages the write-ahead log has, as of the last commit.
+        self.pages = 0
         if not read_only:
             _make_private(path)
         with refusals():
@@ -36,6 +43,8 @@ class Store:
                 self._connection.set_busy_timeout(_BUSY_MS)
                 for name, value, expected in () if read_only else _PRAGMAS:
                     self._set_pragma(name, value, expected)
+                if not read_only:
+                    self._connection.set_wal_hook(self._grown)
             except BaseException:
                 self._connection.close()
                 raise
@@ -63,6 +72,15 @@ class Store:
     def run(self, name: str, values: Values) -> None:
         """A named statement that answers nothing."""
         self._execute(self._sql[name], values)
+
+    def waits(self, does_wait: bool) -> None:
+        """Whether a program that holds the store locked is waited for."""
+        self._connection.set_busy_timeout(_BUSY_MS if does_wait else 0)
+
+    def fold(self) -> None:
+        """What is in the write-ahead log goes into the file, as far as nobody reads it there; then it is begun anew. SQLite
+        would do it by itself, but as a part of some commit, which takes a hundred times as long as any other then."""
+        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def transaction(self) -> Transaction:
         """Everything inside it becomes durable together, or not at all."""
@@ -139,6 +157,10 @@ class Store:
     def close(self) -> None:
         """Lets go of the file."""
         self._connection.close()
+
+    def _grown(self, _: object, __: str, pages: int) -> int:
+        self.pages = pages
+        return apsw.SQLITE_OK
 
     def _set_pragma(self, name: str, value: str, expected: object) -> None:
         self.rows_of(f"PRAGMA {name} = {value}")

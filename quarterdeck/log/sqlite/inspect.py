@@ -17,7 +17,7 @@ from quarterdeck.events import Event
 from quarterdeck.log.base import NewerLog, Row
 from quarterdeck.log.sqlite.connection import Store, refusals
 from quarterdeck.log.sqlite.reader import Reader
-from quarterdeck.log.sqlite.sql import newest_version
+from quarterdeck.log.sqlite.sql import newest_version, typed
 from quarterdeck.log.sqlite.writer import row_values
 
 _PAGE = 5_000
@@ -107,14 +107,15 @@ class Inspection:
             page = self._reader.read(session_id, since, _PAGE, None) if len(page) == _PAGE else []
 
     def strays(self) -> list[str]:
-        """Deltas that belong to no session, or lie beyond its end."""
+        """Deltas that belong to no session, or lie beyond its end; events that whoever looks for their type would miss."""
         with self.moment():
             ends = dict(self._store.rows("last_indexes"))
             pieces = self._reader.pieces()
+            missed = self._store.rows_of(typed("wrongly_marked", None))
+        lost = [piece.cursor for piece in pieces if piece.index > ends.get(piece.session, 0)]
         return [
-            f"a delta at cursor {piece.cursor} belongs to no session's event"
-            for piece in pieces
-            if piece.index > ends.get(piece.session, 0)
+            *(f"a delta at cursor {cursor} belongs to no session's event" for cursor in lost),
+            *(f"the event at cursor {cursor} is not marked as its type is" for (cursor,) in missed),
         ]
 
     def copy_to(self, path: Path, told: Callable[[int, int], None]) -> None:

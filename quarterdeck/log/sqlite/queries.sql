@@ -27,7 +27,7 @@ SELECT max(
 INSERT INTO meta (key, value) VALUES ('cursor', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
 -- name: insert_event
-INSERT INTO event (cursor, session, position, at, origin, type, body) VALUES (?, ?, ?, ?, ?, ?, ?);
+INSERT INTO event (cursor, session, position, at, origin, type, body, is_rare) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_delta
 INSERT INTO delta (cursor, pieces) VALUES (?, ?);
@@ -117,17 +117,22 @@ FROM session;
 -- name: count_sessions
 SELECT count(*) FROM session;
 
+-- name: wrongly_marked
+-- {rare} are the rare types.
+SELECT cursor FROM event WHERE (is_rare IS NOT NULL) <> (type IN ({rare}));
+
 -- name: count_events
 SELECT count(*) FROM event;
 
 -- name: read_session
--- {types} is nothing or a condition on the event's type; {rare} the index to use, which SQLite does not find for several.
-SELECT cursor, position, at, origin, body FROM event {rare} WHERE session = ? AND position > ? {types}
+-- {types} is nothing or a condition on the event's type; {is_rare} another one, where all of these are rare; {index} the
+-- one to use then, which SQLite does not find for several types.
+SELECT cursor, position, at, origin, body FROM event {index} WHERE session = ? AND position > ? {types} {is_rare}
 ORDER BY position LIMIT ?;
 
 -- name: read_all
 SELECT event.cursor, session.id, position, at, origin, body FROM event JOIN session ON session.number = event.session
-WHERE event.cursor > ? {types} ORDER BY event.cursor LIMIT ?;
+WHERE event.cursor > ? {types} {is_rare} ORDER BY event.cursor LIMIT ?;
 
 -- name: read_tombstones
 SELECT cursor, id, position, at, origin, body FROM tombstone WHERE cursor > ? {types} ORDER BY cursor LIMIT ?;

@@ -12,8 +12,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-#: What SQLite begins anew after: a thousand pages, each with a head of its own, and the head of the file.
-ROOM = 1000 * (4096 + 24) + 32
+#: How many pages the log has when it is begun anew.
+PAGES = 1000
+#: Each has a head of its own, and the file has one.
+ROOM = PAGES * (4096 + 24) + 32
 #: With less room than this on the disk it is left as it is.
 _SPARE = 256 * 1024 * 1024
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 
-#: The types that have indexes of their own (migration 0002).
+#: The types that have indexes of their own (migrations 0002 and 0004).
 RARE = (
     "command_receipt",
     "owner_changed",
@@ -21,7 +21,11 @@ RARE = (
     "view_refolded",
 )
 
+#: What stands in the column; nothing for all others.
+RARE_MARKS = dict.fromkeys(RARE, 1)
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_PART = re.compile(r"\{\w+\}")
 _MIGRATION = re.compile(r"^(\d{4})_\w+\.sql$")
 
 
@@ -54,8 +58,11 @@ def newest_version() -> int:
 
 def typed(name: str, types: Collection[str] | None) -> str:
     """A named query for events of these types only; rare ones are found by their index."""
-    rare = bool(types) and frozenset(types) <= frozenset(RARE)
-    condition = "" if types is None else f"AND type IN ({', '.join('?' * len(types))})"
-    if rare:
-        condition += f" AND type IN ({', '.join(repr(one) for one in RARE)})"
-    return queries()[name].replace("{types}", condition).replace("{rare}", "INDEXED BY event_rare" if rare else "")
+    is_rare = bool(types) and RARE_MARKS.keys() >= frozenset(types)
+    parts = {
+        "{types}": "" if types is None else f"AND type IN ({', '.join('?' * len(types))})",
+        "{is_rare}": "AND is_rare = 1" if is_rare else "",
+        "{index}": "INDEXED BY event_rare" if is_rare else "",
+        "{rare}": ", ".join(map(repr, RARE)),
+    }
+    return _PART.sub(lambda part: parts[part[0]], queries()[name])

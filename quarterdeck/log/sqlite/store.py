@@ -1,8 +1,14 @@
-"""The adapter: the loop's side of the writer and the reader."""
+"""The adapter: the loop's side of the writer and the reader.
+
+Commits are made on the writer's thread, and what comes meanwhile shares the next one. A lone append that comes while the
+writer is at rest is committed right here, if the disk has been quick: to wake a thread and to be woken by it costs more than
+half of what such a commit does, and nobody could be told of anything before it anyway.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +21,13 @@ from quarterdeck.log.sqlite.worker import Worker, told
 from quarterdeck.log.sqlite.writer import Outcome, Writer, cursor_text
 
 _T = TypeVar("_T")
+
+#: What is committed on the loop: not more events than these,
+_FEW = 16
+#: by a disk that needed less than this
+_QUICK_S = 0.001
+#: for so many commits in a row.
+_STEADY = 8
 
 
 class _Gathering:
@@ -37,6 +50,9 @@ class SqliteLog:
         self._reader: Reader
         self._gathering: _Gathering | None = None
         self._busy = False
+        #: How many commits in a row were quick.
+        self._quick = 0
+        self._is_folding = False
         self._deleting = asyncio.Lock()
         self._closed = False
 
@@ -82,17 +98,51 @@ class SqliteLog:
         gathering, self._gathering = self._gathering, None
         if gathering is None:
             return
+        if not self._is_quick_for(gathering.appends) or not self._committed_here(gathering):
+            self._commit_there(gathering)
+
+    def _is_quick_for(self, appends: list[Append]) -> bool:
+        is_steady = self._quick >= _STEADY and self._writing.is_at_rest
+        return is_steady and sum(len(append.events) for append in appends) <= _FEW
+
+    def _committed_here(self, gathering: _Gathering) -> bool:
+        """On the loop. Not if another program has the store: it is waited for elsewhere."""
+        outcomes, failure, began = None, None, time.perf_counter()
+        try:
+            outcomes = self._writer.commit_at_once(gathering.appends)
+        except Exception as error:
+            failure = error
+        if outcomes is None and failure is None:
+            return False
+        self._took(time.perf_counter() - began)
+        self._committed(gathering, outcomes, failure)
+        return True
+
+    def _commit_there(self, gathering: _Gathering) -> None:
+        """On the writer's thread."""
         self._busy = True
 
-        def committed(outcomes: list[Outcome] | None, error: BaseException | None) -> None:
+        def commit() -> tuple[list[Outcome], float]:
+            began = time.perf_counter()
+            return self._writer.commit(gathering.appends), time.perf_counter() - began
+
+        def committed(result: tuple[list[Outcome], float] | None, error: BaseException | None) -> None:
+            self._busy = False
+            outcomes, took = result or (None, _QUICK_S)
+            self._took(took)
             self._committed(gathering, outcomes, error)
 
-        self._writing.do(lambda: self._writer.commit(gathering.appends), committed)
+        self._writing.do(commit, committed)
+
+    def _took(self, seconds: float) -> None:
+        self._quick = self._quick + 1 if seconds < _QUICK_S else 0
 
     def _committed(self, gathering: _Gathering, outcomes: list[Outcome] | None, error: BaseException | None) -> None:
-        self._busy = False
         # the next group is on its way before anybody hears of this one
         self._flush()
+        if self._writer.is_long and not self._is_folding:
+            self._is_folding = True
+            self._writing.do(self._writer.fold, self._folded)
         if outcomes is None:
             for tell in gathering.waiting:
                 tell(None, error)
@@ -102,6 +152,9 @@ class SqliteLog:
                 tell(None, outcome)
             else:
                 tell(outcome, None)
+
+    def _folded(self, _: object, __: BaseException | None) -> None:
+        self._is_folding = False
 
     async def read(
         self, session_id: str, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None

@@ -29,6 +29,7 @@ class Worker:
         self._work: deque[tuple[Callable[[], object], Done]] = deque()
         self._did: deque[tuple[Done, object, BaseException | None]] = deque()
         self._is_over = False
+        self._left = 0
         self._sleep, self._wake, self._news, self._tell = _two_pipes()
         for end in (self._wake, self._news, self._tell):
             os.set_blocking(end, False)
@@ -36,8 +37,14 @@ class Worker:
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether everything is done, and told: until more is given, what the thread works with is the loop's."""
+        return not self._left
+
     def do(self, work: Callable[[], object], done: Done) -> None:
         """Returns at once; `done` is called on the loop."""
+        self._left += 1
         self._work.append((work, done))
         _wake(self._wake)
 
@@ -68,6 +75,7 @@ class Worker:
         os.read(self._news, _ALL)
         while self._did:
             done, result, error = self._did.popleft()
+            self._left -= 1
             try:
                 done(result, error)
             except Exception as defect:  # whoever is told next must not suffer for it

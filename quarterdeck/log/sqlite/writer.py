@@ -20,10 +20,11 @@ from quarterdeck.log.base import NEW, Append, Fence, LogUnavailable, NoSuchSessi
 from quarterdeck.log.deltas import RESTATING, growing, is_delta, restated
 from quarterdeck.log.sqlite.connection import Store, refusals, unavailable
 from quarterdeck.log.sqlite.journal import Journal, Piece, packed, unpacked
-from quarterdeck.log.sqlite.room import make_room
+from quarterdeck.log.sqlite.room import PAGES, make_room
+from quarterdeck.log.sqlite.sql import RARE_MARKS
 
 Outcome: TypeAlias = Receipt | QuarterdeckError
-_EventRow: TypeAlias = tuple[int, int, int, int, str, str, bytes]
+_EventRow: TypeAlias = tuple[int, int, int, int, str, str, bytes, int | None]
 
 
 #: After so many events the last index of each session is written to its row again.
@@ -122,6 +123,28 @@ class Writer:
         self._changes, self._settled = self._store.changes(), settled
         self._remember(group)
         return outcomes
+
+    def commit_at_once(self, appends: list[Append]) -> list[Outcome] | None:
+        """The same, without waiting for anybody: None when another program holds the store locked."""
+        self._store.waits(False)
+        try:
+            return self.commit(appends)
+        except LogUnavailable as error:
+            if isinstance(error.__cause__, apsw.BusyError):
+                return None
+            raise
+        finally:
+            self._store.waits(True)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the write-ahead log is to be folded into the file."""
+        return self._store.pages >= PAGES
+
+    def fold(self) -> None:
+        """One that cannot be folded now, be it for want of room, is as good as it was."""
+        with suppress(apsw.Error):
+            self._store.fold()
 
     def _is_overtaken(self) -> bool:
         """Another process took the store. While nobody else commits nobody can have: only then is the epoch read."""
@@ -241,7 +264,9 @@ class Writer:
             whole = restated(event.body)
             if whole is not None:
                 group.told[number, whole] = event.index
-            group.rows.append((self._cursor, number, event.index, event.at, event.origin, type_of(event.body), body))
+            kind = type_of(event.body)
+            row = (self._cursor, number, event.index, event.at, event.origin, kind, body, RARE_MARKS.get(kind))
+            group.rows.append(row)
         return replace(event, cursor=cursor_text(self._cursor))
 
     def _inserted(self, append: Append, last: int) -> _Place:
