@@ -83,14 +83,13 @@ class Flood:
 
     async def _open(self, path: Path, sessions: int) -> None:
         self.log = await SqliteLog.open(path)
-        self._count_commits()
         feed = await Feed.over(self.log)
         self.records = [Record(self.log, feed.publish, f"s{number}", clock=lambda: 1) for number in range(sessions)]
         for record in self.records:
             record.write([ev.SessionOpened(agent="bench"), ev.AgentReady()], "process")
             await record.settled()
 
-    def _count_commits(self) -> None:
+    def count_commits(self) -> None:
         writer = self.log._writer  # pyright: ignore[reportPrivateUsage]
         commit = writer.commit
 
@@ -127,7 +126,7 @@ def _flood(
     folder: Path, name: str, make: Callable[[int], list[Body]], sessions: int, target: float, effort: Effort
 ) -> Figure:
     flood, turns, tape = Flood(folder / "ours.db", sessions), count(), make(0)
-    flood.commits = flood.events = 0
+    flood.count_commits()
     flood.run(make(next(turns)))
     batch = flood.batch()
     subject = Work(lambda: flood.run(make(next(turns))), len(tape) * sessions)

@@ -27,12 +27,8 @@ def _wall() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _awake() -> float:
-    """How long the machine was awake, and where that is known: how long it is up in all."""
-    return time.monotonic()
-
-
 def _up() -> float:
+    """How long the machine is up in all, where that is known, and not only how long it was awake."""
     boottime = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
@@ -41,28 +37,29 @@ class Clock:
     """Wall time in milliseconds for the log, monotonic seconds for everything that waits."""
 
     def __init__(
-        self, wall: Callable[[], int] = _wall, monotonic: Callable[[], float] = _awake, up: Callable[[], float] = _up
+        self,
+        wall: Callable[[], int] = _wall,
+        monotonic: Callable[[], float] = time.monotonic,
+        up: Callable[[], float] = _up,
     ) -> None:
         self._wall = wall
-        self._monotonic = monotonic
+        #: Seconds, for everything that waits. Not a method: it is asked for every signal.
+        self.monotonic = monotonic
         self._up = up
         self._distance = wall() - int(monotonic() * 1000)
         self._asleep = up() - monotonic()
         self.on_jump: Callable[[Jump], None] = lambda _: None
 
-    def monotonic(self) -> float:
-        return self._monotonic()
-
     def wall(self) -> int:
         """Now, in milliseconds since the epoch. A jump is told before the first time after it is given."""
         now = self._wall()
-        distance = now - int(self._monotonic() * 1000)
+        distance = now - int(self.monotonic() * 1000)
         if abs(distance - self._distance) > _NOTICED_MS:
             self._jumped(distance)
         return now
 
     def _jumped(self, distance: int) -> None:
-        asleep = self._up() - self._monotonic()
+        asleep = self._up() - self.monotonic()
         jump = Jump(distance - self._distance, max(0, int((asleep - self._asleep) * 1000)))
         self._distance, self._asleep = distance, asleep
         self.on_jump(jump)

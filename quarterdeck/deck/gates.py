@@ -9,6 +9,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
+from quarterdeck.deck.links import resolved
 from quarterdeck.deck.rules import RuleStore, RulesUnreadable
 from quarterdeck.events import Body
 from quarterdeck.harness.drive import Decision
@@ -35,13 +36,15 @@ def named(body: Body, gates: Gates, next_name: Callable[[], str]) -> Body:
 
 
 def _name_of(gates: Gates, ref: str) -> str:
-    return next((one.id for one in (*gates.open, *gates.stale) if ref and one.ref == ref), "")
+    if not ref or not (gates.open or gates.stale):
+        return ""
+    return next((one.id for one in (*gates.open, *gates.stale) if one.ref == ref), "")
 
 
 def opened_by(bodies: Iterable[Body], gates: Gates) -> tuple[Gate, ...]:
     """The open gates that these bodies ask."""
-    names = {_gate_id(body) for body in bodies if isinstance(body, OPENING)}
-    return tuple(gate for gate in gates.open if gate.id in names)
+    names = [_gate_id(body) for body in bodies if type(body) in OPENING]
+    return tuple([gate for gate in gates.open if gate.id in names])
 
 
 def _gate_id(body: Body) -> str:
@@ -58,7 +61,8 @@ def is_told_already(body: Body, gates: Gates) -> bool:
     if find(gates, body.gate_id, body.ref, _KINDS[type(body)]) is not None:  # type: ignore[arg-type]
         return False
     return any(
-        (body.ref and one.ref == body.ref) or (body.gate_id and one.gate_id == body.gate_id) for one in gates.decided
+        (body.ref and one.ref == body.ref) or (body.gate_id and one.gate_id == body.gate_id)
+        for one in reversed(gates.decided)
     )
 
 
@@ -96,15 +100,30 @@ def closing(gate: Gate, decision: Decision, by: str, rule: str = "", status: str
     )
 
 
+def is_waiting(body: Body) -> bool:
+    """Whether this says that the agent waits for a person."""
+    return isinstance(body, ev.StateChange) and body.sub == "waiting_for_permission" and not body.agent_path
+
+
+def is_held(gates: Gates) -> bool:
+    """Whether the agent itself, and not one below it, waits for something."""
+    return any(not gate.path for gate in gates.open)
+
+
 def gone_on(state: State, closed: Sequence[Gate], ends: bool = False) -> ev.StateChange | None:
     """What the agent does once these are closed, if they are all that it waits for: 003 goes from waiting to tool_use, for
     a no as for a yes. A dialog lies over whatever the turn does; and with the turn's end, or without one, it is idle."""
     left = [gate for gate in state.gates.open if not gate.path]
     if state.activity.value != activity.WAITING or not left or any(gate not in closed for gate in left):
         return None
+    beneath = state.run.value in ("running", "streaming") and all(gate.kind == "dialog" for gate in left)
+    return decided(state, ends, beneath)
+
+
+def decided(state: State, ends: bool = False, beneath: bool = False) -> ev.StateChange:
+    """What the agent does when it waits for nobody any more; or goes on doing, beneath a dialog."""
     if ends or not state.turn.is_open:
         return ev.StateChange(state="idle")
-    beneath = state.run.value in ("running", "streaming") and all(gate.kind == "dialog" for gate in left)
     return ev.StateChange(state="active", sub="thinking" if beneath else "tool_use")
 
 
@@ -112,7 +131,7 @@ def place_of(state: State) -> Place:
     """Where the session works, as rules see it."""
     profile = state.profile
     root = profile.repo.root if profile.repo is not None else ""
-    return Place(profile.id, profile.cwd, root, _HOME, resolve=os.path.realpath)
+    return Place(profile.id, profile.cwd, root, _HOME, resolve=resolved)
 
 
 def verdict_on(gate: Gate, state: State, store: RuleStore, of_session: Iterable[Rule]) -> Verdict:

@@ -120,8 +120,12 @@ class Record:
         self._add(bodies, origin, max(self._clock(), self.view.at))
         if not is_patient:
             self._is_hurried = True
-        if self._retry is None:
-            self._go_on()
+        if self._is_appending or self._retry is not None:
+            return
+        if self._is_hurried:
+            self._begin()
+        else:
+            self._wait_for_company()
 
     def when_kept(self, follows: Callable[[], object]) -> None:
         """This follows when everything written so far is durable; a store that refuses is tried again until it is. It never
@@ -135,23 +139,26 @@ class Record:
         then they never were."""
         start = len(self._pending)
         self._add(bodies, origin, max(self._clock(), self.view.at))
-        await self._wait(_Wish(start, len(self._pending)))
+        await self._wished(start)
 
     async def settled(self) -> None:
         """Returns when everything written so far is durable and published; raises what the store said if it is not."""
-        if not self.is_settled:
-            await self._wait(_Wish(len(self._pending), len(self._pending)))
+        if self._is_appending or self._pending:
+            await self._wished(len(self._pending))
 
     def adopt(self, timeline: Timeline) -> None:
         """The conversation as it was read from the log to its end."""
         assert self.is_settled, "what is not in the log yet would be missing"
         self.view = self.durable = replace(self.view, timeline=timeline)
 
-    async def _wait(self, wish: _Wish) -> None:
+    def _wished(self, start: int) -> asyncio.Future[None]:
+        """What was added from there on is waited for. A future of its own: a caller that gives up undoes nothing that others
+        wait for."""
+        wish = _Wish(start, len(self._pending))
         self._wishes.append(wish)
-        self._begin()
-        # its own future: a caller that gives up undoes nothing that others wait for
-        await wish.done
+        if not self._is_appending:
+            self._begin()
+        return wish.done
 
     def _add(self, bodies: Iterable[Body], origin: Origin, at: int) -> None:
         view, pending, session_id = self.view, self._pending, self.session_id
@@ -162,22 +169,23 @@ class Record:
                 pending.append(event)
         self.view = view
 
-    def _go_on(self) -> None:
-        """Now, if something that waits is in a hurry."""
-        if self._is_hurried:
-            self._begin()
-        elif self._company is None and not self._is_appending:
+    def _wait_for_company(self) -> None:
+        if self._company is None:
             self._company = asyncio.get_running_loop().call_later(PATIENCE_S, self._begin)
 
     def _begin(self) -> None:
-        for timer in (self._retry, self._company):
-            if timer is not None:
-                timer.cancel()
-        self._retry = self._company = None
+        if self._retry is not None or self._company is not None:
+            self._wait_no_more()
         if not self._is_appending and (self._pending or self._wishes or self._followers):
             self._is_appending = True
             # not at once: what else this pass of the loop writes is one unit with it
             asyncio.get_running_loop().call_soon(self._append)
+
+    def _wait_no_more(self) -> None:
+        for timer in (self._retry, self._company):
+            if timer is not None:
+                timer.cancel()
+        self._retry = self._company = None
 
     def _append(self) -> None:
         """Hands over everything that waits, as one unit."""
@@ -205,7 +213,8 @@ class Record:
     def _taken(self, receipt: Receipt, unit: Append, view: View) -> None:
         """It is durable, and published."""
         self._fence, self.durable = receipt.fence, view
-        self._works_again()
+        if self._pause != RETRY_S[0]:
+            self._works_again()
         if unit.row is not None:
             self._on_row(unit.row)
         self._publish(receipt.events)
@@ -215,15 +224,22 @@ class Record:
         for wish in wishes:
             wish.grant()
         for follows in followers:
-            asyncio.get_running_loop().call_soon(follows)
+            self._follow(follows)
         if self._wishes or self._followers or self._is_hurried:
             self._append()
             return
         self._is_appending = False
         if self._pending:
-            self._go_on()
-        else:
+            self._wait_for_company()
+        elif self.trouble is not None:
             self._over()
+
+    def _follow(self, follows: Callable[[], object]) -> None:
+        """One that fails keeps nobody else from what is durable."""
+        try:
+            follows()
+        except Exception:
+            log.exception("what was to follow failed", extra={"session": self.session_id})
 
     def _refused(self, error: BaseException | None, events: list[Event], wishes: list[_Wish]) -> None:
         self._is_appending = False
@@ -233,8 +249,10 @@ class Record:
             self._go_back(LogUnavailable(f"{type(error).__name__}: {error}", "This is a defect."), events, wishes)
 
     def _unit(self, events: tuple[Event, ...], view: View) -> Append:
-        is_due = self._is_due(view)
-        row, snapshot = self._changed_row(view.state, is_due), self._snapshot(view) if is_due else None
+        row = snapshot = None
+        if view.state is not self._told or view.state is not self._stored:
+            is_due = self._is_due(view)
+            row, snapshot = self._changed_row(view.state, is_due), self._snapshot(view) if is_due else None
         return Append(session_id=self.session_id, events=events, fence=self._fence, row=row, view=snapshot)
 
     def _is_due(self, view: View) -> bool:

@@ -222,24 +222,46 @@ class Session:
         """The translator's words, as they may stand in the log."""
         if ear is not self.launch and ear is not self.observation:
             return
-        written = [told for body in bodies for told in self._told(ear, body)]
+        written: list[Body] = []
+        asks = False
+        for body in bodies:
+            kind = type(body)
+            if kind not in _OURS:
+                written.append(body)
+            else:
+                asks = asks or kind in gate_desk.OPENING
+                written += self._told(ear, body)
         if written:
-            asks = any(type(body) in gate_desk.OPENING for body in written)
-            self.record.write(written, origin, is_patient=ear.is_patient and not asks)
             if asks:
-                if isinstance(ear, Observation):
-                    ear.asks(gate_desk.opened_by(written, self.state.gates))
-                self.judge()
+                self._asked(ear, written, origin)
+            else:
+                self.record.write(written, origin, is_patient=ear.is_patient)
             if self.is_unwanted and any(isinstance(body, ev.AgentStart) and not body.agent_path for body in written):
                 self.is_unwanted = False
                 interrupt(self)
         if isinstance(ear, Launch) and ear.is_ended:
             self.startup.ended(ear)
 
+    def _asked(self, ear: Ear, written: list[Body], origin: Origin) -> None:
+        """What is asked is judged before the agent is said to wait for it: where a rule decides, nobody ever waited."""
+        waits = written[-1] if gate_desk.is_waiting(written[-1]) else None
+        self.record.write(written[:-1] if waits else written, origin)
+        if isinstance(ear, Observation):
+            ear.asks(gate_desk.opened_by(written, self.state.gates))
+        self.judge()
+        if waits is not None:
+            self._waits_or_goes_on(waits, origin)
+
+    def _waits_or_goes_on(self, waits: Body, origin: Origin) -> None:
+        if gate_desk.is_held(self.state.gates):
+            self.record.write((waits,), origin)
+            return
+        then = gate_desk.decided(self.state)
+        self._said = activity.joined(then.state, then.sub)
+        if self._said != self.state.activity.value:
+            self.note(then)
+
     def _told(self, ear: Ear, body: Body) -> tuple[Body, ...]:
-        kind = type(body)
-        if kind in _PLAIN:
-            return (body,)
         if isinstance(body, ev.StateChange):
             return self._news(body)
         if isinstance(body, gate_desk.OPENING):
@@ -379,21 +401,14 @@ class Session:
 
 #: What makes a session's own rules, and takes them away.
 _RULES = ("tool_approved_always", "rule_removed")
-#: The great mass of what agents say: nothing in it concerns the deck.
-_PLAIN = frozenset(
+#: What concerns the deck of all that agents say.
+_OURS = frozenset(
     {
-        ev.MessageDelta,
-        ev.MessageStart,
-        ev.ThinkingDelta,
-        ev.ThinkingStart,
-        ev.ResponseComplete,
-        ev.ToolExecutionStart,
-        ev.ToolExecutionOutput,
-        ev.ToolExecutionEnd,
-        ev.RequestStart,
-        ev.AgentStart,
-        ev.AgentEnd,
-        ev.AgentAbort,
-        ev.Usage,
+        ev.StateChange,
+        ev.ProcessStarting,
+        ev.ProcessExited,
+        ev.AgentReady,
+        *gate_desk.OPENING,
+        *gate_desk.CLOSING,
     }
 )

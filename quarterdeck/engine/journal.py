@@ -120,7 +120,8 @@ class Journal:
     def write(self, bodies: Iterable[Body], origin: Origin = "engine") -> None:
         """These happened, now, as one batch; the activity that follows from them closes it."""
         at = self.at = max(now_ms(), self.at)
-        session_id, index, events = self.session_id, self.index, list[Event]()
+        session_id, index = self.session_id, self.index
+        events: list[Event] = []
         moves = False
         for body in bodies:
             index += 1

@@ -187,6 +187,7 @@ def exit_of(code: object, signal: object = None) -> tuple[int | None, str | None
 
 _ORIGINS: dict[str, Origin] = {
     "hook": "hook",
+    "hook.reply": "user",
     "notify": "hook",
     "otlp": "otlp",
     "proc": "process",
@@ -199,9 +200,7 @@ _ORIGINS: dict[str, Origin] = {
 
 def origin_of(src: str) -> Origin:
     """Where events that this source caused came from. `hook.reply` is what we answered."""
-    if src == "hook.reply":
-        return "user"
-    return _ORIGINS.get(src.partition(".")[0], "stream")
+    return _ORIGINS.get(src) or _ORIGINS.get(src.partition(".")[0], "stream")
 
 
 # --- reading JSON that nobody promised us: wrong types read as absent

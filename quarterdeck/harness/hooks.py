@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import cast
 
 from quarterdeck.events import Json
-from quarterdeck.harness.base import Object, list_of, object_of, text_of
+from quarterdeck.harness.base import DICT, Object, list_of, object_of, text_of
 from quarterdeck.harness.drive import Decision
 
 #: The agents whose hooks are read.
@@ -21,24 +21,29 @@ _DECIDING = "PermissionRequest"
 _QUESTION_TOOL = "AskUserQuestion"
 
 
+def _text(payload: Json, name: str) -> str:
+    found: Json = payload.get(name) if isinstance(payload, DICT) else None
+    return found if isinstance(found, str) else ""
+
+
 def native_session(payload: Json) -> str:
     """The agent's own name for the conversation."""
-    return text_of(object_of(payload), "session_id")
+    return _text(payload, "session_id")
 
 
 def folder(payload: Json) -> str:
     """Where the agent works."""
-    return text_of(object_of(payload), "cwd")
+    return _text(payload, "cwd")
 
 
 def is_question(payload: Json) -> bool:
     """Whether it is about a question of the agent, which another hook may have told before."""
-    return text_of(object_of(payload), "tool_name") == _QUESTION_TOOL
+    return _text(payload, "tool_name") == _QUESTION_TOOL
 
 
 def is_deciding(payload: Json) -> bool:
     """Whether somebody may decide by answering."""
-    return text_of(object_of(payload), "hook_event_name") == _DECIDING
+    return _text(payload, "hook_event_name") == _DECIDING
 
 
 def answer(agent: str, payload: Json, decision: Decision) -> Object:
@@ -74,9 +79,9 @@ def _told(given: Json) -> str:
 
 def replied(payload: Json, ref: str, answered: Object) -> Object:
     """What the translator is told of our answer to what it knows as `ref`."""
-    return {"event": text_of(object_of(payload), "hook_event_name"), "ref": ref, "answer": answered}
+    return {"event": _text(payload, "hook_event_name"), "ref": ref, "answer": answered}
 
 
 def hung_up(payload: Json, ref: str) -> Object:
     """What the translator is told when the agent did not wait for our answer."""
-    return {"event": text_of(object_of(payload), "hook_event_name"), "ref": ref}
+    return {"event": _text(payload, "hook_event_name"), "ref": ref}

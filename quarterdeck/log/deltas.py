@@ -6,7 +6,7 @@ from quarterdeck import events as ev
 from quarterdeck.events import DELTAS, NAMES, Body
 
 #: All events that may tell a whole: of what kind, and which of their fields names it.
-_WHOLES: dict[type[Body], tuple[str, str]] = {
+WHOLES: dict[type[Body], tuple[str, str]] = {
     ev.ResponseComplete: ("message", "message_id"),
     ev.MessageAborted: ("message", "message_id"),
     ev.ToolExecutionEnd: ("call", "call_id"),
@@ -15,7 +15,7 @@ _WHOLES: dict[type[Body], tuple[str, str]] = {
     ev.ToolSkippedForSteering: ("call", "call_id"),
     ev.BashEnd: ("bash", "bash_id"),
 }
-RESTATING = frozenset(NAMES[kind] for kind in _WHOLES)
+RESTATING = frozenset(NAMES[kind] for kind in WHOLES)
 DELTA_TYPES = frozenset(NAMES[kind] for kind in DELTAS)
 
 
@@ -34,7 +34,12 @@ def growing(body: Body) -> str:
     return f"message {body.message_id}"
 
 
+def whole_of(body: Body) -> str:
+    """What an event that is one of `WHOLES` tells as a whole."""
+    kind, field = WHOLES[type(body)]
+    return f"{kind} {getattr(body, field)}"
+
+
 def restated(body: Body) -> str | None:
-    """What this event tells as a whole, if it does."""
-    whole = _WHOLES.get(type(body))
-    return None if whole is None else f"{whole[0]} {getattr(body, whole[1])}"
+    """The same of any event; None for one that tells no whole."""
+    return whole_of(body) if type(body) in WHOLES else None

@@ -36,7 +36,7 @@ class Verdict(Struct, frozen=True, gc=False):
     @property
     def text(self) -> str:
         """What an event names: the texts of the rules; several allow a line of several commands together."""
-        return " + ".join(rule.text for rule in self.rules)
+        return " + ".join([rule.text for rule in self.rules])
 
 
 def decide(request: Request, rules: Iterable[Rule]) -> Verdict:
@@ -44,13 +44,13 @@ def decide(request: Request, rules: Iterable[Rule]) -> Verdict:
     here = [rule for rule in rules if _applies(rule, request)]
     if len(here) > 1:
         here.sort(key=lambda rule: rule.text)
-    restricting = [rule for effect in ("deny", "ask") for rule in here if rule.effect == effect]
-    spelled = paths.spelled(request.place, _all_paths(request)) if any(one.path for one in restricting) else ()
-    for rule in restricting:
-        if _restricts(rule, request, spelled):
-            return Verdict(rule.effect, (rule,))
-    allowing = _allowing([rule for rule in here if rule.effect == "allow"], request)
-    return Verdict("allow", allowing) if allowing else Verdict("ask")
+    allowing = [rule for rule in here if rule.effect == "allow"]
+    if len(allowing) < len(here):
+        restricting = _restricting([rule for rule in here if rule.effect != "allow"], request)
+        if restricting is not None:
+            return Verdict(restricting.effect, (restricting,))
+    together = _allowing(allowing, request) if allowing else ()
+    return Verdict("allow", together) if together else Verdict("ask")
 
 
 def _applies(rule: Rule, request: Request) -> bool:
@@ -64,7 +64,7 @@ def _applies(rule: Rule, request: Request) -> bool:
 
 
 def _is_tool(rule: Rule, request: Request) -> bool:
-    if rule.tool == SHELL and request.command is not None:
+    if rule.tool == request.tool or (rule.tool == SHELL and request.command is not None):
         return True
     if rule.effect == "allow":
         return fnmatchcase(request.tool, rule.tool)
@@ -72,6 +72,15 @@ def _is_tool(rule: Rule, request: Request) -> bool:
 
 
 # --- widely: deny and ask
+
+
+def _restricting(rules: Sequence[Rule], request: Request) -> Rule | None:
+    """The first one that denies, else the first one that asks."""
+    spelled = paths.spelled(request.place, _all_paths(request)) if any(one.path for one in rules) else ()
+    for rule in sorted(rules, key=lambda rule: rule.effect != "deny"):
+        if _restricts(rule, request, spelled):
+            return rule
+    return None
 
 
 def _restricts(rule: Rule, request: Request, spelled: Iterable[Sequence[str]]) -> bool:

@@ -1,8 +1,8 @@
 """Paths: where a session is, what a pattern covers, and every name that a file goes by.
 
 A path has two forms: as it was written, joined to the session's folder and with `.` and `..` taken out; and as the file
-system resolves it, links followed. Nothing here touches the file system: `Place.resolve` is given (the deck gives
-`os.path.realpath`). What allows looks at the resolved form, because that is the file that is touched; what denies looks
+system resolves it, links followed. Nothing here touches the file system: `Place.resolve` is given (the deck gives what
+`os.path.realpath` says). What allows looks at the resolved form, because that is the file that is touched; what denies looks
 at both.
 
 A pattern is absolute, under `~/`, or relative to the repository. `*` and `?` stay within a name, `**` is any number of
@@ -55,7 +55,7 @@ def written(place: Place, path: str) -> str:
     """Absolute, as it was written."""
     if place.home and (path == "~" or path.startswith("~/")):
         path = place.home + path[1:]
-    return posixpath.join(place.cwd, path)
+    return path if path.startswith("/") else posixpath.join(place.cwd, path)
 
 
 def resolved(place: Place, path: str) -> str:
@@ -70,19 +70,20 @@ def below(path: str, folder: str) -> bool:
 
 def is_inside(place: Place, path: str) -> bool:
     """Whether a path stays in the session's folder, as written and as resolved."""
-    if not place.cwd or not is_name(path) or not _is_home_known(place, path):
+    if not place.cwd or _NO_NAME.search(path) or (path[:1] == "~" and not _is_home_known(place, path)):
         return False
-    as_written = normal(written(place, path))
+    raw = written(place, path)
+    as_written = normal(raw)
     if not below(as_written, normal(place.cwd)):
         return False
-    full = resolved(place, path)
+    full = normal(place.resolve(raw))
     # without any link on the way the folder has none either, and need not be asked about
     return full == as_written or below(full, resolved(place, "."))
 
 
 def _is_home_known(place: Place, path: str) -> bool:
-    """`~ann/x` is somebody's home too, and we do not know where."""
-    return not path.startswith("~") or (bool(place.home) and path[1:2] in ("", "/"))
+    """Of a path that begins with `~`. `~ann/x` is somebody's home too, and we do not know where."""
+    return bool(place.home) and path[1:2] in ("", "/")
 
 
 def covers(pattern: str, place: Place, path: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import unquote
@@ -70,8 +69,10 @@ def request_for_call(tool: str, args: Json, place: Place) -> Request:
 def _request(tool: str, args: Json, place: Place, is_known: bool, is_command: bool) -> Request:
     if is_command or tool.lower() in _SHELLS:
         return _shell_request(tool, place, _object(args), is_known)
-    paths = dict.fromkeys(map(_plain_path, _paths(args, 0)))
-    return Request(tool, place, None, tuple(path for path in paths if "://" not in path), is_known=is_known)
+    found: list[str] = []
+    _find_paths(args, 0, found)
+    paths = dict.fromkeys(map(_plain_path, found))
+    return Request(tool, place, None, tuple([path for path in paths if "://" not in path]), is_known=is_known)
 
 
 def _shell_request(tool: str, place: Place, args: dict[str, Any], is_known: bool) -> Request:
@@ -93,27 +94,28 @@ def _command_text(given: Any) -> str:
     return _text(given).strip()
 
 
-def _paths(value: Json, depth: int) -> Iterator[str]:
+def _find_paths(value: Json, depth: int, found: list[str]) -> None:
     if depth > _DEEPEST:
-        yield UNREADABLE
+        found.append(UNREADABLE)
     elif isinstance(value, dict):
         for name, one in cast(dict[str, Any], value).items():
-            yield from _paths_of(name, one, depth)
+            _find_paths_of(name, one, depth, found)
     elif isinstance(value, list):
         for one in cast(list[Any], value):
-            yield from _paths(one, depth + 1)
+            _find_paths(one, depth + 1, found)
     elif isinstance(value, str) and depth == 0:
-        yield from _PATCHED.findall(value)
+        found += _PATCHED.findall(value)
 
 
-def _paths_of(name: str, value: Json, depth: int) -> Iterator[str]:
+def _find_paths_of(name: str, value: Json, depth: int, found: list[str]) -> None:
     if _names_paths(name):
-        yield from _strings(value)
-    elif name in _SEARCHES and isinstance(value, str) and (value.startswith(("/", "~")) or ".." in value):
-        yield value
+        found += _strings(value)
     elif isinstance(value, str):
-        yield from _PATCHED.findall(value)
-    yield from _paths(value, depth + 1)
+        if name in _SEARCHES and (value.startswith(("/", "~")) or ".." in value):
+            found.append(value)
+        else:
+            found += _PATCHED.findall(value)
+    _find_paths(value, depth + 1, found)
 
 
 @lru_cache(256)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from hashlib import sha256
 from typing import Literal, TypeAlias
 
@@ -59,18 +60,24 @@ class Rule(Struct, frozen=True, gc=False):
 
     @property
     def text(self) -> str:
-        words = [self.effect, _quoted(self.tool), *map(_quoted, self.family)]
-        if self.exact:
-            words += ["exactly", json_string(self.exact)]
-        if self.path:
-            words += ["at", _quoted(self.path)]
-        words += ["everywhere"] if self.scope == "user" else ["in", self.scope, _quoted(self.key)]
-        return " ".join(words)
+        return _text_of(self)
 
     @property
     def id(self) -> str:
         """Short, and the same for the same rule wherever and whenever it was made."""
         return f"r{sha256(self.text.encode()).hexdigest()[:8]}"
+
+
+@lru_cache(1024)
+def _text_of(rule: Rule) -> str:
+    """Asked for with every decision that a rule makes."""
+    words = [rule.effect, _quoted(rule.tool), *map(_quoted, rule.family)]
+    if rule.exact:
+        words += ["exactly", json_string(rule.exact)]
+    if rule.path:
+        words += ["at", _quoted(rule.path)]
+    words += ["everywhere"] if rule.scope == "user" else ["in", rule.scope, _quoted(rule.key)]
+    return " ".join(words)
 
 
 def json_string(text: str) -> str:

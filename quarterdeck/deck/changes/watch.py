@@ -120,10 +120,14 @@ class Watch:
         """These became durable; a turn may have ended with them, or begun without us."""
         if not self._is_on:
             return
-        kinds = {type(event.body) for event in events if not event.body.agent_path}
-        if kinds & _ENDS:
-            self._later(session, self._ended(session))
-        elif session.launch is None and ev.AgentStart in kinds:
+        begins = False
+        for event in events:
+            kind = type(event.body)
+            if kind in _ENDS and not event.body.agent_path:
+                self._later(session, self._ended(session))
+                return
+            begins = begins or (kind is ev.AgentStart and not event.body.agent_path)
+        if begins and session.launch is None:
             self._later(session, self._seen(session))
 
     def _later(self, session: Session, work: Work) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,20 +32,22 @@ class Store:
     def __init__(self, path: Path, read_only: bool = False) -> None:
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         self._sql = queries()
-        self._transaction = Transaction(self)
-        #: How many pages the write-ahead log has, as of the last commit.
-        self.pages = 0
+        #: Whether a program that holds the store locked is waited for.
+        self.is_patient = True
+        self._gives_up_at = 0.0
         if not read_only:
             _make_private(path)
         with refusals():
             self._connection: Any = apsw.Connection(str(path), flags=flags)
             self._execute = self._connection.execute
+            #: Everything inside it becomes durable together, or not at all.
+            self.transaction = Transaction(self._connection)
+            #: Another number after every commit, ours or somebody else's. Far cheaper than any question in SQL.
+            self.changes: Callable[[], int] = self._connection.data_version
             try:
-                self._connection.set_busy_timeout(_BUSY_MS)
+                self._connection.set_busy_handler(self._is_worth_waiting)
                 for name, value, expected in () if read_only else _PRAGMAS:
                     self._set_pragma(name, value, expected)
-                if not read_only:
-                    self._connection.set_wal_hook(self._grown)
             except BaseException:
                 self._connection.close()
                 raise
@@ -73,38 +76,14 @@ class Store:
         """A named statement that answers nothing."""
         self._execute(self._sql[name], values)
 
-    def waits(self, does_wait: bool) -> None:
-        """Whether a program that holds the store locked is waited for."""
-        self._connection.set_busy_timeout(_BUSY_MS if does_wait else 0)
+    def pages(self) -> int:
+        """How many pages were written into the write-ahead log since it was opened."""
+        return self._connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]
 
     def fold(self) -> None:
         """What is in the write-ahead log goes into the file, as far as nobody reads it there; then it is begun anew. SQLite
         would do it by itself, but as a part of some commit, which takes a hundred times as long as any other then."""
         self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-
-    def transaction(self) -> Transaction:
-        """Everything inside it becomes durable together, or not at all."""
-        return self._transaction
-
-    def begin(self) -> None:
-        """A full disk makes SQLite roll back by itself, a broken one cannot: whatever is left of the last one ends here."""
-        if self._connection.in_transaction:
-            self._execute("ROLLBACK")
-        self._execute("BEGIN IMMEDIATE")
-
-    def end(self) -> None:
-        """It is durable when this returns."""
-        self._execute("COMMIT")
-
-    def roll_back(self) -> None:
-        """Nothing of it was. Asking a disk that is broken must not hide the reason; it is asked again at the next begin."""
-        with suppress(apsw.Error):
-            if self._connection.in_transaction:
-                self._execute("ROLLBACK")
-
-    def changes(self) -> int:
-        """Another number after every commit, ours or somebody else's. Far cheaper than any question in SQL."""
-        return self._connection.data_version()
 
     @contextmanager
     def moment(self) -> Generator[None]:
@@ -149,7 +128,7 @@ class Store:
             raise NewerLog(found, known)
         steps = [(version, sql) for version, sql in migrations() if found < version <= (upto or known)]
         for version, sql in steps:
-            with self.transaction():
+            with self.transaction:
                 self.rows_of(sql)
                 self.rows_of(f"PRAGMA user_version = {version}")
         return len(steps)
@@ -158,9 +137,17 @@ class Store:
         """Lets go of the file."""
         self._connection.close()
 
-    def _grown(self, _: object, __: str, pages: int) -> int:
-        self.pages = pages
-        return apsw.SQLITE_OK
+    def _is_worth_waiting(self, asked: int) -> bool:
+        """Somebody else has it. Asked again and again by SQLite; `asked` says how often it was before."""
+        if not self.is_patient:
+            return False
+        if not asked:
+            self._gives_up_at = time.monotonic() + _BUSY_MS / 1000
+        left = self._gives_up_at - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(left, 0.001 * (1 + asked), 0.05))
+        return True
 
     def _set_pragma(self, name: str, value: str, expected: object) -> None:
         self.rows_of(f"PRAGMA {name} = {value}")
@@ -179,25 +166,36 @@ def _make_private(path: Path) -> None:
 
 
 class Transaction:
-    """Not a generator: a lone append pays for every step that is made here."""
+    """Not a generator, and without any detour: a lone append pays for every step that is made here."""
 
-    __slots__ = ("_store",)
+    __slots__ = ("_connection", "_execute")
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._execute = connection.execute
 
     def __enter__(self) -> None:
-        self._store.begin()
+        """A full disk makes SQLite roll back by itself, a broken one cannot: whatever is left of the last one ends here."""
+        if self._connection.in_transaction:
+            self._execute("ROLLBACK")
+        self._execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """It is durable when this returns."""
         if kind is not None:
-            self._store.roll_back()
+            self._roll_back()
             return
         try:
-            self._store.end()
+            self._execute("COMMIT")
         except BaseException:
-            self._store.roll_back()
+            self._roll_back()
             raise
+
+    def _roll_back(self) -> None:
+        """Nothing of it was. Asking a disk that is broken must not hide the reason; it is asked again at the next begin."""
+        with suppress(apsw.Error):
+            if self._connection.in_transaction:
+                self._execute("ROLLBACK")
 
 
 @contextmanager

@@ -128,7 +128,7 @@ def rewritten(path: Path, session_id: str, folded: Callable[[Inspection], tuple[
     """Writes the projections of one session again. `folded` reads the events while nobody else can write."""
     store, look = Store(path), Inspection(path)
     try:
-        with refusals(), store.transaction():
+        with refusals(), store.transaction:
             row, view, view_index, last_index = folded(look)
             number = int(store.rows("place_of_session", (session_id,))[0][0])
             store.rows("update_row", (*row_values(row), number))

@@ -22,7 +22,7 @@ RARE = (
 )
 
 #: What stands in the column; nothing for all others.
-RARE_MARKS = dict.fromkeys(RARE, 1)
+RARE_MARKS: dict[str, int] = dict.fromkeys(RARE, 1)
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _PART = re.compile(r"\{\w+\}")

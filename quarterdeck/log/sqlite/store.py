@@ -33,11 +33,13 @@ _STEADY = 8
 class _Gathering:
     """Appends that will share a commit, and who waits for each."""
 
-    __slots__ = ("appends", "waiting")
+    __slots__ = ("appends", "count", "waiting")
 
     def __init__(self) -> None:
         self.appends: list[Append] = []
         self.waiting: list[Told] = []
+        #: How many events they are.
+        self.count = 0
 
 
 class SqliteLog:
@@ -93,20 +95,19 @@ class SqliteLog:
                 self._loop.call_soon(self._flush)
         gathering.appends.append(append)
         gathering.waiting.append(told)
+        gathering.count += len(append.events)
 
     def _flush(self) -> None:
+        """What was gathered is committed: here, if that is quick, else on the writer's thread."""
         gathering, self._gathering = self._gathering, None
         if gathering is None:
             return
-        if not self._is_quick_for(gathering.appends) or not self._committed_here(gathering):
+        is_quick = self._quick >= _STEADY and gathering.count <= _FEW and self._writing.is_at_rest
+        if not is_quick or not self._is_committed_here(gathering):
             self._commit_there(gathering)
 
-    def _is_quick_for(self, appends: list[Append]) -> bool:
-        is_steady = self._quick >= _STEADY and self._writing.is_at_rest
-        return is_steady and sum(len(append.events) for append in appends) <= _FEW
-
-    def _committed_here(self, gathering: _Gathering) -> bool:
-        """On the loop. Not if another program has the store: it is waited for elsewhere."""
+    def _is_committed_here(self, gathering: _Gathering) -> bool:
+        """Not if another program has the store: that one is waited for elsewhere."""
         outcomes, failure, began = None, None, time.perf_counter()
         try:
             outcomes = self._writer.commit_at_once(gathering.appends)
@@ -115,11 +116,10 @@ class SqliteLog:
         if outcomes is None and failure is None:
             return False
         self._took(time.perf_counter() - began)
-        self._committed(gathering, outcomes, failure)
+        _tell(gathering, outcomes, failure)
         return True
 
     def _commit_there(self, gathering: _Gathering) -> None:
-        """On the writer's thread."""
         self._busy = True
 
         def commit() -> tuple[list[Outcome], float]:
@@ -129,29 +129,20 @@ class SqliteLog:
         def committed(result: tuple[list[Outcome], float] | None, error: BaseException | None) -> None:
             self._busy = False
             outcomes, took = result or (None, _QUICK_S)
+            # the next group is on its way before anybody hears of this one; not here, or it would be told of before
+            following, self._gathering = self._gathering, None
+            if following is not None:
+                self._commit_there(following)
             self._took(took)
-            self._committed(gathering, outcomes, error)
+            _tell(gathering, outcomes, error)
 
         self._writing.do(commit, committed)
 
     def _took(self, seconds: float) -> None:
         self._quick = self._quick + 1 if seconds < _QUICK_S else 0
-
-    def _committed(self, gathering: _Gathering, outcomes: list[Outcome] | None, error: BaseException | None) -> None:
-        # the next group is on its way before anybody hears of this one
-        self._flush()
-        if self._writer.is_long and not self._is_folding:
+        if self._writer.is_long and not self._is_folding and not self._closed:
             self._is_folding = True
             self._writing.do(self._writer.fold, self._folded)
-        if outcomes is None:
-            for tell in gathering.waiting:
-                tell(None, error)
-            return
-        for tell, outcome in zip(gathering.waiting, outcomes, strict=True):
-            if isinstance(outcome, QuarterdeckError):
-                tell(None, outcome)
-            else:
-                tell(outcome, None)
 
     def _folded(self, _: object, __: BaseException | None) -> None:
         self._is_folding = False
@@ -213,6 +204,18 @@ class SqliteLog:
 
     def _stored(self, row: Row, last_index: int, view: bytes, view_index: int) -> Stored:
         return Stored(row, last_index, view, view_index, self._writer.fence_at(last_index))
+
+
+def _tell(gathering: _Gathering, outcomes: list[Outcome] | None, error: BaseException | None) -> None:
+    if outcomes is None:
+        for tell in gathering.waiting:
+            tell(None, error)
+        return
+    for tell, outcome in zip(gathering.waiting, outcomes, strict=True):
+        if isinstance(outcome, QuarterdeckError):
+            tell(None, outcome)
+        else:
+            tell(outcome, None)
 
 
 def _kept(one: _T, among: list[_T]) -> _T:

@@ -30,6 +30,8 @@ class Worker:
         self._did: deque[tuple[Done, object, BaseException | None]] = deque()
         self._is_over = False
         self._left = 0
+        #: Whether everything is done, and told: until more is given, what the thread works with is the loop's.
+        self.is_at_rest = True
         self._sleep, self._wake, self._news, self._tell = _two_pipes()
         for end in (self._wake, self._news, self._tell):
             os.set_blocking(end, False)
@@ -37,14 +39,10 @@ class Worker:
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether everything is done, and told: until more is given, what the thread works with is the loop's."""
-        return not self._left
-
     def do(self, work: Callable[[], object], done: Done) -> None:
         """Returns at once; `done` is called on the loop."""
         self._left += 1
+        self.is_at_rest = False
         self._work.append((work, done))
         _wake(self._wake)
 
@@ -76,6 +74,7 @@ class Worker:
         while self._did:
             done, result, error = self._did.popleft()
             self._left -= 1
+            self.is_at_rest = not self._left
             try:
                 done(result, error)
             except Exception as defect:  # whoever is told next must not suffer for it

@@ -7,17 +7,18 @@ written. A failure of the store fails the whole group, and nothing of it is in t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import apsw
 from msgspec.structs import replace
 
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Event, decode_body, encode_body, type_of
+from quarterdeck.events import DELTAS, NAMES, Event, decode_body, encode_body, type_of
 from quarterdeck.log.base import NEW, Append, Fence, LogUnavailable, NoSuchSession, Receipt, Row, StaleFence
-from quarterdeck.log.deltas import RESTATING, growing, is_delta, restated
+from quarterdeck.log.deltas import RESTATING, WHOLES, growing, restated, whole_of
 from quarterdeck.log.sqlite.connection import Store, refusals, unavailable
 from quarterdeck.log.sqlite.journal import Journal, Piece, packed, unpacked
 from quarterdeck.log.sqlite.room import PAGES, make_room
@@ -27,8 +28,24 @@ Outcome: TypeAlias = Receipt | QuarterdeckError
 _EventRow: TypeAlias = tuple[int, int, int, int, str, str, bytes, int | None]
 
 
+#: After so many events it is looked at how long the write-ahead log is. An event alone needs two or three pages.
+_LOOK_EVERY = 32
+#: Cursors are texts that sort as the numbers do.
+CURSOR_DIGITS = 20
 #: After so many events the last index of each session is written to its row again.
 SETTLE_EVERY = 1000
+
+
+class _Kind(NamedTuple):
+    """What there is to know of a type of events, found at once."""
+
+    name: str
+    mark: int | None = None
+    is_delta: bool = False
+    is_whole: bool = False
+
+
+_KINDS = {kind: _Kind(name, RARE_MARKS.get(name), kind in DELTAS, kind in WHOLES) for kind, name in NAMES.items()}
 
 
 class _Place:
@@ -67,10 +84,15 @@ class Writer:
         self._journal = Journal()
         #: What the store counted after our last commit.
         self._changes = -1
+        #: Whether the write-ahead log is to be folded into the file.
+        self.is_long = False
+        self._looked = 0
+        #: How many pages had been written when the log was last folded.
+        self._folded = 0
         try:
             with refusals():
                 self._store.migrate()
-                with self._store.transaction():
+                with self._store.transaction:
                     self.epoch, self._settled = self._store.one("take_epoch"), self._settle()
                 packs = [(int(cursor), blob) for cursor, blob in self._store.rows("deltas")]
                 # a pack is named after its first piece, and the newest event may be its last
@@ -86,14 +108,15 @@ class Writer:
     def _drop_left_over(self, packs: list[int]) -> None:
         """Packs of which everything is restated: nobody else would find them again."""
         if packs:
-            with self._store.transaction():
+            with self._store.transaction:
                 self._store.rows("keep_cursor", (self._cursor,))
                 self._drop(packs)
 
     def make_room(self) -> None:
         """So that the first commits cost no more than the later ones. While nobody else can write: a log may be opened by
         two, and zeros over what the other one has just appended would be the end of it."""
-        with suppress(apsw.Error), self._store.transaction():
+        self.fold()  # what a process that was killed has left
+        with suppress(apsw.Error), self._store.transaction:
             make_room(self._path)
 
     def fence_at(self, last_index: int) -> Fence:
@@ -106,27 +129,31 @@ class Writer:
 
     def commit(self, appends: list[Append]) -> list[Outcome]:
         """One transaction. Raises LogUnavailable when nothing of it could be written."""
-        group = _Group(self._cursor)
+        store, group = self._store, _Group(self._cursor)
         try:
-            with self._store.transaction():
-                if self._is_overtaken():
+            with store.transaction:
+                # another process may have taken the store; while nobody else commits nobody can have
+                if store.changes() != self._changes and store.one("epoch") != self.epoch:
                     return [StaleFence(append.session_id) for append in appends]
                 outcomes = [self._gathered(append, group) for append in appends]
                 self._write(group)
-                settled = self._settle_in_time()
+                is_settled = self._cursor - self._settled >= SETTLE_EVERY
+                settled = self._settle() if is_settled else self._settled
         except apsw.ConstraintError as error:
             self._undo(group)
             return [unavailable(error)] if len(appends) == 1 else self._one_by_one(appends)
-        except apsw.Error as error:
+        except BaseException as error:  # also a person's Ctrl-C: it may be the loop's own thread
             self._undo(group)
-            raise unavailable(error) from error
-        self._changes, self._settled = self._store.changes(), settled
+            if isinstance(error, apsw.Error):
+                raise unavailable(error) from error
+            raise
+        self._changes, self._settled = store.changes(), settled
         self._remember(group)
         return outcomes
 
     def commit_at_once(self, appends: list[Append]) -> list[Outcome] | None:
         """The same, without waiting for anybody: None when another program holds the store locked."""
-        self._store.waits(False)
+        self._store.is_patient = False
         try:
             return self.commit(appends)
         except LogUnavailable as error:
@@ -134,25 +161,17 @@ class Writer:
                 return None
             raise
         finally:
-            self._store.waits(True)
-
-    @property
-    def is_long(self) -> bool:
-        """Whether the write-ahead log is to be folded into the file."""
-        return self._store.pages >= PAGES
+            self._store.is_patient = True
 
     def fold(self) -> None:
-        """One that cannot be folded now, be it for want of room, is as good as it was."""
+        """One that cannot be folded now, be it for want of room or because somebody reads it, is as good as it was."""
+        self._folded, self.is_long = self._store.pages(), False
         with suppress(apsw.Error):
             self._store.fold()
 
     def _is_overtaken(self) -> bool:
         """Another process took the store. While nobody else commits nobody can have: only then is the epoch read."""
         return self._store.changes() != self._changes and self._store.one("epoch") != self.epoch
-
-    def _settle_in_time(self) -> int:
-        """The cursor up to which the rows of the sessions know their last index."""
-        return self._settle() if self._cursor - self._settled >= SETTLE_EVERY else self._settled
 
     def _settle(self) -> int:
         self._store.run("settle_indexes", ())
@@ -186,6 +205,9 @@ class Writer:
             self._journal.tell(group.told.keys())
         if group.pieces:
             self._journal.add(group.pieces[0].cursor, group.parts)
+        if self._cursor - self._looked >= _LOOK_EVERY:
+            self._looked = self._cursor
+            self.is_long = self._store.pages() - self._folded >= PAGES - _LOOK_EVERY * 3
 
     def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
         """The session, all of its events and its pieces in the packs; only the last word about it stays."""
@@ -196,7 +218,7 @@ class Writer:
             raise StaleFence(session_id)
         body, cursor = encode_body(event.body, event.raw), self._cursor + 1
         values = (cursor, session_id, event.index, event.at, event.origin, event.type, body)
-        with refusals(), self._store.transaction():
+        with refusals(), self._store.transaction:
             if self._is_overtaken():
                 raise StaleFence(session_id)
             self._forget_pieces(place.number)
@@ -219,7 +241,7 @@ class Writer:
 
     def probe(self) -> int:
         """One small commit, as durable as any; what it left, for a reader to find."""
-        with refusals(), self._store.transaction():
+        with refusals(), self._store.transaction:
             if self._is_overtaken():
                 raise LogUnavailable("another process owns it now", "End this one: the other has the store.")
             return self._store.one("probe")
@@ -231,9 +253,8 @@ class Writer:
     # --- one group
 
     def _gathered(self, append: Append, group: _Group) -> Outcome:
-        place = self._place(append.session_id)
-        expected = NEW if place is None else self.fence_at(place.last_index)
-        if append.fence != expected:
+        place = self._places.get(append.session_id) or self._place(append.session_id)
+        if append.fence != (NEW if place is None else f"{self.epoch}.{place.last_index}"):
             return StaleFence(append.session_id) if place is not None else NoSuchSession(append.session_id)
         if not append.events or (place is None and (append.row is None or append.view is None)):
             return LogUnavailable("an append needs events, the first one its row and view", "This is a defect.")
@@ -247,27 +268,32 @@ class Writer:
             group.added.append(append.session_id)
         else:
             group.moved.append((place, place.last_index))
-            self._updated(append, place, last)
-        written = tuple(
-            self._entered(event, body, place, group) for event, body in zip(append.events, bodies, strict=True)
-        )
+            if append.row is not None or append.view is not None or type(append.events[-1].body) in DELTAS:
+                self._updated(append, place, last)
+        written = self._entered(append.events, bodies, place.number, group)
         place.last_index = last
-        return Receipt(self.fence_at(last), written)
+        return Receipt(f"{self.epoch}.{last}", written)
 
-    def _entered(self, event: Event, body: bytes, place: _Place, group: _Group) -> Event:
-        self._cursor += 1
-        number = place.number
-        if is_delta(event.body):
-            group.parts.append((number, growing(event.body)))
-            group.pieces.append(Piece(self._cursor, number, event.index, event.at, event.origin, body))
-        else:
-            whole = restated(event.body)
-            if whole is not None:
-                group.told[number, whole] = event.index
-            kind = type_of(event.body)
-            row = (self._cursor, number, event.index, event.at, event.origin, kind, body, RARE_MARKS.get(kind))
-            group.rows.append(row)
-        return replace(event, cursor=cursor_text(self._cursor))
+    def _entered(self, events: Sequence[Event], bodies: list[bytes], number: int, group: _Group) -> tuple[Event, ...]:
+        """In the group, each with its cursor."""
+        cursor = self._cursor
+        written: list[Event] = []
+        for event, data in zip(events, bodies, strict=True):
+            cursor += 1
+            body, index, at, origin = event.body, event.index, event.at, event.origin
+            kind = _KINDS.get(type(body)) or _Kind(type_of(body))
+            if kind.is_delta:
+                group.parts.append((number, growing(body)))
+                group.pieces.append(Piece(cursor, number, index, at, origin, data))
+            else:
+                if kind.is_whole:
+                    group.told[number, whole_of(body)] = index
+                group.rows.append((cursor, number, index, at, origin, kind.name, data, kind.mark))
+            written.append(
+                Event(event.session_id, index, at, origin, body, str(cursor).zfill(CURSOR_DIGITS), event.raw)
+            )
+        self._cursor = cursor
+        return tuple(written)
 
     def _inserted(self, append: Append, last: int) -> _Place:
         assert append.row is not None
@@ -280,7 +306,7 @@ class Writer:
             self._store.run("update_row", (*row_values(append.row), place.number))
         if append.view is not None:
             self._store.run("update_view", (last, append.view, last, place.number))
-        elif is_delta(append.events[-1].body):
+        elif type(append.events[-1].body) in DELTAS:
             self._store.run("update_index", (last, place.number))
 
     def _write(self, group: _Group) -> None:
@@ -321,7 +347,7 @@ class Writer:
 
 def cursor_text(cursor: int) -> str:
     """A cursor as clients see it: texts that sort as the numbers do."""
-    return f"{cursor:020d}"
+    return str(cursor).zfill(CURSOR_DIGITS)
 
 
 def row_values(row: Row) -> tuple[str | int | None, ...]:

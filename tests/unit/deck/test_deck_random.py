@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,10 @@ from quarterdeck import events as ev
 from quarterdeck.deck.delivery import next_text
 from quarterdeck.deck.record import Record
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Body, Event, Origin
+from quarterdeck.events import Event
 from quarterdeck.kernel.roster import Filter
-from quarterdeck.kernel.view import fold_all
-from quarterdeck.log.base import START
+from quarterdeck.kernel.view import View, fold_all
+from quarterdeck.log.base import START, Append
 from tests import agents
 from tests.decks import all_events, at_home, is_alive
 from tests.table import legal, shown_by
@@ -58,26 +58,25 @@ class Judge:
         self.broken: list[str] = []
         self.seen: set[str] = set()
 
-    def look(self, record: Record, bodies: tuple[Body, ...]) -> None:
-        row = legal(record.view)
+    def look(self, events: Sequence[Event], view: View) -> None:
+        row = legal(view)
         if row is not None:
             self.seen.add(row)
         else:
-            told = ", ".join(type(body).__name__ for body in bodies)
-            self.broken.append(f"after {told}: {shown_by(record.view)}")
+            told = ", ".join(type(event.body).__name__ for event in events)
+            self.broken.append(f"after {told}: {shown_by(view)}")
 
 
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
-    judging, add = Judge(), Record._add
+    """What is handed to the log as one unit is what anybody can ever see."""
+    judging, unit = Judge(), Record._unit
 
-    def judged(self: Record, bodies: Iterable[Body], origin: Origin, at: int) -> None:
-        several = tuple(bodies)
-        add(self, several, origin, at)
-        if several:
-            judging.look(self, several)
+    def judged(self: Record, events: tuple[Event, ...], view: View) -> Append:
+        judging.look(events, view)
+        return unit(self, events, view)
 
-    monkeypatch.setattr(Record, "_add", judged)
+    monkeypatch.setattr(Record, "_unit", judged)
     agents.known(monkeypatch)
     return judging
 
