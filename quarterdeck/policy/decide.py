@@ -64,7 +64,10 @@ def _applies(rule: Rule, request: Request) -> bool:
 
 
 def _is_tool(rule: Rule, request: Request) -> bool:
-    if rule.tool == request.tool or (rule.tool == SHELL and request.command is not None):
+    if rule.tool == SHELL and request.command is not None:
+        return True
+    # what allows is a pattern to the letter: `get[x]` means `getx`, and not a tool that calls itself so
+    if rule.tool == request.tool and (rule.effect != "allow" or "[" not in rule.tool):
         return True
     if rule.effect == "allow":
         return fnmatchcase(request.tool, rule.tool)

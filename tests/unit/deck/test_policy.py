@@ -128,6 +128,10 @@ class TestTools:
             ("allow WebFetch", "webfetch", "ask"),
             ("deny WebFetch", "webfetch", "deny"),
             ("allow shell", "WebFetch", "ask"),
+            ("allow get[xy]", "getx", "allow"),
+            ("allow get[xy]", "get[xy]", "ask"),
+            ("allow get[[]xy]", "get[xy]", "allow"),
+            ("deny get[xy]", "get[xy]", "deny"),
         ],
     )
     def test_by_name_or_pattern(self, rule: str, tool: str, outcome: str) -> None:
