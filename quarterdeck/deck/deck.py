@@ -27,6 +27,7 @@ from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock, Jump
 from quarterdeck.deck.creation import Creation, created
 from quarterdeck.deck.environment import Environments, Fixed, Given, Surroundings
+from quarterdeck.deck.gates import number_of
 from quarterdeck.deck.handle import SessionHandle
 from quarterdeck.deck.keeper import end_left_over_of
 from quarterdeck.deck.rules import RuleStore
@@ -46,7 +47,7 @@ from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Receipt, Row, StaleFence, Stored
-from quarterdeck.log.rows import last_gate, packed, row_of, unpacked
+from quarterdeck.log.rows import packed, unpacked
 from quarterdeck.log.tail import Feed
 
 _TIDY_AFTER_S = 1.0
@@ -219,7 +220,7 @@ class Deck:
     async def _repair(self) -> None:
         left = [await self._session(row.id) for row in self._catalogue.rows() if row.status == "active"]
         # whose turns were open when they were left: their rows may not know their last gates
-        self._last_gate = max(self._last_gate, *(last_gate(one.state.gates) for one in left), 0)
+        self._last_gate = max(self._last_gate, 0, *(one.record.last_gate for one in left))
         await recovery.repair(left)
         self._tidy()
 
@@ -437,19 +438,20 @@ class Deck:
         if live is not None:
             return live
         stored = self._catalogue.stored(session_id)
-        view, before = await self._folded(stored)
+        view, before, last_gate = await self._folded(stored)
         live = self._supervisor.sessions.get(session_id)
         if live is not None:
             return live
         self._catalogue.wakes(session_id)
-        session = self._supervisor.add(Session(self.house, session_id, view, stored.fence))
+        session = self._supervisor.add(Session(self.house, session_id, view, stored.fence, last_gate))
         if before is not None:
             session.note(_refolded(before, view.state))
         return session
 
-    async def _folded(self, stored: Stored) -> tuple[View, State | None]:
-        """The view as of the last event, without the timeline. Also what an older release showed, if it folded otherwise."""
-        name, before = stored.row.id, _readable(stored.view)
+    async def _folded(self, stored: Stored) -> tuple[View, State | None, int]:
+        """The view as of the last event, without the timeline. Also what an older release showed, if it folded otherwise;
+        and the number of the last gate, which the row does not know if a turn was cut off."""
+        name, before, last_gate = stored.row.id, _readable(stored.view), stored.row.last_gate
         is_old = before is None or before.fold_version != FOLD_VERSION
         view = View() if before is None or is_old else View(stored.view_index, stored.row.last_active_at, before)
         # one event back: its time is the one that the next must not be before
@@ -459,8 +461,9 @@ class Deck:
             if not events:
                 break
             since = events[-1].index
+            last_gate = max(last_gate, *(number_of(event.body) for event in events))
             view = replace(fold_all(events, view), at=max(view.at, events[-1].at))
-        return View(stored.last_index, view.at, view.state), before if is_old else None
+        return View(stored.last_index, view.at, view.state), before if is_old else None, last_gate
 
     def _live_view(self, session_id: str) -> View | None:
         """What is durable: nothing else is told to anybody."""
@@ -480,10 +483,10 @@ class Deck:
         self._timers.pop("tidy", None)
         for name, session in list(self._supervisor.sessions.items()):
             if session.is_idle and session.view.index:
-                view = session.view
-                state = packed(view.state)
+                view, record = session.view, session.record
+                row, state = record.row_of(view.state), packed(view.state)
                 del self._supervisor.sessions[name]
-                self._catalogue.rests(Stored(row_of(view.state), view.index, state, view.index, session.record.fence))
+                self._catalogue.rests(Stored(row, view.index, state, view.index, record.fence))
 
     # --- what a session asks of the deck
 
@@ -497,9 +500,9 @@ class Deck:
         had_own = bool(first) and isinstance(first[0].body, ev.SessionOpened) and first[0].body.own_environment
         return await self.environments.of(session_id, had_own=had_own)
 
-    def _next_gate(self) -> str:
+    def _next_gate(self) -> int:
         self._last_gate += 1
-        return f"g{self._last_gate}"
+        return self._last_gate
 
     def _trace(self, session_id: str) -> Callable[..., None] | None:
         is_recorded = session_id in self._recorded or trace_file(self.home, session_id).exists()

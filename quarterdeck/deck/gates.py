@@ -54,15 +54,24 @@ def _gate_id(body: Body) -> str:
     return body.gate_id
 
 
+def number_of(body: Body) -> int:
+    """The number of the gate that this opens; 0 when it opens none, or one with a name of another kind."""
+    name = _gate_id(body) if type(body) in OPENING else ""
+    digits = name[1:]
+    return int(digits) if name.startswith("g") and digits.isascii() and digits.isdigit() else 0
+
+
 def is_told_already(body: Body, gates: Gates) -> bool:
     """A translator reports what we answered; if it was we who decided, the log has it."""
     if not isinstance(body, _Resolved):
         return False
     if find(gates, body.gate_id, body.ref, _KINDS[type(body)]) is not None:  # type: ignore[arg-type]
         return False
+    # many may be decided at once, and reported one by one
     return any(
         (body.ref and one.ref == body.ref) or (body.gate_id and one.gate_id == body.gate_id)
-        for one in reversed(gates.decided)
+        for some in (gates.decided, *reversed(gates.earlier))
+        for one in reversed(some)
     )
 
 

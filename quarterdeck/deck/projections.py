@@ -12,9 +12,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck import events as ev
+from quarterdeck.deck.gates import number_of
 from quarterdeck.errors import MalformedEvent
-from quarterdeck.events import Body, Event
+from quarterdeck.events import Event
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.view import View, fold
 from quarterdeck.log.base import LogUnavailable, NoSuchSession, Row
@@ -91,18 +91,6 @@ def repair(path: Path, session_id: str) -> None:
     rewritten(path, session_id, folded)
 
 
-def last_gate(body: Body) -> int:
-    """The number of the gate that this event opens; 0 when it opens none, or one with a name of another kind."""
-    if isinstance(body, ev.ApprovalRequired):
-        name = body.gate.gate_id
-    elif isinstance(body, ev.AskUser | ev.DialogRequired):
-        name = body.gate_id
-    else:
-        return 0
-    digits = name[1:]
-    return int(digits) if name.startswith("g") and digits.isascii() and digits.isdigit() else 0
-
-
 def _folded(events: Iterator[Event], upto: int) -> Folded:
     view, at_view, gate, known_gate, count = View(), View(), 0, 0, 0
     active: set[int] = set()
@@ -111,7 +99,7 @@ def _folded(events: Iterator[Event], upto: int) -> Folded:
     for event in events:
         faults += _faults(last, event)
         view, last = fold(view, event), event
-        gate, count = max(gate, last_gate(event.body)), count + 1
+        gate, count = max(gate, number_of(event.body)), count + 1
         if event.index <= upto:
             at_view, known_gate = view, gate
         else:

@@ -76,6 +76,7 @@ class Record:
         on_trouble: Callable[[QuarterdeckError | None], None] = lambda _: None,
         on_row: Callable[[Row], None] = lambda _: None,
         tally: Tally | None = None,
+        last_gate: int = 0,
     ) -> None:
         self._log = log
         self._publish = publish
@@ -100,6 +101,8 @@ class Record:
         self._stored_at = 0
         self._stored: State | None = None
         self.session_id = session_id
+        #: The highest number that a gate of this session had: none may come again, and the state forgets old decisions.
+        self.last_gate = last_gate
         self.view = view or View()
         self.durable = self.view
         #: What the store said when it last refused; None while it works.
@@ -268,11 +271,16 @@ class Record:
             return None
         if not is_due and told is not None and state.profile is told.profile and state.lifecycle is told.lifecycle:
             return None
-        self._told, row = state, row_of(state)
+        self._told, row = state, self.row_of(state)
         if row == self._row:
             return None
         self._row = row
         return row
+
+    def row_of(self, state: State) -> Row:
+        """The catalogue's row of this session in this state."""
+        row = row_of(state)
+        return row if row.last_gate >= self.last_gate else replace(row, last_gate=self.last_gate)
 
     def _snapshot(self, view: View) -> bytes | None:
         """The small view, when it says something that the stored one does not."""

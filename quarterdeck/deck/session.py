@@ -65,7 +65,8 @@ class House(Struct):
     publish: Callable[[Sequence[Event]], None]
     harness_of: Callable[[str], Harness]
     environment_of: Callable[[str], Awaitable[Given]]
-    next_gate: Callable[[], str]
+    #: A number that no gate of any session had.
+    next_gate: Callable[[], int]
     #: A session's row is durable as it is now.
     listed: Callable[[Row], None]
     #: Nothing seems to be under way in this session any more.
@@ -82,7 +83,7 @@ class House(Struct):
 class Session:
     """One that is in use. The deck makes it when somebody needs it and lets it go when nobody does."""
 
-    def __init__(self, house: House, session_id: str, view: View, fence: Fence) -> None:
+    def __init__(self, house: House, session_id: str, view: View, fence: Fence, last_gate: int = 0) -> None:
         self.house = house
         self.id = session_id
         self.record = Record(
@@ -95,6 +96,7 @@ class Session:
             self._on_trouble,
             house.listed,
             house.tally,
+            last_gate,
         )
         self.receipts = Receipts(house.log, session_id, is_new=not view.index)
         self.launch: Launch | None = None
@@ -267,11 +269,15 @@ class Session:
         if isinstance(body, gate_desk.OPENING):
             if self.state.lifecycle.value != "active":
                 return (body,)  # nobody can answer: a number is not spent, for the log would not know that it was
-            named = gate_desk.named(body, self.state.gates, self.house.next_gate)
+            named = gate_desk.named(body, self.state.gates, self._next_name)
             return (named, *self._waits_again(body))
         if isinstance(body, gate_desk.CLOSING):
             return () if gate_desk.is_told_already(body, self.state.gates) else (body,)
         return self.startup.told(ear, body) if isinstance(ear, Launch) else (body,)
+
+    def _next_name(self) -> str:
+        self.record.last_gate = self.house.next_gate()
+        return f"g{self.record.last_gate}"
 
     def _news(self, body: ev.StateChange) -> tuple[Body, ...]:
         """The activity, unless we said that already: the translator hears of a decision later than the log."""

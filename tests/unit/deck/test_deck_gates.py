@@ -17,6 +17,7 @@ from quarterdeck.errors import AlreadyDecided, NoSuchGate, NotAllowed
 from quarterdeck.events import Body
 from quarterdeck.harness import registry
 from quarterdeck.harness.base import Signal
+from quarterdeck.harness.drive import Decision
 from quarterdeck.policy import InvalidRule
 from tests import agents
 from tests.conformance.marks import case
@@ -303,6 +304,71 @@ class TestADecisionOnItsWay:
             bodies = [event.body for event in await all_events(session)]
             by_rule = next(at for at, body in enumerate(bodies) if getattr(body, "by", "") == "rule")
             assert bodies[by_rule + 1] == ev.StateChange(state="active", sub="tool_use")
+            # nobody ever waited for the second one
+            assert (await _activities(session)).count("waiting_for_permission") == 1
+            assert legal(session.view)
+
+    @pytest.mark.parametrize("effect", ["allow", "deny"])
+    @on_loop
+    async def test_where_a_rule_decides_nobody_ever_waited(self, tmp_path: Path, effect: str) -> None:
+        _ruled(tmp_path, f"{effect} shell rm everywhere")
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
+            view = await session.settled()
+            assert "waiting_for_permission" not in await _activities(session)
+            assert (view.state.activity.value, view.state.gates.open) == ("idle", ())
+            assert [body.by for body in await _resolved(session)] == ["rule"]
+
+    @on_loop
+    async def test_one_that_a_rule_decides_beside_one_that_it_does_not(self, tmp_path: Path) -> None:
+        _ruled(tmp_path, "allow shell ls everywhere")
+        async with at_home(tmp_path) as deck:
+            live = await _observed(deck)
+            for call, command in (("c1", "rm x"), ("c2", "ls"), ("c3", "ls")):
+                live.observation.hear(_asking(call, command))
+            await live.record.settled()
+            session = deck.session(live.id)
+            (left,) = live.state.gates.open
+            assert (live.state.activity.value, left.call_id) == ("active/waiting_for_permission", "c1")
+            await session.approve(left.id)
+            assert session.view.state.activity.value == "active/tool_use"
+            live.observation.hear(_asking("c4", "ls"))
+            await live.record.settled()
+            assert (await _activities(session)).count("waiting_for_permission") == 1
+            assert legal(session.view)
+
+    @on_loop
+    async def test_many_that_are_decided_at_once_are_told_once(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            live, refs = await _observed(deck), [f"r{number}" for number in range(40)]
+            asks = [ev.ApprovalRequired(gate=ev.GateRequest(ref=ref, tool="Bash")) for ref in refs]
+            live.hear(live.observation, asks, "hook")
+            live.note(*live.closings(live.state.gates.open, Decision(status="approved"), "user"))
+            await live.record.settled()
+            told: list[Body] = [ev.ApprovalResolved(ref=ref, status="approved") for ref in refs]
+            live.hear(live.observation, told, "hook")
+            await live.record.settled()
+            assert len(await _resolved(deck.session(live.id))) == 40
+
+
+def _ruled(folder: Path, *texts: str) -> None:
+    home = folder / "home"
+    home.mkdir()
+    (home / "rules.toml").write_text("".join(f'[[rule]]\ntext = "{text}"\n' for text in texts), encoding="utf-8")
+    (home / "rules.toml").chmod(0o600)
+
+
+async def _observed(deck: Deck) -> Session:
+    """An agent that somebody else started, in a turn."""
+    live = await Adoption(deck).session("claude", "native", "/")
+    seen = live.observe(registry.translator("claude"))
+    seen.hear(Signal("hook", {"session_id": "native", "hook_event_name": "UserPromptSubmit", "prompt": "go"}))
+    return live
+
+
+def _asking(call: str, command: str) -> Signal:
+    shared = {"session_id": "native", "tool_name": "Bash", "tool_input": {"command": command}, "tool_use_id": call}
+    return Signal("hook", {"hook_event_name": "PermissionRequest", **shared})
 
 
 def _repo(folder: Path, name: str) -> Path:

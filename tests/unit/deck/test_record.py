@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.deck.record import Record
+from quarterdeck.deck.record import SNAPSHOT_EVERY, Record
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
 from quarterdeck.kernel.view import View, fold_all
@@ -192,6 +193,41 @@ def test_in_an_open_turn_the_row_is_stored_and_the_view_is_not() -> None:
         record.write([ev.AgentEnd()], "user")
         await record.settled()
         assert (await log.session("s1")).view_index == 5
+
+    run(work)
+
+
+def test_in_an_open_turn_the_row_lags_and_with_its_end_it_does_not() -> None:
+    async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+        times = iter(range(10, 10_000))
+        record._clock = lambda: next(times)
+        record.write([ev.SessionOpened(agent="test"), ev.AgentReady(), ev.AgentStart()], "user")
+        await record.settled()
+        began = (await log.session("s1")).row
+        ask = ev.ApprovalRequired(gate=ev.GateRequest(gate_id="g7", tool="rm"))
+        record.write([ask], "engine")
+        await record.settled()
+        assert (await log.session("s1")).row == began
+        assert record.durable.state.last_active_at > began.last_active_at
+        for _ in range(SNAPSHOT_EVERY):
+            record.write([ev.StatusUpdate(text="x")], "engine")
+            await record.settled()
+        middle = await log.session("s1")
+        assert (middle.row.last_gate, middle.view_index) == (7, 3 + SNAPSHOT_EVERY)
+        record.write([ev.AgentEnd()], "engine")
+        await record.settled()
+        assert (await log.session("s1")).row == row_of(record.view.state) != middle.row
+
+    run(work)
+
+
+def test_a_row_never_forgets_the_last_gate() -> None:
+    async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
+        record.write([ev.SessionOpened(agent="test")], "user")
+        record.last_gate = 9
+        record.write([ev.SessionRenamed(name="two")], "user")
+        await record.settled()
+        assert (await log.session("s1")).row == replace(row_of(record.view.state), last_gate=9)
 
     run(work)
 

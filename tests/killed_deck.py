@@ -1,0 +1,117 @@
+"""A program with a deck that is killed in the middle: `python -m tests.killed_deck FOLDER STORY`.
+
+It says the highest number that a gate had, and dies by its own hand, so that nothing can come between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from quarterdeck import Deck
+from quarterdeck import events as ev
+from quarterdeck.deck.adoption import Adoption
+from quarterdeck.deck.session import Session
+from quarterdeck.harness import registry
+from quarterdeck.harness.drive import Decision
+from quarterdeck.kernel.gate import Gate
+from tests.decks import at_home, eventually
+
+
+async def opened(deck: Deck, native: str) -> Session:
+    """A session of an agent that somebody else started, in the middle of a turn."""
+    session = await Adoption(deck).session("claude", native, "")
+    seen = session.observe(registry.translator("claude"))
+    session.hear(seen, [ev.AgentReady(native_session_id=native), ev.AgentStart(turn_id="t1")], "hook")
+    await session.record.settled()
+    return session
+
+
+def asked_in(session: Session, count: int) -> Sequence[Gate]:
+    """So many things are asked."""
+    before = len(session.state.gates.open)
+    for number in range(count):
+        request = ev.GateRequest(tool="Edit", args={"file_path": "/x"}, ref=f"{session.id}.{before + number}")
+        assert session.observation is not None
+        session.hear(session.observation, [ev.ApprovalRequired(gate=request)], "hook")
+    return session.state.gates.open[before:]
+
+
+async def decided_in(session: Session, gates: Sequence[Gate]) -> None:
+    """A person allows them, one by one."""
+    for gate in gates:
+        await session.record.commit(session.closings((gate,), Decision(status="approved"), "user"), "user")
+
+
+async def several_open(deck: Deck) -> None:
+    for native in ("one", "two"):
+        asked_in(await opened(deck, native), 3)
+
+
+async def all_decided(deck: Deck) -> None:
+    session = await opened(deck, "one")
+    await decided_in(session, asked_in(session, 40))
+
+
+async def last_decided_first(deck: Deck) -> None:
+    """The state forgets the decision on the last one."""
+    session = await opened(deck, "one")
+    await decided_in(session, asked_in(session, 60)[::-1])
+
+
+async def turn_ended(deck: Deck) -> None:
+    await last_decided_first(deck)
+    for session in deck.sessions_in_use():
+        assert session.observation is not None
+        session.hear(session.observation, [ev.AgentEnd(turn_id="t1")], "hook")
+
+
+async def put_to_rest_and_woken(deck: Deck) -> None:
+    await turn_ended(deck)
+    await _settled(deck)
+    (session,) = deck.sessions_in_use()
+    session.unobserve()
+    await eventually(lambda: session.is_idle)
+    deck._tidy()
+    assert deck.at_hand(session.id) is None
+    await deck.session(session.id).rename("again")
+
+
+async def suspended(deck: Deck) -> None:
+    await last_decided_first(deck)
+    for session in deck.sessions_in_use():
+        session.note(ev.SessionSuspended(reason="shutdown"))
+
+
+async def archived(deck: Deck) -> None:
+    session = await opened(deck, "one")
+    asked_in(session, 2)
+    await deck.session(session.id).cancel()
+
+
+STORIES: dict[str, Callable[[Deck], Awaitable[None]]] = {
+    told.__name__: told
+    for told in (several_open, all_decided, last_decided_first, turn_ended, put_to_rest_and_woken, suspended, archived)
+}
+
+
+async def _settled(deck: Deck) -> None:
+    for session in deck.sessions_in_use():
+        await session.record.settled()
+
+
+async def main(folder: Path, story: str) -> None:
+    async with at_home(folder) as deck:
+        await STORIES[story](deck)
+        await _settled(deck)
+        sys.stdout.write(f"{deck._last_gate}\n")
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
