@@ -132,7 +132,8 @@ def unheard(_: Receipt) -> None:
 
 
 class Log(Protocol):
-    """What an adapter offers. All of it is safe to call from one event loop; nothing blocks the loop."""
+    """What an adapter offers. All of it is safe to call from one event loop; nothing blocks the loop for longer
+    than a small commit of a quick disk takes."""
 
     async def append(self, append: Append) -> Receipt:
         """Durable when it returns. Appends of one loop pass may share one commit.

@@ -1,8 +1,9 @@
 """The adapter: the loop's side of the writer and the reader.
 
 Commits are made on the writer's thread, and what comes meanwhile shares the next one. A lone append that comes while the
-writer is at rest is committed right here, if the disk has been quick: to wake a thread and to be woken by it costs more than
-half of what such a commit does, and nobody could be told of anything before it anyway.
+writer is at rest is committed right here, if it is small and the disk has been quick: to wake a thread and to be woken by it
+costs more than half of what such a commit does, and nobody could be told of anything before it anyway. Where several come
+at once the loop has other things to do than to wait for a disk.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
-from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
 from quarterdeck.log.base import PAGE, START, Append, Cursor, Fence, LogUnavailable, Receipt, Row, Stored, Told, unheard
 from quarterdeck.log.sqlite.reader import Reader
@@ -26,20 +26,23 @@ _T = TypeVar("_T")
 _FEW = 16
 #: by a disk that needed less than this
 _QUICK_S = 0.001
-#: for so many commits in a row.
+#: for so many commits in a row; for as many more as the last slow one was slower than that.
 _STEADY = 8
 
 
 class _Gathering:
     """Appends that will share a commit, and who waits for each."""
 
-    __slots__ = ("appends", "count", "waiting")
+    __slots__ = ("appends", "waiting")
 
     def __init__(self) -> None:
         self.appends: list[Append] = []
         self.waiting: list[Told] = []
-        #: How many events they are.
-        self.count = 0
+
+    @property
+    def is_lone(self) -> bool:
+        """One append, and not a long one."""
+        return len(self.appends) == 1 and len(self.appends[0].events) <= _FEW
 
 
 class SqliteLog:
@@ -52,7 +55,7 @@ class SqliteLog:
         self._reader: Reader
         self._gathering: _Gathering | None = None
         self._busy = False
-        #: How many commits in a row were quick.
+        #: How many commits in a row were quick; below zero when the last one that was not was very slow.
         self._quick = 0
         self._is_folding = False
         self._deleting = asyncio.Lock()
@@ -95,28 +98,30 @@ class SqliteLog:
                 self._loop.call_soon(self._flush)
         gathering.appends.append(append)
         gathering.waiting.append(told)
-        gathering.count += len(append.events)
 
     def _flush(self) -> None:
         """What was gathered is committed: here, if that is quick, else on the writer's thread."""
         gathering, self._gathering = self._gathering, None
         if gathering is None:
             return
-        is_quick = self._quick >= _STEADY and gathering.count <= _FEW and self._writing.is_at_rest
+        is_quick = self._quick >= _STEADY and gathering.is_lone and self._writing.is_at_rest
         if not is_quick or not self._is_committed_here(gathering):
             self._commit_there(gathering)
 
     def _is_committed_here(self, gathering: _Gathering) -> bool:
-        """Not if another program has the store: that one is waited for elsewhere."""
+        """Not if another program has the store, or if it is much: that is waited for elsewhere."""
         outcomes, failure, began = None, None, time.perf_counter()
         try:
             outcomes = self._writer.commit_at_once(gathering.appends)
         except Exception as error:
             failure = error
+        except BaseException:  # a person's Ctrl-C: whoever waits must not wait for ever
+            self._tell(gathering, None, _interrupted())
+            raise
         if outcomes is None and failure is None:
             return False
-        self._took(time.perf_counter() - began)
-        _tell(gathering, outcomes, failure)
+        self._took(time.perf_counter() - began if failure is None else _QUICK_S)
+        self._tell(gathering, outcomes, failure)
         return True
 
     def _commit_there(self, gathering: _Gathering) -> None:
@@ -134,12 +139,31 @@ class SqliteLog:
             if following is not None:
                 self._commit_there(following)
             self._took(took)
-            _tell(gathering, outcomes, error)
+            self._tell(gathering, outcomes, error)
 
         self._writing.do(commit, committed)
 
+    def _tell(self, gathering: _Gathering, outcomes: list[Outcome] | None, error: BaseException | None) -> None:
+        for place, tell in enumerate(gathering.waiting):
+            outcome = error if outcomes is None else outcomes[place]
+            try:
+                if isinstance(outcome, Receipt):
+                    tell(outcome, None)
+                else:
+                    tell(None, outcome)
+            except Exception as defect:  # its company must not suffer for it, nor whoever closes
+                said = {"message": "whoever was told of an append failed", "exception": defect}
+                self._loop.call_exception_handler(said)
+
     def _took(self, seconds: float) -> None:
-        self._quick = self._quick + 1 if seconds < _QUICK_S else 0
+        if seconds < _QUICK_S:
+            self._quick += 1
+        else:
+            # a disk that stood still for a second is watched for a thousand commits: the loop is not to stand still often
+            self._quick = min(self._quick, -int(seconds / _QUICK_S))
+        self._fold_if_long()
+
+    def _fold_if_long(self) -> None:
         if self._writer.is_long and not self._is_folding and not self._closed:
             self._is_folding = True
             self._writing.do(self._writer.fold, self._folded)
@@ -168,7 +192,9 @@ class SqliteLog:
     ) -> Receipt:
         # one at a time: appends come between two of them, and do not wait for a queue
         async with self._deleting:
-            return await self._on_writer(lambda: self._writer.delete(session_id, fence, event), told)
+            receipt = await self._on_writer(lambda: self._writer.delete(session_id, fence, event), told)
+            self._fold_if_long()
+            return receipt
 
     async def last_cursor(self) -> Cursor:
         newest = await self._on_writer(lambda: self._writer.last_cursor)
@@ -206,18 +232,6 @@ class SqliteLog:
         return Stored(row, last_index, view, view_index, self._writer.fence_at(last_index))
 
 
-def _tell(gathering: _Gathering, outcomes: list[Outcome] | None, error: BaseException | None) -> None:
-    if outcomes is None:
-        for tell in gathering.waiting:
-            tell(None, error)
-        return
-    for tell, outcome in zip(gathering.waiting, outcomes, strict=True):
-        if isinstance(outcome, QuarterdeckError):
-            tell(None, outcome)
-        else:
-            tell(outcome, None)
-
-
 def _kept(one: _T, among: list[_T]) -> _T:
     among.append(one)
     return one
@@ -238,6 +252,10 @@ def _workers(loop: asyncio.AbstractEventLoop) -> tuple[Worker, Worker]:
 
 def _unheard(_: object, __: BaseException | None) -> None:
     """Nobody waits for it."""
+
+
+def _interrupted() -> LogUnavailable:
+    return LogUnavailable("it was interrupted", "Read the session again: what was being written may be there.")
 
 
 def _closed() -> LogUnavailable:

@@ -1,8 +1,8 @@
 """The one that writes: a connection of its own, on a thread of its own, one transaction per commit group.
 
-Everything here runs on the writer's thread. A group is all appends that arrived while the last commit was under way. An
-append that is refused (an old fence) does not harm the others of its group: it is refused before anything of it is
-written. A failure of the store fails the whole group, and nothing of it is in the file.
+Everything here runs on the writer's thread, or on the loop's while that one is at rest. A group is all appends that arrived
+while the last commit was under way. An append that is refused (an old fence) does not harm the others of its group: it is
+refused before anything of it is written. A failure of the store fails the whole group, and nothing of it is in the file.
 """
 
 from __future__ import annotations
@@ -28,8 +28,13 @@ Outcome: TypeAlias = Receipt | QuarterdeckError
 _EventRow: TypeAlias = tuple[int, int, int, int, str, str, bytes, int | None]
 
 
-#: After so many events it is looked at how long the write-ahead log is. An event alone needs two or three pages.
-_LOOK_EVERY = 32
+#: A write-ahead log of so many pages is folded: there is room left for what is committed before it is.
+_LONG = PAGES - 100
+#: SQLite counts the pages that it wrote up to here, and then from nothing again.
+_COUNTED = 0x7FFF_FFFF
+#: What is committed at once holds not more bytes than these, nor drops more packs of deltas.
+_LIGHT = 64 * 1024
+_FEW_PACKS = 64
 #: Cursors are texts that sort as the numbers do.
 CURSOR_DIGITS = 20
 #: After so many events the last index of each session is written to its row again.
@@ -46,6 +51,10 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {kind: _Kind(name, RARE_MARKS.get(name), kind in DELTAS, kind in WHOLES) for kind, name in NAMES.items()}
+
+
+class _TooMuch(Exception):
+    """More than the loop may wait for."""
 
 
 class _Place:
@@ -86,7 +95,8 @@ class Writer:
         self._changes = -1
         #: Whether the write-ahead log is to be folded into the file.
         self.is_long = False
-        self._looked = 0
+        #: Whether nothing may take long now.
+        self._is_hasty = False
         #: How many pages had been written when the log was last folded.
         self._folded = 0
         try:
@@ -142,26 +152,32 @@ class Writer:
         except apsw.ConstraintError as error:
             self._undo(group)
             return [unavailable(error)] if len(appends) == 1 else self._one_by_one(appends)
-        except BaseException as error:  # also a person's Ctrl-C: it may be the loop's own thread
+        except Exception as error:
             self._undo(group)
             if isinstance(error, apsw.Error):
                 raise unavailable(error) from error
+            raise
+        except BaseException:  # a person's Ctrl-C, on the loop's own thread
+            self._doubt()
             raise
         self._changes, self._settled = store.changes(), settled
         self._remember(group)
         return outcomes
 
     def commit_at_once(self, appends: list[Append]) -> list[Outcome] | None:
-        """The same, without waiting for anybody: None when another program holds the store locked."""
-        self._store.is_patient = False
+        """The same, without waiting for anybody: None when another program holds the store locked, or when it is much, and
+        then nothing of it was written."""
+        self._is_hasty, self._store.is_patient = True, False
         try:
             return self.commit(appends)
+        except _TooMuch:
+            return None
         except LogUnavailable as error:
             if isinstance(error.__cause__, apsw.BusyError):
                 return None
             raise
         finally:
-            self._store.is_patient = True
+            self._is_hasty, self._store.is_patient = False, True
 
     def fold(self) -> None:
         """One that cannot be folded now, be it for want of room or because somebody reads it, is as good as it was."""
@@ -179,7 +195,14 @@ class Writer:
 
     def _one_by_one(self, appends: list[Append]) -> list[Outcome]:
         """One of them holds an impossible row; its company must not suffer for it."""
-        return [self.commit([append])[0] for append in appends]
+        return [self._alone(append) for append in appends]
+
+    def _alone(self, append: Append) -> Outcome:
+        """A store that refuses now has taken others before, who must not be told that it did not."""
+        try:
+            return self.commit([append])[0]
+        except LogUnavailable as error:
+            return error
 
     def _undo(self, group: _Group) -> None:
         """The file was rolled back by SQLite; what we know of it must follow."""
@@ -188,6 +211,11 @@ class Writer:
             place.last_index = last_index
         for session_id in group.added:
             self._places.pop(session_id, None)
+
+    def _doubt(self) -> None:
+        """Nobody knows whether the file has it. So it is asked again where each session stands, and the cursors that were
+        given are not given again."""
+        self._places.clear()
 
     def _told_since(self, last: dict[tuple[int, str], int]) -> set[tuple[int, str]]:
         """Wholes that were told while others of their pack still grew: nobody will tell them again."""
@@ -205,9 +233,10 @@ class Writer:
             self._journal.tell(group.told.keys())
         if group.pieces:
             self._journal.add(group.pieces[0].cursor, group.parts)
-        if self._cursor - self._looked >= _LOOK_EVERY:
-            self._looked = self._cursor
-            self.is_long = self._store.pages() - self._folded >= PAGES - _LOOK_EVERY * 3
+        self._look()
+
+    def _look(self) -> None:
+        self.is_long = (self._store.pages() - self._folded) & _COUNTED >= _LONG
 
     def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
         """The session, all of its events and its pieces in the packs; only the last word about it stays."""
@@ -227,6 +256,7 @@ class Writer:
         self._cursor = cursor
         self._journal.forget(place.number)
         self._places.pop(session_id, None)
+        self._look()
         return Receipt(NEW, (replace(event, cursor=cursor_text(cursor)),))
 
     def _forget_pieces(self, number: int) -> None:
@@ -262,6 +292,8 @@ class Writer:
             bodies = [encode_body(event.body, event.raw) for event in append.events]
         except QuarterdeckError as error:
             return error
+        if self._is_hasty and sum(map(len, bodies)) + len(append.view or b"") > _LIGHT:
+            raise _TooMuch
         last = append.events[-1].index
         if place is None:
             place = self._places[append.session_id] = self._inserted(append, last)
@@ -328,6 +360,8 @@ class Writer:
             kept = [(piece, part) for piece, part in both if piece.index > told.get(part, 0)]
             group.pieces, group.parts = [piece for piece, _ in kept], [part for _, part in kept]
         dropped = self._journal.droppable(told.keys())
+        if self._is_hasty and len(dropped) > _FEW_PACKS:
+            raise _TooMuch
         if dropped or len(group.pieces) < before:
             # the newest cursor may have been a delta's; it must never be given again
             self._store.rows("keep_cursor", (self._cursor,))
