@@ -22,7 +22,7 @@ from quarterdeck.log.sqlite.writer import Outcome, Writer, cursor_text
 
 _T = TypeVar("_T")
 
-#: What is committed on the loop: not more events than these,
+#: What is committed on the loop: one append of not more events than these,
 _FEW = 16
 #: by a disk that needed less than this
 _QUICK_S = 0.001
@@ -38,11 +38,6 @@ class _Gathering:
     def __init__(self) -> None:
         self.appends: list[Append] = []
         self.waiting: list[Told] = []
-
-    @property
-    def is_lone(self) -> bool:
-        """One append, and not a long one."""
-        return len(self.appends) == 1 and len(self.appends[0].events) <= _FEW
 
 
 class SqliteLog:
@@ -104,7 +99,8 @@ class SqliteLog:
         gathering, self._gathering = self._gathering, None
         if gathering is None:
             return
-        is_quick = self._quick >= _STEADY and gathering.is_lone and self._writing.is_at_rest
+        is_lone = len(gathering.appends) == 1 and len(gathering.appends[0].events) <= _FEW
+        is_quick = is_lone and self._quick >= _STEADY and self._writing.is_at_rest
         if not is_quick or not self._is_committed_here(gathering):
             self._commit_there(gathering)
 
