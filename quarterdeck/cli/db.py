@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quarterdeck.cli.exits import Exit
+from quarterdeck.cli.place import own_home
 from quarterdeck.cli.progress import Progress
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.home import Home, home
+from quarterdeck.home import Home
 
 if TYPE_CHECKING:
     from quarterdeck.deck.projections import Difference
@@ -39,6 +40,27 @@ class FileExists(QuarterdeckError):
         super().__init__(f"{path} exists already", "Name a file that does not exist yet, or move that one away.")
 
 
+class NoSuchFolder(QuarterdeckError):
+    """A backup makes no folders: a name that was mistyped would make one somewhere."""
+
+    code = "no_such_folder"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"there is no folder {path}", "Create it, or name a file in a folder that is there.")
+
+
+class NotWritten(QuarterdeckError):
+    """The system refused the copy. Nothing is left of it."""
+
+    code = "not_written"
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(
+            f"{path} cannot be written: {error.strerror or error}",
+            "Name a file in a folder that you may write, on a disk that has room.",
+        )
+
+
 class BadCopy(QuarterdeckError):
     """The copy does not hold what the store holds. It was removed."""
 
@@ -46,6 +68,15 @@ class BadCopy(QuarterdeckError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"the copy is not good: {what}", "Run `qd db check`; then try another disk.")
+
+
+class FileName(click.Path):
+    """An empty one is a mistake (a variable that is not set), and not this folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("the name of the file is empty.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @click.group()
@@ -62,7 +93,7 @@ def check(ctx: click.Context, as_json: bool, repairing: bool) -> None:
 
     Works while a deck is running, and changes nothing without --repair. Ends with 1 when something is wrong.
     """
-    found = home()
+    found = own_home()
     with _alone(found) if repairing else _together():
         report = _checked(found.store, repairing)
     if as_json:
@@ -138,7 +169,7 @@ def migrate() -> None:
     """Bring the store to the version of this release."""
     from quarterdeck.log.sqlite.inspect import migrated
 
-    found = home()
+    found = own_home()
     with _alone(found), Progress("migrating") as progress:
         before, after = migrated(found.store, progress)
     if before == after:
@@ -148,7 +179,7 @@ def migrate() -> None:
 
 
 @db.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FileName(path_type=Path))
 def backup(file: Path) -> None:
     """Copy the store to FILE while the deck goes on, and check the copy.
 
@@ -158,14 +189,16 @@ def backup(file: Path) -> None:
 
     if file.exists():
         raise FileExists(file)
-    look = Inspection(home().store)
+    if not file.parent.is_dir():
+        raise NoSuchFolder(file.parent)
+    look = Inspection(own_home().store)
     try:
         look.must_be_current()
         size = _backed_up(look, file)
     except FileExistsError as error:
         raise FileExists(file) from error
     except OSError as error:
-        raise BadCopy(str(error)) from error
+        raise NotWritten(file, error) from error
     finally:
         look.close()
     click.echo(f"{file}: {size:,} bytes, checked")
@@ -217,7 +250,7 @@ def _named(part: Path, file: Path) -> None:
 
 
 @db.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FileName(path_type=Path))
 @click.option("--table", default="AgentSession", show_default=True, help="The table that holds the sessions.")
 def import_(file: Path, table: str) -> None:
     """Bring in the sessions of a five-state table from the SQLite file FILE.
@@ -230,7 +263,7 @@ def import_(file: Path, table: str) -> None:
     from quarterdeck.log.sqlite.five_states import old_sessions
 
     sessions = old_sessions(file, table)
-    found = home()
+    found = own_home()
     found.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(found), Progress("importing") as progress:
         added = asyncio.run(_imported(found.store, sessions, progress))

@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from quarterdeck.cli.busy import busy, told, until_settled
+from quarterdeck.cli.place import own_home
 from quarterdeck.cli.starting import StillLeaving, alone, started
 from quarterdeck.cli.wire import present
 from quarterdeck.client.failures import Unreachable
 from quarterdeck.deck.keeper import gone_within, kill, send
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.home import Home, home
+from quarterdeck.home import Home
 from quarterdeck.server import beacon
 from quarterdeck.server.beacon import Beacon
 
@@ -41,7 +42,7 @@ def down(waiting: bool, force: bool) -> None:
     All sessions are suspended and their agents ended; they can be resumed. With busy sessions it lists them and asks; where
     nobody can be asked, it ends with 4 and does nothing.
     """
-    place = home()
+    place = own_home()
     if not place.folder.is_dir() or not _may_end(place, waiting, force):
         click.echo("no server is running")
         return
@@ -60,7 +61,7 @@ def restart(waiting: bool, force: bool) -> None:
 
     It is started with the same options as before. Busy sessions are treated as by `qd down`.
     """
-    place = home()
+    place = own_home()
     _may_end(place, waiting, force)
     with alone(place) as lock:
         light = beacon.found(place)

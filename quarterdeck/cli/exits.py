@@ -25,6 +25,7 @@ class Exit(IntEnum):
 _EXIT_OF_CODE = {
     "already_decided": Exit.NOT_ALLOWED_NOW,
     "bad_request": Exit.WRONG_USE,
+    "bad_script": Exit.WRONG_USE,
     "busy_sessions": Exit.NOT_ALLOWED_NOW,
     "deck_closed": Exit.UNREACHABLE,
     "deck_running": Exit.NOT_ALLOWED_NOW,
@@ -36,6 +37,8 @@ _EXIT_OF_CODE = {
     "invalid_setting": Exit.WRONG_USE,
     "malformed_event": Exit.WRONG_USE,
     "not_allowed": Exit.NOT_ALLOWED_NOW,
+    "not_sqlite": Exit.WRONG_USE,
+    "not_text": Exit.WRONG_USE,
     "queue_full": Exit.NOT_ALLOWED_NOW,
     "unknown_agent": Exit.NO_SUCH_THING,
     "unreachable": Exit.UNREACHABLE,

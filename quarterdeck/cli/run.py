@@ -11,13 +11,16 @@ from uuid import uuid4
 import click
 
 from quarterdeck.cli.exits import Exit
+from quarterdeck.cli.place import own_home
 from quarterdeck.cli.wire import Unreachable, Wire, connected
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.home import Home, home
+from quarterdeck.home import Home
 
 #: What processes of ours tell each other; an agent must not have it from us.
 _OURS = ("QUARTERDECK_NONCE", "QUARTERDECK_LIFELINE")
 _FLAGS = "quarterdeck.run.flags"
+#: As the contract has them; a test compares them with those of the deck, which is not imported for a word.
+MODES = ("plan", "ask", "edits", "auto", "bypass")
 _MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
 
 
@@ -25,6 +28,15 @@ class NoSuchFile(QuarterdeckError):
     """An image, or the folder to work in."""
 
     code = "no_such_file"
+
+
+class NotText(QuarterdeckError):
+    """Bytes that are not UTF-8, where a text belongs: an agent could not be told them."""
+
+    code = "not_text"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not UTF-8", "Convert it first, for example with `iconv -f latin1 -t utf-8`.")
 
 
 class NoSuchProfile(QuarterdeckError):
@@ -43,7 +55,7 @@ class NoSuchAgent(QuarterdeckError):
     code = "unknown_agent"
 
     def __init__(self, name: str, known: list[str]) -> None:
-        hint = f"The agents are: {', '.join(known)}, acp:COMMAND. For a prompt of one word name an agent before it."
+        hint = f"The agents are: {', '.join(known)}. For a prompt of one word name an agent before it."
         super().__init__(f"no agent is called {name!r}", hint)
 
 
@@ -66,7 +78,7 @@ class _Command(click.Command):
 @click.option("-m", "--model", default="", help="The model, in the agent's own words.")
 @click.option("-n", "--name", default="", help="A name for the list.")
 @click.option("-i", "--image", "images", multiple=True, type=click.Path(path_type=Path), help="An image to look at.")
-@click.option("--mode", default="", help="How much it may do unasked: plan, ask, edits, auto, bypass.")
+@click.option("--mode", type=click.Choice(MODES), help="How much it may do unasked.")
 @click.option("--record", is_flag=True, help="Keep everything that the agent says, for `qd replay`.")
 @click.option("-d", "--detach", is_flag=True, help="Print the session's id and return.")
 @click.option("--json", "as_json", is_flag=True, help="Print one event a line.")
@@ -83,16 +95,13 @@ def run(
 ) -> None:
     """Start a session and follow it in the terminal.
 
-    AGENT is one of `claude`, `codex`, `gemini`, `builtin`, `demo` … or a @profile; without one, the first that is logged
-    in. PROMPT is what it shall do; `-` reads standard input. A line that you type answers what is asked, or is a message.
-    Ctrl-C stops the turn; a second one leaves, and the session goes on.
+    AGENT is `builtin`, `demo` or another agent that can be started here, or a @profile; without one, the first that is
+    logged in. PROMPT is what it shall do; `-` reads standard input. A line that you type answers what is asked, or is a
+    message. Ctrl-C stops the turn; a second one leaves, and the session goes on.
     """
-    place = home()
-    wire = connected(place)
-    wanted = Wanted(wire.get("/agents")["agents"], place, agent, prompt)
-    body = {
-        **{name: value for name, value in given.items() if value},
-        **wanted.settled({name: value for name, value in given.items() if value}),
+    place = own_home()
+    body: dict[str, Any] = {name: value for name, value in given.items() if value}
+    body |= {
         "cwd": _folder(folder),
         "images": [_image(path) for path in images],
         "env": _environment(),
@@ -100,27 +109,66 @@ def run(
     }
     if ctx.meta[_FLAGS]:
         body["options"] = {"arguments": ctx.meta[_FLAGS]}
+    asking = Asking(agent, prompt)
+    _check_texts({"AGENT": agent, "the prompt": prompt, "-C": folder, "a flag": "".join(ctx.meta[_FLAGS]), **given})
+    # from here on there is a server, which nobody wants to be started for an order that cannot be
+    wire = connected(place)
+    body |= Wanted(wire.get("/agents")["agents"], place, asking).settled(body)
+    try:
+        wire, view = _created(place, wire, body)
+    except QuarterdeckError:
+        asking.give_back()
+        raise
     if detach:
-        click.echo(_created(place, wire, body)[1]["id"])
+        click.echo(view["id"])
         return
-    ctx.exit(_followed(place, wire, body, as_json))
+    ctx.exit(_followed(place, wire, view, as_json))
+
+
+class Asking:
+    """The words of the order. Standard input is read at once; a person is asked when it is known that it is needed."""
+
+    def __init__(self, agent: str | None, prompt: str | None) -> None:
+        self.agent = agent
+        self.prompt = prompt
+        self._typed = ""
+        if prompt == "-" or (prompt is None and agent == "-"):
+            self.agent = None if prompt is None else agent
+            self.prompt = _decoded(sys.stdin.buffer.read(), "the prompt")
+
+    def typed(self) -> str:
+        """From the person, if there is one."""
+        if not sys.stdin.isatty():
+            raise click.UsageError("a prompt is missing; `-` reads it from standard input.")
+        click.echo("What shall it do? ", nl=False, err=True)
+        line = sys.stdin.buffer.readline()
+        if not line.endswith(b"\n"):
+            click.echo(err=True)
+        self._typed = _decoded(line, "the prompt")
+        return self._typed
+
+    def give_back(self) -> None:
+        """What a person typed and no session has."""
+        if self._typed.strip():
+            click.echo(f"not sent: {self._typed.strip()}", err=True)
 
 
 class Wanted:
     """Who is to do what, from what was typed."""
 
-    def __init__(self, agents: list[dict[str, Any]], place: Home, agent: str | None, prompt: str | None) -> None:
+    def __init__(self, agents: list[dict[str, Any]], place: Home, asking: Asking) -> None:
         self._place = place
+        self._asking = asking
         self._agents = {one["name"]: one for one in agents}
-        self._agent, self._prompt = self._told_apart(agent, prompt)
+        self._agent, self._prompt = self._told_apart(asking.agent, asking.prompt)
 
     def _told_apart(self, agent: str | None, prompt: str | None) -> tuple[str, str | None]:
         """One argument alone may be either; a word that looks like an agent's name is never sent as a prompt."""
         if agent is None:
-            return "", None
+            return "", prompt
         if agent in self._agents or agent.startswith(("@", "acp:")):
             return agent, prompt
-        if prompt is None and (agent == "-" or len(agent.split()) != 1):
+        if prompt is None and len(agent.split()) != 1:
             return "", agent
         raise NoSuchAgent(agent, [name for name, one in self._agents.items() if one["driven"]])
 
@@ -155,12 +203,10 @@ class Wanted:
         return found
 
     def _text(self, agent: str) -> str:
-        if self._prompt == "-":
-            text = sys.stdin.read()
-        elif self._prompt is not None:
+        if self._prompt is not None:
             text = self._prompt
         else:
-            text = self._agents.get(agent, {}).get("prompt") or _asked_for()
+            text = self._agents.get(agent, {}).get("prompt") or self._asking.typed()
         if not text.strip():
             raise click.UsageError("the prompt is empty.")
         return text
@@ -175,16 +221,25 @@ def _is_ready(agent: dict[str, Any]) -> bool:
     return harness(agent["name"]).standing(os.environ).login == "ok"
 
 
-def _asked_for() -> str:
-    """From the person, if there is one."""
-    if not sys.stdin.isatty():
-        raise click.UsageError("a prompt is missing; `-` reads it from standard input.")
-    click.echo("What shall it do? ", nl=False, err=True)
-    return sys.stdin.readline()
+def _decoded(data: bytes, what: str) -> str:
+    """UTF-8, whatever the locale says; NotText."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotText(f"{what}, byte {error.start + 1} (0x{data[error.start]:02x}),") from None
+
+
+def _check_texts(given: dict[str, Any]) -> None:
+    """An argument may have bytes that no text has."""
+    for name, value in given.items():
+        if isinstance(value, str) and not _is_text(value):
+            raise NotText(name if " " in name or not name.islower() else f"--{name}")
 
 
 def _folder(path: str) -> str:
     """As seen from here: the server stands elsewhere."""
+    if not path:
+        raise click.BadParameter("the name of the folder is empty.", param_hint="-C")
     found = os.path.abspath(os.path.expanduser(path))
     if not os.path.isdir(found):
         raise NoSuchFile(f"there is no folder {found}", "Create it, or name another one with -C.")
@@ -222,11 +277,10 @@ def _created(place: Home, wire: Wire, body: dict[str, Any]) -> tuple[Wire, Any]:
         return wire, wire.post("/sessions", body)
 
 
-def _followed(place: Home, wire: Wire, body: dict[str, Any], as_json: bool) -> Exit:
+def _followed(place: Home, wire: Wire, view: Any, as_json: bool) -> Exit:
     from quarterdeck.cli.follow import Follower
     from quarterdeck.cli.stream import Stream
 
-    wire, view = _created(place, wire, body)
     stream = Stream(place, wire, view["id"])
     follower = Follower(stream, wire, view["id"], _print_json if as_json else None)
     with follower.caught_signals():

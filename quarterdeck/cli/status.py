@@ -10,7 +10,8 @@ import click
 
 from quarterdeck import __version__
 from quarterdeck.cli.exits import Exit
-from quarterdeck.home import Home, home
+from quarterdeck.cli.place import own_home
+from quarterdeck.home import Home
 
 
 @click.command()
@@ -22,7 +23,7 @@ def status(ctx: click.Context, as_json: bool, wants_config: bool) -> None:
 
     Ends with 5 when no server runs, or when it does not answer.
     """
-    place = home()
+    place = own_home()
     if wants_config:
         _show_config(place, as_json)
         return

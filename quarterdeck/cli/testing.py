@@ -65,6 +65,11 @@ def _recorder(path: Path | None) -> Callable[[Seen], None] | None:
 
     import msgspec
 
+    try:
+        path.open("ab").close()  # now, and not when the first request comes
+    except OSError as error:
+        raise click.BadParameter(f"{path} cannot be written: {error.strerror}.", param_hint="--record") from None
+
     def write(seen: Seen) -> None:
         line = {name: getattr(seen, name) for name in ("wire", "path", "scenario", "step", "attempt", "end", "body")}
         with path.open("ab") as file:

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from quarterdeck.cli.page import has_display, login_address, open_page
+from quarterdeck.cli.place import own_home
 from quarterdeck.cli.starting import alone, in_foreground, running, started
 from quarterdeck.cli.wire import Wire, token_of
-from quarterdeck.home import Home, home
+from quarterdeck.home import Home
 from quarterdeck.server import beacon
 from quarterdeck.server.beacon import Beacon
 
@@ -33,7 +34,7 @@ def up(no_open: bool, detach: bool, install_service: bool, remove_service: bool,
 
     It prints an address that lets you in. Where a server runs already, it says where.
     """
-    place = home()
+    place = own_home()
     options = {name: _plain(value) for name, value in given.items() if value not in (None, ())}
     if install_service and remove_service:
         raise click.UsageError("--install-service and --remove-service exclude each other.")

@@ -18,11 +18,13 @@ from quarterdeck.client.failures import Unreachable, refusal
 from quarterdeck.home import Home, home
 from quarterdeck.server import beacon
 from quarterdeck.server.beacon import Beacon
+from quarterdeck.server.owner import NotAToken, owner_token
 
 if TYPE_CHECKING:
     import http.client
 
 _TIMEOUT_S = 30.0
+_INTERRUPTS = "Busy sessions are interrupted by it, and can be resumed."
 
 
 class Told(NamedTuple):
@@ -170,12 +172,18 @@ def _events(answer: http.client.HTTPResponse) -> Generator[Told]:
 def token_of(place: Home) -> str:
     """The owner's own; Unreachable when it cannot be read."""
     try:
-        return place.token.read_text("ascii").strip()
-    except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not a token"
+        token = owner_token(place.token)
+    except FileNotFoundError:
+        token = ""
+    except (OSError, NotAToken) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        hint = f"Remove it; `qd restart --force` then makes a new one. {_INTERRUPTS}"
+        raise Unreachable(f"{place.token} cannot be read: {why}", hint) from None
+    if not token:
         raise Unreachable(
-            f"{place.token} cannot be read: {why}", "`qd restart` makes a new one if it is gone."
-        ) from None
+            f"there is no token in {place.token}", f"`qd restart --force` makes a new one. {_INTERRUPTS}"
+        )
+    return token
 
 
 def present(place: Home | None = None) -> Wire | None:

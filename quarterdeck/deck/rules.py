@@ -32,7 +32,7 @@ _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*rule[ \t]*\]\]")
 _ANY_HEADER = re.compile(r"^[ \t]*\[")
 _TEXT = re.compile(r"^[ \t]*text[ \t]*=")
 _SYNTAX_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)$")
-_ABOUT = "# Rules that decide approvals. You may edit this file; `qd rules ls` shows what is understood.\n"
+_ABOUT = "# Rules that decide approvals. You may edit this file; docs/rules.md says how.\n"
 _LARGEST = 4_000_000
 
 _Seen: TypeAlias = tuple[int, int, int, int]
@@ -57,7 +57,7 @@ class NoSuchRule(QuarterdeckError):
     code = "no_such_rule"
 
     def __init__(self, rule_id: str) -> None:
-        super().__init__(f"no rule {rule_id}", "`qd rules ls` lists them.")
+        super().__init__(f"no rule {rule_id}", "`session.rules()` lists them, and so does the file itself.")
         self.rule_id = rule_id
 
 

@@ -98,8 +98,8 @@ class CannotDo(QuarterdeckError):
 
     code = "agent_cannot"
 
-    def __init__(self, agent: str, what: str) -> None:
-        super().__init__(f"{agent} cannot {what}", "`qd agents` lists what each agent can do.")
+    def __init__(self, agent: str, what: str, hint: str = "`GET /agents` lists what each agent can do.") -> None:
+        super().__init__(f"{agent} cannot {what}", hint)
 
 
 class Driver(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -81,8 +81,8 @@ class UnknownAgent(QuarterdeckError):
 
     code = "unknown_agent"
 
-    def __init__(self, agent: str) -> None:
-        super().__init__(f"no agent is called {agent!r}", f"The agents are: {', '.join(known())}, acp:COMMAND.")
+    def __init__(self, agent: str, names: Sequence[str]) -> None:
+        super().__init__(f"no agent is called {agent!r}", f"The agents are: {', '.join(names)}.")
 
 
 class BrokenHarness(QuarterdeckError):
@@ -96,18 +96,29 @@ class BrokenHarness(QuarterdeckError):
 
 def translator(agent: str) -> Translator:
     """A new translator for this agent (`acp:COMMAND` is any ACP agent); UnknownAgent for a name that nobody knows."""
-    target = TRANSLATORS.get(_family(agent))
-    return _loaded(target)() if target else harness(agent).make_translator()
+    if target := TRANSLATORS.get(_family(agent)):
+        return _loaded(target)()
+    found = _found(agent)
+    if found is None:
+        raise UnknownAgent(agent, [*known(), "acp:COMMAND"])
+    return found.make_translator()
 
 
 def harness(agent: str) -> Harness:
     """What drives and reads this agent. CannotDo when we can only read it, UnknownAgent when nobody knows it."""
-    family = _family(agent)
-    if target := HARNESSES.get(family):
-        return _loaded(target)(agent)
-    if family in TRANSLATORS:
-        raise CannotDo(agent, "be started from here: only its signals are read")
-    return _foreign(agent)
+    found = _found(agent)
+    if found is not None:
+        return found
+    if _family(agent) in TRANSLATORS:
+        hint = f"These can be started: {', '.join(driven())}."
+        raise CannotDo(agent, "be started from here: only its signals are read", hint)
+    raise UnknownAgent(agent, driven())
+
+
+def driven() -> list[str]:
+    """The names of those that can be started, ours first."""
+    any_acp = ["acp:COMMAND"] if "acp" in HARNESSES else []
+    return [*HARNESSES, *any_acp, *sorted(one.name for one in _entry_points())]
 
 
 def known() -> list[str]:
@@ -152,11 +163,13 @@ def _found_entry_points() -> list[EntryPoint]:
     return [one for one in entry_points(group=GROUP) if one.name not in TRANSLATORS and one.name not in HARNESSES]
 
 
-def _foreign(agent: str) -> Harness:
-    for one in _entry_points():
-        if one.name == agent:
-            return _checked(agent, one)
-    raise UnknownAgent(agent)
+def _found(agent: str) -> Harness | None:
+    """Ours, or somebody else's; None when there is none."""
+    if target := HARNESSES.get(_family(agent)):
+        return _loaded(target)(agent)
+    if _family(agent) in TRANSLATORS:
+        return None  # and nobody looks for packages, which takes its time
+    return next((_checked(agent, one) for one in _entry_points() if one.name == agent), None)
 
 
 def _checked(agent: str, entry: EntryPoint) -> Harness:

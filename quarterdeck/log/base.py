@@ -97,7 +97,7 @@ class NoSuchSession(QuarterdeckError):
     code = "no_such_session"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"no session {session_id}", "`qd ls --all` lists the sessions.")
+        super().__init__(f"no session {session_id}", "`GET /sessions` lists them, and with `archived=true` the archived ones too.")
 
 
 class LogUnavailable(QuarterdeckError):

@@ -61,7 +61,7 @@ class NoToken(QuarterdeckError):
 
     def __init__(self) -> None:
         super().__init__(
-            "a token is needed", "Send the header 'Authorization: Bearer TOKEN'; `qd open` opens the page with it."
+            "a token is needed", "Send the header 'Authorization: Bearer TOKEN'; `qd up` prints an address with it."
         )
 
 

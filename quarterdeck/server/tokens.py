@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.server.bell import ring
+from quarterdeck.server.owner import NotAToken, owner_token
 
 log = logging.getLogger("quarterdeck.server")
 
@@ -42,8 +43,8 @@ class TokensUnreadable(QuarterdeckError):
 
     code = "tokens_unreadable"
 
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path}: {why}", "Mend the file, or remove it: then only the owner's token is left.")
+    def __init__(self, path: Path, why: str, then: str = "only the owner's token is left") -> None:
+        super().__init__(f"{path} cannot be read: {why}", f"Mend the file, or remove it: then {then}.")
 
 
 class NoSuchToken(QuarterdeckError):
@@ -52,7 +53,7 @@ class NoSuchToken(QuarterdeckError):
     code = "no_such_token"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no token is called {name!r}", "`qd devices` lists them.")
+        super().__init__(f"no token is called {name!r}", "tokens.json in the home has their names.")
 
 
 class TokenExists(QuarterdeckError):
@@ -104,11 +105,12 @@ class Tokens:
     def owner(self) -> str:
         """The owner's token, made if there is none."""
         try:
-            token = self._owner_file.read_text("ascii").strip()
+            token = owner_token(self._owner_file)
         except FileNotFoundError:
             return self.rotate()
-        except (OSError, UnicodeError) as error:
-            raise TokensUnreadable(self._owner_file, str(error)) from None
+        except (OSError, NotAToken) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise TokensUnreadable(self._owner_file, why, "a new one is made") from None
         # an empty file would let in whoever says nothing
         return token or self.rotate()
 

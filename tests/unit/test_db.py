@@ -193,8 +193,8 @@ class TestBackup:
 
     def test_a_folder_that_is_not_there(self, store: Path, tmp_path: Path) -> None:
         done = qd(store.parent, "backup", str(tmp_path / "no" / "copy.db"))
-        assert done.exit_code == Exit.FAILED
-        assert "No such file" in done.stderr
+        assert done.exit_code == Exit.NO_SUCH_THING
+        assert "there is no folder" in done.stderr
 
 
 WRITER = """

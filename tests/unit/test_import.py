@@ -210,7 +210,7 @@ def test_what_is_not_there(old: Path, tmp_path: Path) -> None:
     assert (table.exit_code, "Its tables: Repo, AgentSession." in table.stderr) == (Exit.NO_SUCH_THING, True)
     (tmp_path / "letter").write_text("dear aunt" * 300)
     letter = qd(tmp_path, "import", str(tmp_path / "letter"))
-    assert (letter.exit_code, "not a" in letter.stderr) == (Exit.FAILED, True)
+    assert (letter.exit_code, "is no SQLite file" in letter.stderr) == (Exit.WRONG_USE, True)
 
 
 def test_a_table_of_another_name(old: Path, tmp_path: Path) -> None:

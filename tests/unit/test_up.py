@@ -138,7 +138,7 @@ class TestUpAndDown:
         at.environment["QUARTERDECK_HOME"] = str(tmp_path / "file" / "home")
         done = at.qd("up", "-d")
         assert done.returncode == Exit.FAILED
-        assert "cannot be written" in done.stderr
+        assert "cannot be the home" in done.stderr
 
     def test_a_store_that_is_none_says_why_it_fails(self, at: At):
         at.place.folder.mkdir(parents=True)

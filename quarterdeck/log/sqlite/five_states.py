@@ -16,7 +16,6 @@ import apsw
 from msgspec import Struct
 
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.log.sqlite.connection import refusals
 
 #: apsw's own types are loose.
 _Connection: TypeAlias = Any
@@ -27,6 +26,7 @@ STATUSES = ("active", "suspended", "archived", "error")
 _ID_LIMIT = 200
 _FOLDERS = ("id", "repoPath")
 #: The end of the year 9999: whatever is later is no time but a mistake, and all that comes after it would be as late.
+_NAME_ONE = "Name the SQLite file that holds the sessions."
 _LAST_MS = 253_402_300_799_999
 
 
@@ -34,7 +34,24 @@ class NoSuchFile(QuarterdeckError):
     code = "no_such_file"
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"there is no file {path}", "Name the SQLite file that holds the sessions.")
+        what = f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
+        super().__init__(what, _NAME_ONE)
+
+
+class NotSqlite(QuarterdeckError):
+    code = "not_sqlite"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is no SQLite file", _NAME_ONE)
+
+
+class ImportUnreadable(QuarterdeckError):
+    """SQLite cannot read the file to its end. Nothing was imported."""
+
+    code = "import_unreadable"
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path} cannot be read: {why}", "Nothing was imported. Give a copy that SQLite can read.")
 
 
 class NoSuchTable(QuarterdeckError):
@@ -71,10 +88,11 @@ class OldSession(Struct, frozen=True):
 
 
 def old_sessions(path: Path, table: str = TABLE) -> list[OldSession]:
-    """All rows, valid every one, in the order of their creation. NoSuchFile, NoSuchTable, InvalidImport."""
+    """All rows, valid every one, in the order of their creation. NoSuchFile, NotSqlite,
+    NoSuchTable, ImportUnreadable, InvalidImport."""
     if not path.is_file():
         raise NoSuchFile(path)
-    with refusals(), _texts():
+    with _theirs(path), _texts():
         memory = _copied(path, table)
         before = {str(name): str(status) for name, status in memory.execute(f"SELECT id, status FROM {TABLE}")}
         migrate(memory)
@@ -83,6 +101,17 @@ def old_sessions(path: Path, table: str = TABLE) -> list[OldSession]:
         memory.close()
     found = [_session(row, before, folders) for row in rows]
     return sorted(_each_once(found), key=lambda one: (one.created_at, one.id))
+
+
+@contextmanager
+def _theirs(path: Path) -> Generator[None]:
+    """SQLite's complaints are about their file, not about our log."""
+    try:
+        yield
+    except apsw.NotADBError:
+        raise NotSqlite(path) from None
+    except apsw.Error as error:
+        raise ImportUnreadable(path, str(error)) from error
 
 
 @contextmanager

@@ -12,7 +12,16 @@ import pytest
 from quarterdeck.harness.acp.translate import kilo_acp
 from quarterdeck.harness.base import BookTranslator, Translator
 from quarterdeck.harness.drive import CannotDo
-from quarterdeck.harness.registry import HARNESSES, TRANSLATORS, BrokenHarness, UnknownAgent, harness, known, translator
+from quarterdeck.harness.registry import (
+    HARNESSES,
+    TRANSLATORS,
+    BrokenHarness,
+    UnknownAgent,
+    driven,
+    harness,
+    known,
+    translator,
+)
 from quarterdeck.harness.sayask.translate import sayask
 from quarterdeck.testing.harness import TestDriver, TestTranslator
 
@@ -62,6 +71,7 @@ def test_ours_are_read_and_those_without_a_driver_say_so(agent: str) -> None:
         with pytest.raises(CannotDo, match="only its signals are read") as caught:
             harness(agent)
         assert caught.value.code == "agent_cannot"
+        assert all(name in caught.value.hint for name in HARNESSES)
 
 
 @pytest.mark.parametrize("agent", ["", "nobody", "Test", "claude:x", "quarterdeck.testing.harness:harness"])
@@ -71,7 +81,8 @@ def test_a_name_that_nobody_knows_is_a_typed_error_that_lists_the_known(agent: s
             ask(agent)
         assert caught.value.code == "unknown_agent"
         assert repr(agent) in caught.value.message
-        assert all(name in caught.value.hint for name in known())
+        could_be = [*known(), "acp:COMMAND"] if ask is translator else driven()
+        assert caught.value.hint == f"The agents are: {', '.join(could_be)}."
 
 
 def test_somebody_elses_is_found_by_its_entry_point(package: None) -> None:
