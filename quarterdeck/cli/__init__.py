@@ -15,6 +15,7 @@ def main() -> None:
     from quarterdeck.cli.app import app
 
     _open_what_is_closed()
+    _print_whatever_comes()
     app(prog_name="qd")
 
 
@@ -23,3 +24,11 @@ def _open_what_is_closed() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it is open as long as we live
+
+
+def _print_whatever_comes() -> None:
+    """What the terminal's encoding lacks is shown by its number: a reply has any letters, and none is worth a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")

@@ -93,7 +93,7 @@ class CommandTable(click.Group):
 @click.pass_context
 def app(ctx: click.Context) -> None:
     """The command deck for coding agents: start, watch, steer and approve many of them from one place."""
-    if os.environ.get("NO_COLOR"):
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         ctx.color = False
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -22,6 +22,12 @@ class Reply(NamedTuple):
     body: dict[str, Any]
 
 
+class Again(NamedTuple):
+    """It was meant as an answer, and cannot be one; `why` says so."""
+
+    why: str
+
+
 class Asked:
     """One open gate. Several questions at once are answered one after the other."""
 
@@ -33,6 +39,10 @@ class Asked:
         self.method = method
         self._questions = list(questions) or [{}]
         self._answers: list[Any] = []
+        #: What was typed for them.
+        self.typed: list[str] = []
+        #: A number that is no option's, and was said to be none.
+        self._doubted = ""
 
     @property
     def question(self) -> str:
@@ -49,9 +59,16 @@ class Asked:
             return "  [y]es, [n]o, [a]lways in this session: "
         if self.kind == "dialog" and self.method == "confirm":
             return "  [y]es, [n]o: "
-        return f"  your answer{f', or a number from 1 to {len(self.options)}' if self.options else ''}: "
+        if not self.options:
+            return "  your answer: "
+        return f"  {'' if self._is_choice else 'your answer, or '}a number from 1 to {len(self.options)}: "
 
-    def take(self, line: str) -> Reply | None:
+    @property
+    def _is_choice(self) -> bool:
+        """Nothing but an option will do."""
+        return self.method == "select" and bool(self.options)
+
+    def take(self, line: str) -> Reply | Again | None:
         """The request that this line makes. None when it is no answer to what is asked, or when more is asked."""
         text = line.strip()
         if self.kind == "approval":
@@ -60,7 +77,12 @@ class Asked:
             return self._confirmed(text)
         if not text:
             return None
-        self._answers.append(self._chosen(text))
+        chosen = self._chosen(text)
+        if isinstance(chosen, Again):
+            return chosen
+        self._answers.append(chosen)
+        self.typed.append(text)
+        self._doubted = ""
         if len(self._answers) < len(self._questions):
             return None
         answer = self._answers if len(self._questions) > 1 else self._answers[0]
@@ -91,10 +113,24 @@ class Asked:
             return None
         return Reply("respond", {"gate_id": self.gate_id, "answer": word in _YES})
 
-    def _chosen(self, text: str) -> str:
-        """A number is an option; anything else is the answer itself."""
-        if self.options and text.isdecimal() and 1 <= int(text) <= len(self.options):
+    def _chosen(self, text: str) -> str | Again:
+        """A number is an option, and so are its words; anything else is the answer itself, where there may be one.
+
+        A number that is no option's is more likely a slip than an answer, which it can be nevertheless: typed again, it is.
+        """
+        if not self.options:
+            return text
+        if text.isdecimal() and 1 <= int(text) <= len(self.options):
             return str(self.options[int(text) - 1]["id"])
+        named = [str(one["id"]) for one in self.options if text in (one["id"], one.get("label"))]
+        if named:
+            return named[0]
+        last = len(self.options)
+        if self._is_choice:
+            return Again(f"not sent: {text}: it is none of the options; type a number from 1 to {last}")
+        if text.isdecimal() and text != self._doubted:
+            self._doubted = text
+            return Again(f"not sent: there is no option {text}, only 1 to {last}; type {text} again to answer with it")
         return text
 
     def by_request(self, session_id: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quarterdeck.cli.exits import Exit
+from quarterdeck.cli.exits import Exit, echo_json
 from quarterdeck.cli.place import own_home
 from quarterdeck.cli.progress import Progress
 from quarterdeck.errors import QuarterdeckError
@@ -97,9 +97,7 @@ def check(ctx: click.Context, as_json: bool, repairing: bool) -> None:
     with _alone(found) if repairing else _together():
         report = _checked(found.store, repairing)
     if as_json:
-        import json
-
-        click.echo(json.dumps(report, ensure_ascii=False, indent=2))
+        echo_json(report, indent=2)
     else:
         click.echo("\n".join(_as_text(report)))
     if report["damages"] or len(report["differences"]) > report["repaired"]:

@@ -61,6 +61,13 @@ def exit_for(code: str, status: int = 0) -> Exit:
     return _EXIT_OF_CODE.get(code) or _EXIT_OF_STATUS.get(status, Exit.FAILED)
 
 
+def echo_json(value: object, indent: int | None = None) -> None:
+    """JSON is UTF-8 whatever the terminal's encoding is; bytes of a name that are none are said as JSON says them."""
+    import json
+
+    click.echo(json.dumps(value, ensure_ascii=False, indent=indent).encode("utf-8", "backslashreplace"))
+
+
 def report(error: QuarterdeckError) -> Exit:
     """Tell the person what happened and what to do next, and say with which code to leave."""
     click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True)

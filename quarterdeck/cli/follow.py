@@ -6,17 +6,18 @@ cannot be sent is said so, word for word. Ctrl-C stops the turn; a second one le
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
-from quarterdeck.cli.asking import DECIDED, TURNING, Asked, asked_of, is_decision
+from quarterdeck.cli.asking import DECIDED, TURNING, Again, Asked, asked_of, is_decision
 from quarterdeck.cli.exits import Exit
+from quarterdeck.cli.keyboard import Keyboard, text_of
 from quarterdeck.cli.paper import Paper
 from quarterdeck.cli.plain import Plain
 from quarterdeck.cli.stream import Stream
@@ -42,6 +43,12 @@ _RESTING = frozenset(
 )
 #: Texts that begin a turn by themselves. One that was delivered into a turn that has ended may never be read.
 _UNDER_WAY = ("queued", "sending")
+#: Whoever is asked is asked when nothing was written for so long, or at the latest after: else the words of what runs
+#: beside it would come between the question and its answer, and the question would have to be said again each time.
+_QUIET_S = 0.15
+_LATEST_S = 2.0
+#: How often a job in the background looks whether it is in the foreground; no signal says so.
+_JOB_S = 1.0
 
 
 class Follower:
@@ -55,12 +62,14 @@ class Follower:
         self._id = session_id
         self._path = f"/sessions/{session_id}"
         self._show = show
-        #: Whether somebody is there who can be asked.
-        self._listens = show is None and sys.stdin.isatty()
+        self._keyboard = Keyboard(show is None)
         self._asked: Asked | None = None
+        #: Since when it has something to ask, and when it last wrote something else.
+        self._asks_since = self._wrote_at = 0.0
         self._invited = ""
         self._signals = 0
         self._stopping = False
+        self._resumed = False
         self._is_lost = False
         self._look = False
         self._index = 0
@@ -71,21 +80,54 @@ class Follower:
     def run(self) -> Exit:
         """Returns when the session is at rest, or when the person leaves."""
         self._stream.start()
-        while True:
-            sources = [self._stream.wake, *([sys.stdin.fileno()] if self._listens else [])]
-            ready = select.select(sources, [], [])[0]
-            if len(sources) > 1 and sources[1] in ready:
-                self._read()  # first: what was typed before something was asked is no answer to it
-            for kind, what in self._stream.take():
-                self._heard(kind, what)
-            left = self._signalled() or (self._looked() if not self._is_lost else None)
-            if left is None and self._asked is not None and self._listens and not self.paper.is_asking:
-                self._ask(self._asked)
-            self.paper.flush()
-            if self._failure is not None:
-                raise self._failure
-            if left is not None:
-                return left
+        left: Exit | None = None
+        try:
+            while left is None:
+                left = self._step()
+        except BrokenPipeError:
+            sys.stderr.write(f"(nobody reads the reply any more; session {self._id} goes on)\n")
+            raise
+        finally:
+            with suppress(OSError):  # whoever cannot be told is not there
+                self._give_back()
+        return left
+
+    def _step(self) -> Exit | None:
+        """Waits until there is something to do, and does it."""
+        listens = self._keyboard.listens
+        sources = [self._stream.wake, *([self._keyboard.descriptor] if listens else [])]
+        ready = select.select(sources, [], [], self._pause(listens))[0]
+        if self._resumed:
+            self._resumed = False
+            self.paper.typed()  # the shell wrote meanwhile: what is asked is to be said again
+        if listens and self._keyboard.descriptor in ready:
+            self._read()  # first: what was typed before something was asked is no answer to it
+        for kind, what in self._stream.take():
+            self._wrote_at = time.monotonic()
+            self._heard(kind, what)
+        left = self._signalled() or (self._looked() if not self._is_lost else None)
+        if left is None and self._asked is not None and self._pause(self._keyboard.listens) == 0:
+            self._ask(self._asked)
+        self.paper.flush()
+        if self._failure is not None:
+            raise self._failure
+        return left
+
+    def _pause(self, listens: bool) -> float | None:
+        """How long to wait for something to happen; 0 when it is time to ask, None for as long as it takes."""
+        if self._asked is None or self.paper.is_asking or not listens:
+            self._asks_since = 0.0
+            return _JOB_S if self._keyboard.is_open and not listens else None
+        now = time.monotonic()
+        self._asks_since = self._asks_since or now
+        return max(0.0, min(self._wrote_at + _QUIET_S, self._asks_since + _LATEST_S) - now)
+
+    def _give_back(self) -> None:
+        """What was typed, and has not become an answer or a message."""
+        self._drop_asked()
+        for line in self._keyboard.left_over():
+            self._not_sent(line.decode(errors="backslashreplace"))
+        self.paper.flush()
 
     def _heard(self, kind: str, what: Any) -> None:
         if kind == "event":
@@ -109,7 +151,7 @@ class Follower:
         else:
             self.plain.tell(event)
         if self._asked is not None and event["type"] in DECIDED and event.get("gate_id") == self._asked.gate_id:
-            self._asked = None  # by somebody else, or elsewhere: what is typed from here on is no answer to it
+            self._drop_asked()  # by somebody else, or elsewhere: what is typed from here on is no answer to it
         self._look = self._look or event["type"] in _RESTING or event["type"] in TURNING
 
     def _looked(self) -> Exit | None:
@@ -151,8 +193,6 @@ class Follower:
         if self._show is not None:
             self.paper.note(f"failed ({error['kind']}): {error['message']}", fg="red")
         if error.get("resets_at"):
-            import time
-
             at = time.strftime("%H:%M", time.localtime(error["resets_at"] / 1000))
             self.paper.note(f"it can go on at {at}", fg="yellow")
 
@@ -162,14 +202,21 @@ class Follower:
         """Says how to answer the first of the open gates, once."""
         first = gates[0] if gates else None
         if first is None or self._asked is None or self._asked.gate_id != first["id"]:
+            self._drop_asked()
             self._asked = asked_of(first) if first is not None else None
         asked = self._asked
         mark = f"{asked.gate_id}:{asked.question}" if asked is not None else ""
         if asked is None or mark == self._invited:
             return
         self._invited = mark
-        if not self._listens:
+        if not self._keyboard.listens:
             self.paper.note(f"  it waits; answer by {asked.by_request(self._id)}", fg="yellow")
+
+    def _drop_asked(self) -> None:
+        """Nobody waits for it any more. Of several questions some may have been answered."""
+        asked, self._asked = self._asked, None
+        for text in asked.typed if asked is not None else ():
+            self._not_sent(text)
 
     def _ask(self, asked: Asked) -> None:
         if asked.question:
@@ -181,21 +228,22 @@ class Follower:
     # --- what is typed
 
     def _read(self) -> None:
-        try:
-            data = os.read(sys.stdin.fileno(), 65536)
-        except OSError:
-            data = b""  # the terminal is gone
-        if not data:
-            self._listens = False
+        lines = self._keyboard.read()
+        if lines:
+            self.paper.typed()
+        for line in lines:
+            text = text_of(line)
+            if text is None:
+                self.paper.note("that is not UTF-8", fg="red")
+                self._not_sent(line.decode(errors="backslashreplace"))
+            else:
+                self._typed(text)
+        if not self._keyboard.is_open:
             self.paper.note("(no more input: only following)", dim=True)
-            return
-        self.paper.typed()
-        for line in data.decode(errors="replace").splitlines():
-            self._typed(line)
+        self._invited, self._look = "", True  # what is asked is said again if it still is
 
     def _typed(self, line: str) -> None:
-        asked, self._invited = self._asked, ""
-        self._look = True  # what is asked is said again if it still is
+        asked = self._asked
         if asked is None:
             if is_decision(line):
                 self.paper.note(f"nothing is asked now; not sent: {line.strip()}", fg="yellow")
@@ -203,7 +251,9 @@ class Follower:
                 self._message(line)
             return
         reply = asked.take(line)
-        if reply is not None:
+        if isinstance(reply, Again):
+            self.paper.note(reply.why, fg="yellow")
+        elif reply is not None:
             self._decide(asked, reply.verb, reply.body, line)
         elif line.strip() and not asked.has_part:
             self._message(line)
@@ -215,7 +265,8 @@ class Follower:
         except QuarterdeckError as error:
             self.paper.note(f"not taken: {error.message}", fg="red")
             if asked.kind != "approval":
-                self._unsent(line)
+                for text in asked.typed or [line]:
+                    self._unsent(text)
 
     def _message(self, line: str) -> None:
         """A text for the agent. The same key twice is one text, so a cut in the middle is no reason to lose it."""
@@ -238,6 +289,9 @@ class Follower:
     def _unsent(self, text: str) -> None:
         self.paper.note(f"not read by the agent: {text}", fg="yellow")
 
+    def _not_sent(self, text: str) -> None:
+        self.paper.note(f"not sent: {text}", fg="yellow")
+
     # --- Ctrl-C
 
     @contextmanager
@@ -250,11 +304,16 @@ class Follower:
                 raise KeyboardInterrupt
             self._stream.ring()
 
-        before = signal.signal(signal.SIGINT, caught)
+        def resumed(*_: object) -> None:
+            self._resumed = True
+            self._stream.ring()
+
+        before = signal.signal(signal.SIGINT, caught), signal.signal(signal.SIGCONT, resumed)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in zip((signal.SIGINT, signal.SIGCONT), before, strict=True):
+                signal.signal(number, handler)
 
     def _signalled(self) -> Exit | None:
         if self._signals > 1:

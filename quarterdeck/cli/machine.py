@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quarterdeck.cli.exits import echo_json
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.kernel import machines
 
@@ -33,7 +34,7 @@ def machine(name: str, form: str | None) -> None:
     """
     found = _find(name)
     if form == "json":
-        click.echo(_as_json(found))
+        echo_json(found.export(), indent=2)
     elif form == "mermaid":
         click.echo(found.mermaid().rstrip("\n"))
     else:
@@ -45,12 +46,6 @@ def _find(name: str) -> Machine:
         return machines.load(name)
     except KeyError:
         raise NoSuchMachine(name) from None
-
-
-def _as_json(found: Machine) -> str:
-    import json
-
-    return json.dumps(found.export(), ensure_ascii=False, indent=2)
 
 
 def _as_text(found: Machine) -> Iterable[str]:

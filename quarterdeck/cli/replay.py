@@ -67,8 +67,8 @@ def _print_json(run: Replay, rows: Iterable[Row]) -> None:
     from quarterdeck.harness.replay import end_json, row_json
 
     for row in rows:
-        click.echo(msgspec.json.encode(row_json(row)).decode())
-    click.echo(msgspec.json.encode(end_json(run)).decode())
+        click.echo(msgspec.json.encode(row_json(row)))
+    click.echo(msgspec.json.encode(end_json(run)))
 
 
 def _print_table(run: Replay, rows: Iterable[Row]) -> None:

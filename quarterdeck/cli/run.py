@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import click
 
-from quarterdeck.cli.exits import Exit
+from quarterdeck.cli.exits import Exit, echo_json
 from quarterdeck.cli.place import own_home
 from quarterdeck.cli.wire import Unreachable, Wire, connected
 from quarterdeck.errors import QuarterdeckError
@@ -282,14 +282,8 @@ def _followed(place: Home, wire: Wire, view: Any, as_json: bool) -> Exit:
     from quarterdeck.cli.stream import Stream
 
     stream = Stream(place, wire, view["id"])
-    follower = Follower(stream, wire, view["id"], _print_json if as_json else None)
+    follower = Follower(stream, wire, view["id"], echo_json if as_json else None)
     with follower.caught_signals():
         if not as_json:
             follower.paper.note(f"— {view['agent']} in {view['cwd']} (session {view['id']})", dim=True)
         return follower.run()
-
-
-def _print_json(event: Any) -> None:
-    import json
-
-    click.echo(json.dumps(event, ensure_ascii=False))

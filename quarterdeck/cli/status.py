@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from quarterdeck import __version__
-from quarterdeck.cli.exits import Exit
+from quarterdeck.cli.exits import Exit, echo_json
 from quarterdeck.cli.place import own_home
 from quarterdeck.home import Home
 
@@ -28,7 +28,7 @@ def status(ctx: click.Context, as_json: bool, wants_config: bool) -> None:
         _show_config(place, as_json)
         return
     found = _found(place)
-    click.echo(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(_as_text(found)))
+    echo_json(found) if as_json else click.echo("\n".join(_as_text(found)))
     if not found["healthy"]:
         ctx.exit(Exit.UNREACHABLE)
 
@@ -118,7 +118,7 @@ def _show_config(place: Home, as_json: bool) -> None:
             "profiles": config.profiles,
             "warnings": config.warnings,
         }
-        click.echo(msgspec.json.encode(told).decode())
+        click.echo(msgspec.json.encode(told))
         return
     width = max(map(len, config.values))
     for name, one in config.values.items():

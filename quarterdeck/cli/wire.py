@@ -180,9 +180,7 @@ def token_of(place: Home) -> str:
         hint = f"Remove it; `qd restart --force` then makes a new one. {_INTERRUPTS}"
         raise Unreachable(f"{place.token} cannot be read: {why}", hint) from None
     if not token:
-        raise Unreachable(
-            f"there is no token in {place.token}", f"`qd restart --force` makes a new one. {_INTERRUPTS}"
-        )
+        raise Unreachable(f"there is no token in {place.token}", f"`qd restart --force` makes a new one. {_INTERRUPTS}")
     return token
 
 

@@ -247,7 +247,10 @@ class StartFailed(QuarterdeckError):
     code = "start_failed"
 
     def __init__(self, agent: str, why: str) -> None:
-        super().__init__(f"{agent} could not be started: {why}", "See that it is installed and logged in (`GET /agents` tells); then retry.")
+        super().__init__(
+            f"{agent} could not be started: {why}",
+            "See that it is installed and logged in (`GET /agents` tells); then retry.",
+        )
 
 
 class OwnedElsewhere(QuarterdeckError):

@@ -97,7 +97,7 @@ class NoSuchSession(QuarterdeckError):
     code = "no_such_session"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"no session {session_id}", "`GET /sessions` lists them, and with `archived=true` the archived ones too.")
+        super().__init__(f"no session {session_id}", "`GET /sessions` lists them, archived ones with `archived=true`.")
 
 
 class LogUnavailable(QuarterdeckError):

@@ -22,7 +22,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
@@ -168,7 +168,8 @@ def _converted(kind: Any, value: Any, *, is_text: bool = False) -> Any:
     try:
         found = msgspec.convert(value, kind, strict=not is_text)
     except msgspec.ValidationError as error:
-        raise ValueError(str(error).partition(" - at `$")[0]) from None
+        choices = f"; choose one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
+        raise ValueError(str(error).partition(" - at `$")[0] + choices) from None
     if isinstance(found, float) and not math.isfinite(found):
         raise ValueError("Expected a number that ends")
     return found

@@ -73,7 +73,7 @@ class Agent:
 
     def read(self) -> None:
         """Every line goes to whoever waits for it; the end of input ends the process after the turn."""
-        for text in sys.stdin:
+        for text in sys.stdin.buffer:  # UTF-8, whatever the caller's environment says
             if self.is_deaf:
                 return
             try:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,8 @@ from typing import Any
 import pytest
 
 from quarterdeck.cli.exits import Exit
-from tests.servers import PATIENCE_S, QD, At, home_at
+from tests.servers import PATIENCE_S, At, home_at
+from tests.terminals import Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by /proc")
 
@@ -29,52 +27,6 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[At]:
     with home_at(tmp_path_factory.mktemp("run")) as found:
         found.environment["QUARTERDECK_PORT"] = "0"
         yield found
-
-
-class Terminal:
-    """`qd` on a terminal of its own, typed at by a test."""
-
-    def __init__(self, at: At, *args: str) -> None:
-        self.master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [QD, *args], env=at.environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
-        )
-        os.close(slave)
-        self.text = ""
-
-    def see(self, what: str, times: int = 1) -> None:
-        """Waits until this is on the screen."""
-        until = time.monotonic() + PATIENCE_S
-        while self.text.count(what) < times:
-            ready = select.select([self.master], [], [], max(0.0, until - time.monotonic()))[0]
-            assert ready, f"no {what!r} in {self.text!r}"
-            assert self._read(), f"it ended without {what!r}: {self.text!r}"
-
-    def _read(self) -> bool:
-        try:
-            data = os.read(self.master, 65536)
-        except OSError:
-            data = b""
-        self.text += data.decode().replace("\r\n", "\n")
-        return bool(data)
-
-    def type(self, line: str) -> None:
-        os.write(self.master, f"{line}\n".encode())
-
-    def interrupt(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-
-    def ends(self) -> int:
-        until = time.monotonic() + PATIENCE_S
-        while select.select([self.master], [], [], max(0.0, until - time.monotonic()))[0] and self._read():
-            pass
-        return self.process.wait(PATIENCE_S)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self.master)
 
 
 @pytest.fixture
