@@ -165,6 +165,7 @@ class TestJobs:
         shell.see(INVITATION, times=2)
         shell.type("y")
         shell.see("— completed")
+        shell.see("ready> ", times=3)
         shell.type("echo left with $?")
         shell.see("left with 0")
 
@@ -187,6 +188,7 @@ class TestJobs:
         shell.see("begun", times=3)
         shell.press(b"\x03")
         shell.see("— stopped")
+        shell.see("ready> ", times=2)
         shell.type("echo left with $?")
         shell.see("left with 130")
 
@@ -243,5 +245,6 @@ def test_half_a_line_reaches_no_shell(at: At, terminal: Any):
     gate = at.wire().get(f"/sessions/{session['id']}")["gates"][0]["id"]
     at.wire().post(f"/sessions/{session['id']}/approve", {"gate_id": gate})
     shell.see("not sent: touch no")
+    shell.see("ready> ", times=2)
     shell.type(f"echo {os.getpid()}")
     shell.see(f"\n{os.getpid()}\n")
