@@ -309,9 +309,12 @@ class Follower:
             self._stream.ring()
 
         before = signal.signal(signal.SIGINT, caught), signal.signal(signal.SIGCONT, resumed)
+        # the system may give a signal to the thread of the stream, and then only this wakes the one that waits
+        bell = signal.set_wakeup_fd(self._stream.bell, warn_on_full_buffer=False)
         try:
             yield
         finally:
+            signal.set_wakeup_fd(bell)
             for number, handler in zip((signal.SIGINT, signal.SIGCONT), before, strict=True):
                 signal.signal(number, handler)
 

@@ -32,8 +32,8 @@ class Stream:
         self._path = f"/sessions/{session_id}/events"
         self._index = 0
         self._found: deque[tuple[str, Any]] = deque()
-        self.wake, self._bell = os.pipe()
-        os.set_blocking(self._bell, False)
+        self.wake, self.bell = os.pipe()
+        os.set_blocking(self.bell, False)
         os.set_blocking(self.wake, False)
 
     def start(self) -> None:
@@ -42,7 +42,7 @@ class Stream:
     def ring(self) -> None:
         """Wakes whoever waits; also from a signal handler. A pipe that is full has woken it already."""
         with contextlib.suppress(BlockingIOError):
-            os.write(self._bell, b"!")
+            os.write(self.bell, b"!")
 
     def take(self) -> list[tuple[str, Any]]:
         """What came since: `event`, `wire` (the server that answers from now on), `lost`, or `over` with the reason."""

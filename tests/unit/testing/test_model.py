@@ -231,5 +231,5 @@ def test_the_command_serves_a_script_and_writes_down_what_was_asked(tmp_path: Pa
 
 def test_the_command_says_what_is_wrong_with_a_script(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["testing", "model", "--script", str(tmp_path / "none.toml")])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "cannot be read" in result.output
