@@ -19,7 +19,6 @@ MODULES = sorted((ROOT / "quarterdeck").rglob("*.py"))
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem != "conformance")]
 QUOTED = re.compile(r"`qd( [^`]*)?`")
 BARE = re.compile(r"(?<![\w/.`-])qd ([a-z][a-z-]+)")
-ROUTE = re.compile(r"\b(GET|POST|PATCH|DELETE) (/[A-Za-z0-9_/{}-]*)")
 
 
 def texts(module: Path) -> Iterator[str]:
