@@ -48,7 +48,7 @@ _SILENCE: dict[str, Callable[[str], Answer]] = {
     "before_steering": Abort,
     "before_request": Abort,
     "before_tool": BlockTool,
-    "before_compact": lambda reason: Skip(),
+    "before_compact": lambda _: Skip(),
 }
 
 

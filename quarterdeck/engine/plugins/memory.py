@@ -57,7 +57,9 @@ class MemoryFlush(Plugin):
         self.most = most
         self.model = model
         self.patience = patience
-        self.hook_timeout = patience + _FILE_S  # its own patience comes first: the conversation is shortened all the same
+        self.hook_timeout = (
+            patience + _FILE_S
+        )  # its own patience comes first: the conversation is shortened all the same
         self.state: Any = _State()
 
     def restore(self, state: Json) -> None:
