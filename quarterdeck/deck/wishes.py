@@ -61,11 +61,16 @@ class Wish:
 
     def refuse(self, why: str) -> NotAllowed:
         """The error that says so."""
-        state = self.session.state
-        return NotAllowed(self.name, f"the session is {state.phase.value}", cmd.allowed(state), why)
+        return refused(self.session, self.name, why)
 
     async def commit(self, bodies: Sequence[Body], answer: Any) -> Any:
         return await self.session.commit(bodies, answer, self.name, self._client_id, self._print)
+
+
+def refused(session: Session, name: str, why: str) -> NotAllowed:
+    """The state does not allow it, for this reason."""
+    state = session.state
+    return NotAllowed(name, f"the session is {state.phase.value}", cmd.allowed(state), why)
 
 
 async def obey(session: Session, command: cmd.Command, client_id: str = "") -> Answer:
@@ -105,15 +110,16 @@ async def _prompt(wish: Wish, command: cmd.Prompt) -> Receipt:
         wish.check()
     # a new task is for nobody who is in another conversation: neither an answer nor a word in between
     way = route(session.state, "queue" if command.new_task else "message", session.house.settings.steering_limit)
+    if command.supersede and session.state.gates.open:  # also of a question: whoever says so does not answer it
+        wish.check_reachable()
+        return await _supersede(wish, command)
     if way.meaning == "answer":
         if command.images:  # an answer is a text: they would be lost without a word
             raise wish.refuse("a question is open, and its answer is a text; answer it, then send the images")
         return await _answer_with(wish, way, command.text)
     wish.check_reachable()
-    if command.supersede and session.state.gates.open:
-        return await _supersede(wish, command)
     if way.meaning == "resume_then_prompt":
-        _check_resume(wish)
+        check_resume(wish.session, wish.name)
     name = uuid4().hex
     bodies, disposition = _texted(session, way, command, name)
     receipt = await wish.commit(bodies, Receipt(name, disposition, reason=way.reason))
@@ -316,7 +322,7 @@ async def _resume(wish: Wish, _: cmd.Resume) -> Status:
     await wish.check_at_rest()
     wish.check_reachable()
     if session.state.lifecycle.value == "suspended":
-        _check_resume(wish)
+        check_resume(session, wish.name)
         finished = session.state.phase.value != "paused"
         answer = await wish.commit([ev.SessionResumed(by="user")], Status(session.id, "active"))
         session.startup.want(anyway=True, finished=finished)
@@ -329,16 +335,16 @@ async def _resume(wish: Wish, _: cmd.Resume) -> Status:
     return answer
 
 
-def _check_resume(wish: Wish) -> None:
+def check_resume(session: Session, name: str) -> None:
     """002: the agent can, it says so of this session, and what it resumes by is there. Without a conversation nothing is
     resumed: the agent is started, as it would have been."""
-    state = wish.session.state
+    state = session.state
     if state.profile.unmet:
         return
     if not state.profile.native_session_id:
-        raise wish.refuse("nothing is stored that it could be resumed by")
-    if not wish.session.capabilities.resume:
-        raise wish.refuse(f"{state.profile.agent} cannot resume")
+        raise refused(session, name, "nothing is stored that it could be resumed by")
+    if not session.capabilities.resume:
+        raise refused(session, name, f"{state.profile.agent} cannot resume")
 
 
 # --- put away

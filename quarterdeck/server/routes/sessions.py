@@ -110,7 +110,8 @@ async def show(call: Call) -> Struct:
 
 
 class Changed(Keyed, frozen=True, kw_only=True):
-    """What is left out stays. `snoozed_until` 0 or null wakes; `read_index` is the last event that a person saw."""
+    """What is left out stays. `snoozed_until` 0 or null wakes; `read_index` is the last event that a person saw,
+    at most the last one that there is."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100, pattern=WORDS)] | UnsetType = UNSET
     mode: Mode | UnsetType = UNSET
