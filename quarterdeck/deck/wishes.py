@@ -44,7 +44,10 @@ class Wish:
         """Raises unless the state allows it now. One that waited until the deck closes must not wake the session again."""
         if self.session.startup.is_retired:
             raise self.refuse("the deck is closing")
-        cmd.check(self.session.state, self.command, self.session.house.settings.steering_limit)
+        try:
+            cmd.check(self.session.state, self.command, self.session.house.settings.steering_limit)
+        except NotAllowed as error:
+            raise error.without(self.session.cannot) from None
 
     async def check_at_rest(self) -> None:
         """The same for a command that begins a turn: it waits for the end of a process that is being ended, which would
@@ -70,7 +73,8 @@ class Wish:
 def refused(session: Session, name: str, why: str) -> NotAllowed:
     """The state does not allow it, for this reason."""
     state = session.state
-    return NotAllowed(name, f"the session is {state.phase.value}", cmd.allowed(state), why)
+    listed = cmd.allowed(state, session.house.settings.steering_limit)
+    return NotAllowed(name, f"the session is {state.phase.value}", listed, why).without(session.cannot)
 
 
 async def obey(session: Session, command: cmd.Command, client_id: str = "") -> Answer:
@@ -397,6 +401,7 @@ async def _switch_model(wish: Wish, command: cmd.SwitchModel) -> Done:
     wish.check()
     if not command.model.strip():
         raise inputs.InvalidInput("model", "it is empty", "Name a model of the agent.")
+    wish.check_reachable()
     return await _set(wish, ev.SettingChanged(model=command.model), lambda driver: driver.switch_model(command.model))
 
 
@@ -418,16 +423,18 @@ async def _set(wish: Wish, body: Body, lines: Callable[[Any], Lines]) -> Done:
 
 
 async def _bash(wish: Wish, command: cmd.Bash) -> Done:
-    return await _tell(wish, lambda driver: driver.bash(command.command, uuid4().hex))
+    return await _tell(wish, "run shell commands of yours", lambda driver: driver.bash(command.command, uuid4().hex))
 
 
 async def _compact(wish: Wish, _: cmd.Compact) -> Done:
-    return await _tell(wish, lambda driver: driver.compact())
+    return await _tell(wish, "compact", lambda driver: driver.compact())
 
 
-async def _tell(wish: Wish, lines: Callable[[Any], Lines]) -> Done:
-    """Something that only a running agent can do."""
+async def _tell(wish: Wish, what: str, lines: Callable[[Any], Lines]) -> Done:
+    """Something that only a running agent can do, and not every one."""
     wish.check()
+    if wish.name in wish.session.cannot:
+        raise CannotDo(wish.session.state.profile.agent, what)
     launch = wish.session.launch
     if launch is None or not launch.is_ready or launch.is_doomed:
         raise wish.refuse("the agent does not run; a message starts it")
