@@ -7,6 +7,8 @@ is recorded, never an exception.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 
 class QuarterdeckError(Exception):
     """The root of everything that Quarterdeck raises on purpose."""
@@ -47,6 +49,11 @@ class NotAllowed(QuarterdeckError):
         self.command = command
         self.state = state
         self.allowed = allowed
+        self.why = why
+
+    def without(self, names: Collection[str]) -> NotAllowed:
+        """The same where these commands are not possible whatever the state."""
+        return NotAllowed(self.command, self.state, tuple(n for n in self.allowed if n not in names), self.why)
 
 
 class AlreadyDecided(QuarterdeckError):

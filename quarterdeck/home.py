@@ -26,6 +26,11 @@ class Home(NamedTuple):
         return self.folder / "token"
 
     @property
+    def seal(self) -> Path:
+        """The key for hashes of what must not be kept (deck/seal.py)."""
+        return self.folder / "seal.key"
+
+    @property
     def config(self) -> Path:
         return self.folder / "config.toml"
 

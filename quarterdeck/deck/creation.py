@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import msgspec
 from msgspec import Struct
 
 from quarterdeck import events as ev
 from quarterdeck.deck import inputs
 from quarterdeck.deck.repo import repo_of
-from quarterdeck.events import Body, Image
+from quarterdeck.events import Body, Image, Json
 from quarterdeck.harness.drive import CannotDo, Start
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.answers import Done
@@ -34,8 +35,9 @@ class Creation(Struct, frozen=True, kw_only=True):
     own_environment: bool = False
 
 
-async def created(session: Session, wanted: Creation, client_id: str) -> None:
-    """Opens the session and, with a prompt, begins to start its agent."""
+async def created(session: Session, wanted: Creation, client_id: str, unkept: Json = None) -> None:
+    """Opens the session and, with a prompt, begins to start its agent. `unkept` is part of what the caller's key stands for,
+    and of nothing else."""
 
     async def work(print_: str) -> Done:
         _check(session, wanted)
@@ -43,7 +45,8 @@ async def created(session: Session, wanted: Creation, client_id: str) -> None:
         session.delivery.pump()
         return done
 
-    await session.answer("create", wanted, Done, client_id, work)
+    body = wanted if unkept is None else [msgspec.to_builtins(wanted), unkept]
+    await session.answer("create", body, Done, client_id, work)
 
 
 def _check(session: Session, wanted: Creation) -> None:

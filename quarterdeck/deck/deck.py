@@ -31,13 +31,14 @@ from quarterdeck.deck.gates import number_of
 from quarterdeck.deck.handle import SessionHandle
 from quarterdeck.deck.keeper import end_left_over_of
 from quarterdeck.deck.rules import RuleStore
+from quarterdeck.deck.seal import Seal
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.settings import Settings, settings_from
 from quarterdeck.deck.supervisor import Supervisor
 from quarterdeck.deck.tally import Tally
 from quarterdeck.deck.trace import trace_file, trace_of
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Event, Image
+from quarterdeck.events import Event, Image, Json
 from quarterdeck.harness import registry
 from quarterdeck.home import Home
 from quarterdeck.kernel import commands as cmd
@@ -94,6 +95,7 @@ class Deck:
         self._log = log
         self._lock: IO[str] | None = None
         self.environments = Environments(environment)
+        self._seal = Seal(Home(home).seal)
         self._recorded: set[str] = set()
         self._supervisor = Supervisor(settings.running_limit)
         self._catalogue = Catalogue(stored, self._live_view)
@@ -273,7 +275,7 @@ class Deck:
         if record:
             self._recorded.add(session_id)
         try:
-            await created(session, wanted, client_id)
+            await created(session, wanted, client_id, self._unkept(chosen, record) if client_id else None)
         except BaseException as error:
             if not session.view.index:
                 self._supervisor.sessions.pop(session_id, None)
@@ -283,6 +285,10 @@ class Deck:
                 self._take_back(session_id, had_own, was_recorded)
             raise
         return SessionHandle(self, session_id)
+
+    def _unkept(self, env: Mapping[str, str] | None, record: bool) -> Json:
+        """What makes it another creation and stands nowhere in the log."""
+        return None if env is None and not record else [None if env is None else self._seal.of(env), record]
 
     def _take_back(self, session_id: str, had_own: bool, was_recorded: bool) -> None:
         """What a creation that was refused would have had."""

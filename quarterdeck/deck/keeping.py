@@ -11,12 +11,12 @@ from quarterdeck.deck import inputs
 from quarterdeck.deck.delivery import ON_ITS_WAY
 from quarterdeck.deck.rules import NoSuchRule
 from quarterdeck.deck.verbs import Mark
-from quarterdeck.errors import NotAllowed, QuarterdeckError
+from quarterdeck.deck.wishes import check_resume, refused
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body
-from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.answers import Done, Dropped
 from quarterdeck.kernel.queue import Waiting
-from quarterdeck.kernel.routing import is_promised
+from quarterdeck.kernel.routing import is_promised, route
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -93,22 +93,30 @@ async def resend(session: Session, wanted: Resend, client_id: str = "") -> Done:
         if session.startup.is_stopping:
             await session.startup.stop()  # its end would look like the end of what begins now
         item = _found(session, wanted.item_id)
-        if session.state.lifecycle.value not in ("active", "suspended"):
-            raise _refused(
-                session, "resend", f"it is {session.state.lifecycle.value}, and its agent reads nothing any more"
-            )
         if item.receipt not in ("failed", "unknown"):
-            raise _refused(session, "resend", f"the text is {item.receipt}")
+            raise refused(session, "resend", f"the text is {item.receipt}")
         if item.retries >= session.house.settings.delivery_retries:
-            raise _refused(session, "resend", f"it was sent again {item.retries} times already")
-        bodies: list[Body] = [ev.DeliveryChanged(message_id=item.id, status="queued")]
+            raise refused(session, "resend", f"it was sent again {item.retries} times already")
+        bodies: list[Body] = _awake(session)
         if session.state.phase.value == "error":
-            bodies.insert(0, ev.TurnRetried())
+            bodies.append(ev.TurnRetried())
+        bodies.append(ev.DeliveryChanged(message_id=item.id, status="queued"))
         done = await session.commit(bodies, Done(), "resend", client_id, print_)
         session.delivery.pump()
         return done
 
     return await session.answer("resend", wanted, Done, client_id, work)
+
+
+def _awake(session: Session) -> list[Body]:
+    """What must be said first, as for any text: a suspended session is resumed, and where nobody reads it is refused."""
+    way = route(session.state)
+    if way.meaning == "refused":
+        raise refused(session, "resend", way.reason)
+    if way.meaning != "resume_then_prompt":
+        return []
+    check_resume(session, "resend")
+    return [ev.SessionResumed(by="user")]
 
 
 async def mark(session: Session, wanted: Mark, client_id: str = "") -> Done:
@@ -117,7 +125,9 @@ async def mark(session: Session, wanted: Mark, client_id: str = "") -> Done:
     inputs.fits(wanted)
 
     async def work(print_: str) -> Done:
-        body = ev.SessionMarked(pinned=wanted.pinned, snoozed_until=wanted.snoozed_until, read_index=wanted.read_index)
+        # nobody has seen what is not there yet: what comes is unread, whatever was claimed
+        read = None if wanted.read_index is None else min(wanted.read_index, session.view.index)
+        body = ev.SessionMarked(pinned=wanted.pinned, snoozed_until=wanted.snoozed_until, read_index=read)
         return await session.commit([body], Done(), "mark", client_id, print_)
 
     return await session.answer("mark", wanted, Done, client_id, work)
@@ -148,7 +158,7 @@ def _found(session: Session, item_id: str) -> Waiting:
 def _waiting(session: Session, item_id: str, name: str) -> Waiting:
     item = _found(session, item_id)
     if item.receipt in ON_ITS_WAY:
-        raise _refused(session, name, "the text is on its way to the agent")
+        raise refused(session, name, "the text is on its way to the agent")
     return item
 
 
@@ -163,8 +173,3 @@ def _nothing_is_left(session: Session, dropped: list[Waiting]) -> bool:
     state = session.state
     left = {item.id for item in state.queue if item.receipt in ("queued", "sending")} - {item.id for item in dropped}
     return is_promised(state) and bool(dropped) and not left
-
-
-def _refused(session: Session, name: str, why: str) -> NotAllowed:
-    state = session.state
-    return NotAllowed(name, f"the session is {state.phase.value}", cmd.allowed(state), why)

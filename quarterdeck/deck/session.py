@@ -45,12 +45,15 @@ from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel import activity
 from quarterdeck.kernel.answers import Answer
 from quarterdeck.kernel.gate import Gate
+from quarterdeck.kernel.routing import open_question
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import PAGE, Fence, Log, Row
 from quarterdeck.policy import Rule, session_rules
 
 A = TypeVar("A", bound=Answer)
+#: What only an agent that we can start does.
+_TO_AN_AGENT = frozenset({"prompt", "steer", "retry", "resume", "switch_model", "switch_mode", "bash", "compact"})
 
 
 class House(Struct):
@@ -145,6 +148,17 @@ class Session:
         if self.launch is not None:
             return self.launch.driver.capabilities
         return self.house.harness_of(self.state.profile.agent).make_driver().capabilities
+
+    @property
+    def cannot(self) -> frozenset[str]:
+        """The commands that its agent obeys in no state. One that only tells us what it does can be answered, no more."""
+        try:
+            able = self.capabilities
+        except QuarterdeckError:
+            answers = open_question(self.state) is not None
+            return _TO_AN_AGENT - {"prompt"} if answers else _TO_AN_AGENT
+        has = {"bash": able.bash, "compact": able.compact, "switch_mode": bool(able.modes)}
+        return frozenset(name for name, it_can in has.items() if not it_can)
 
     # --- commands
 

@@ -16,7 +16,7 @@ BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 class Tally:
     """Since the deck was opened."""
 
-    __slots__ = ("buckets", "commands", "events", "refused", "seconds")
+    __slots__ = ("buckets", "commands", "events", "refused", "seconds", "spans_dropped")
 
     def __init__(self) -> None:
         self.events = 0
@@ -25,6 +25,8 @@ class Tally:
         self.seconds = 0.0
         #: Appends that the store refused.
         self.refused = 0
+        #: Spans that a collector did not want.
+        self.spans_dropped = 0
         #: (command, outcome): `done`, or the code of the error that refused it.
         self.commands: Counter[tuple[str, str]] = Counter()
 

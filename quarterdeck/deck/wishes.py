@@ -44,7 +44,10 @@ class Wish:
         """Raises unless the state allows it now. One that waited until the deck closes must not wake the session again."""
         if self.session.startup.is_retired:
             raise self.refuse("the deck is closing")
-        cmd.check(self.session.state, self.command, self.session.house.settings.steering_limit)
+        try:
+            cmd.check(self.session.state, self.command, self.session.house.settings.steering_limit)
+        except NotAllowed as error:
+            raise error.without(self.session.cannot) from None
 
     async def check_at_rest(self) -> None:
         """The same for a command that begins a turn: it waits for the end of a process that is being ended, which would
@@ -61,11 +64,17 @@ class Wish:
 
     def refuse(self, why: str) -> NotAllowed:
         """The error that says so."""
-        state = self.session.state
-        return NotAllowed(self.name, f"the session is {state.phase.value}", cmd.allowed(state), why)
+        return refused(self.session, self.name, why)
 
     async def commit(self, bodies: Sequence[Body], answer: Any) -> Any:
         return await self.session.commit(bodies, answer, self.name, self._client_id, self._print)
+
+
+def refused(session: Session, name: str, why: str) -> NotAllowed:
+    """The state does not allow it, for this reason."""
+    state = session.state
+    listed = cmd.allowed(state, session.house.settings.steering_limit)
+    return NotAllowed(name, f"the session is {state.phase.value}", listed, why).without(session.cannot)
 
 
 async def obey(session: Session, command: cmd.Command, client_id: str = "") -> Answer:
@@ -105,15 +114,16 @@ async def _prompt(wish: Wish, command: cmd.Prompt) -> Receipt:
         wish.check()
     # a new task is for nobody who is in another conversation: neither an answer nor a word in between
     way = route(session.state, "queue" if command.new_task else "message", session.house.settings.steering_limit)
+    if command.supersede and session.state.gates.open:  # also of a question: whoever says so does not answer it
+        wish.check_reachable()
+        return await _supersede(wish, command)
     if way.meaning == "answer":
         if command.images:  # an answer is a text: they would be lost without a word
             raise wish.refuse("a question is open, and its answer is a text; answer it, then send the images")
         return await _answer_with(wish, way, command.text)
     wish.check_reachable()
-    if command.supersede and session.state.gates.open:
-        return await _supersede(wish, command)
     if way.meaning == "resume_then_prompt":
-        _check_resume(wish)
+        check_resume(wish.session, wish.name)
     name = uuid4().hex
     bodies, disposition = _texted(session, way, command, name)
     receipt = await wish.commit(bodies, Receipt(name, disposition, reason=way.reason))
@@ -316,7 +326,7 @@ async def _resume(wish: Wish, _: cmd.Resume) -> Status:
     await wish.check_at_rest()
     wish.check_reachable()
     if session.state.lifecycle.value == "suspended":
-        _check_resume(wish)
+        check_resume(session, wish.name)
         finished = session.state.phase.value != "paused"
         answer = await wish.commit([ev.SessionResumed(by="user")], Status(session.id, "active"))
         session.startup.want(anyway=True, finished=finished)
@@ -329,16 +339,16 @@ async def _resume(wish: Wish, _: cmd.Resume) -> Status:
     return answer
 
 
-def _check_resume(wish: Wish) -> None:
+def check_resume(session: Session, name: str) -> None:
     """002: the agent can, it says so of this session, and what it resumes by is there. Without a conversation nothing is
     resumed: the agent is started, as it would have been."""
-    state = wish.session.state
+    state = session.state
     if state.profile.unmet:
         return
     if not state.profile.native_session_id:
-        raise wish.refuse("nothing is stored that it could be resumed by")
-    if not wish.session.capabilities.resume:
-        raise wish.refuse(f"{state.profile.agent} cannot resume")
+        raise refused(session, name, "nothing is stored that it could be resumed by")
+    if not session.capabilities.resume:
+        raise refused(session, name, f"{state.profile.agent} cannot resume")
 
 
 # --- put away
@@ -391,6 +401,7 @@ async def _switch_model(wish: Wish, command: cmd.SwitchModel) -> Done:
     wish.check()
     if not command.model.strip():
         raise inputs.InvalidInput("model", "it is empty", "Name a model of the agent.")
+    wish.check_reachable()
     return await _set(wish, ev.SettingChanged(model=command.model), lambda driver: driver.switch_model(command.model))
 
 
@@ -412,16 +423,18 @@ async def _set(wish: Wish, body: Body, lines: Callable[[Any], Lines]) -> Done:
 
 
 async def _bash(wish: Wish, command: cmd.Bash) -> Done:
-    return await _tell(wish, lambda driver: driver.bash(command.command, uuid4().hex))
+    return await _tell(wish, "run shell commands of yours", lambda driver: driver.bash(command.command, uuid4().hex))
 
 
 async def _compact(wish: Wish, _: cmd.Compact) -> Done:
-    return await _tell(wish, lambda driver: driver.compact())
+    return await _tell(wish, "compact", lambda driver: driver.compact())
 
 
-async def _tell(wish: Wish, lines: Callable[[Any], Lines]) -> Done:
-    """Something that only a running agent can do."""
+async def _tell(wish: Wish, what: str, lines: Callable[[Any], Lines]) -> Done:
+    """Something that only a running agent can do, and not every one."""
     wish.check()
+    if wish.name in wish.session.cannot:
+        raise CannotDo(wish.session.state.profile.agent, what)
     launch = wish.session.launch
     if launch is None or not launch.is_ready or launch.is_doomed:
         raise wish.refuse("the agent does not run; a message starts it")

@@ -96,7 +96,7 @@ class Core:
         self.session_id = journal.session_id
         self.journal = journal
         self.options = options
-        self.hooks = Hooks(plugins)
+        self.hooks = Hooks(plugins, options.hook_s)
         self.gates = OpenGates()
         self.tools: Mapping[str, Tool] = tools
         self._model, self.own_model_name, self.model_name = model

@@ -1,14 +1,17 @@
 """Asks the plugins, in order of priority, and makes one verdict of their answers.
 
 A hook that no plugin has costs nothing. An answer that a hook does not allow is told and counts as `Continue`, and so is a
-plugin that raises: nothing that a plugin does ends the agent. What a plugin remembers goes into the log when it changed.
+plugin that raises: nothing that a plugin does ends the agent. One that does not answer in time is told, too, and what it was
+asked about does not happen: it may be the one that would have forbidden it. What a plugin remembers goes into the log when
+it changed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -39,6 +42,14 @@ if TYPE_CHECKING:
 _ARGS, _OUTCOME, _MESSAGES = 1, 2, 0
 #: Hooks that may answer with messages in place of those they are shown.
 _REPLACE_MESSAGES = ("before_request", "before_compact")
+#: What silence means where a hook could have forbidden something; elsewhere it is no answer.
+_SILENCE: dict[str, Callable[[str], Answer]] = {
+    "before_prompt": Abort,
+    "before_steering": Abort,
+    "before_request": Abort,
+    "before_tool": BlockTool,
+    "before_compact": lambda _: Skip(),
+}
 
 
 class Verdict:
@@ -70,9 +81,10 @@ class Verdict:
 class Hooks:
     """The mounted plugins."""
 
-    __slots__ = ("_saved", "_table", "plugins")
+    __slots__ = ("_saved", "_table", "_timeout_s", "plugins")
 
-    def __init__(self, plugins: Sequence[Plugin]) -> None:
+    def __init__(self, plugins: Sequence[Plugin], timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self.plugins = tuple(sorted(plugins, key=lambda one: one.priority))
         self._saved: dict[str, bytes] = {}
         self._table: dict[str, list[tuple[str, Plugin, Callable[..., Any]]]] = {}
@@ -93,17 +105,19 @@ class Hooks:
             try:
                 answer = method(*args, context)
                 if inspect.isawaitable(answer):
-                    answer = await answer
+                    answer = await _in_time(answer, self._patience(plugin))
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and _is_ended():
                     raise
-                context.say(_notice(name, f"{hook} failed: {type(error).__name__}: {error}", "error"))
-                answer = None
+                answer = _missed(hook, name, error, context)
             self._take(hook, name, answer, args, verdict, context)
             self._save(name, plugin, context)
             if verdict.is_final:
                 break
         return verdict
+
+    def _patience(self, plugin: Plugin) -> float:
+        return self._timeout_s if plugin.hook_timeout is None else plugin.hook_timeout
 
     def restore(self, name: str, state: Json) -> Body | None:
         """A plugin gets back what it had; what goes wrong in it is told."""
@@ -144,6 +158,32 @@ class Hooks:
             return None
         self._saved[name] = now
         return ev.PluginState(name=name, state=msgspec.json.decode(now))
+
+
+class _Silent(Exception):
+    """A hook did not answer in time."""
+
+
+async def _in_time(answer: Awaitable[Any], seconds: float) -> Any:
+    """The answer, or _Silent: a TimeoutError may as well be the plugin's own."""
+    limit = asyncio.timeout(None if math.isinf(seconds) else seconds)
+    try:
+        async with limit:
+            return await answer
+    except TimeoutError:
+        if limit.expired():
+            raise _Silent(f"no answer within {seconds:g} s") from None
+        raise
+
+
+def _missed(hook: str, name: str, error: BaseException, context: PluginContext) -> Answer | None:
+    """Tells what went wrong in a hook, and what counts as its answer."""
+    if not isinstance(error, _Silent):
+        context.say(_notice(name, f"{hook} failed: {type(error).__name__}: {error}", "error"))
+        return None
+    context.say(_notice(name, f"{hook}: {error}", "error"))
+    silence = _SILENCE.get(hook)
+    return None if silence is None else silence(f"plugin {name} gave {error} ({hook})")
 
 
 def _is_ended() -> bool:

@@ -52,6 +52,7 @@ class Settings(TypedDict, total=False):
     retry: RetryPolicy
     stall_after: float
     subagent_timeout: float
+    hook_timeout: float
     context_limit: int | None
     compact_at: float
     keep_messages: int
@@ -282,10 +283,17 @@ def _options(given: Settings) -> Options:
         retry=given.get("retry") or RetryPolicy(),
         stall_s=given.get("stall_after", 120.0),
         subagent_s=given.get("subagent_timeout", 120.0),
+        hook_s=_above_zero(given.get("hook_timeout", 60.0), "hook_timeout"),
         context_limit=given.get("context_limit"),
         compact_at=given.get("compact_at", 0.8),
         keep_messages=_at_least(given.get("keep_messages", 6), 2, "keep_messages"),
     )
+
+
+def _above_zero(value: float, name: str) -> float:
+    if not value > 0:
+        raise InvalidOption(f"{name} cannot be {value}", "It is a number of seconds above 0.")
+    return value
 
 
 def _at_least(value: int, least: int, name: str) -> int:

@@ -61,6 +61,8 @@ class Options(Struct, frozen=True, kw_only=True):
     #: Seconds without a chunk.
     stall_s: float = 120.0
     subagent_s: float = 120.0
+    #: Seconds that a plugin may think about one question.
+    hook_s: float = 60.0
     #: Tokens that the model's context holds; unknown unless somebody says it.
     context_limit: int | None = None
     #: How full it may be before the conversation is shortened.

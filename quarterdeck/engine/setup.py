@@ -4,6 +4,7 @@
     model = "anthropic:NAME"            # when a session names none
     context_limit = 200000              # tokens; the conversation is shortened before it is full
     max_turns = 100                     # requests in one turn
+    hook_timeout = 60                   # seconds that a plugin may think about one question
 
 `[plugin]` is in plugins/configured.py, `[tools]` and `[mcp.NAME]` in tools/config.py, `[provider.NAME]` in
 providers/access.py.
@@ -47,6 +48,7 @@ class _Builtin(Struct, frozen=True, forbid_unknown_fields=True):
     model: str = ""
     context_limit: Annotated[int, Meta(gt=0)] | None = None
     max_turns: Annotated[int, Meta(gt=0)] = 100
+    hook_timeout: Annotated[float, Meta(gt=0)] = 60.0
 
 
 class _File(Struct, frozen=True):
@@ -79,6 +81,7 @@ def prepared(cwd: Path, mode: str, session: str, model: str, environment: Mappin
         "allowed_paths": wanted.allowed_paths,
         "context_limit": told.context_limit,
         "max_turns": told.max_turns,
+        "hook_timeout": told.hook_timeout,
     }
     return Setup(model_name(model or told.model, environment), settings)
 

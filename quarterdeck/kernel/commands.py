@@ -18,7 +18,7 @@ from quarterdeck.kernel.state import NOT_OPENED, State
 
 
 class Prompt(Struct, frozen=True, kw_only=True, tag="prompt"):
-    """A message. `supersede` closes an open approval first; `new_task` starts over; `resume` wakes a suspended session."""
+    """A message. `supersede` closes what is asked first; `new_task` starts over; `resume` wakes a suspended session."""
 
     text: str
     images: tuple[Image, ...] = ()

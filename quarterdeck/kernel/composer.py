@@ -1,7 +1,8 @@
 """What the text field does: enabled, what Enter means, and the line above it that says so.
 
-Only an archived or a failed session has it disabled. 000's own flag `inputEnabled` is another matter and stays as 000
-wrote it; this is what a person may type, which is nearly always.
+Only an archived or a failed session has it disabled. To an agent on somebody's terminal nothing is sent: a text can answer
+what it asks, and else goes on in a new session, as in one that cannot be resumed. 000's own flag `inputEnabled` is another
+matter and stays as 000 wrote it; this is what a person may type, which is nearly always.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def composer(state: State) -> Composer:
     if status in ("archived", "error"):
         return Composer(False, "prompt", lifecycle.HINTS[status])
     way = route(state)
+    if state.profile.owner == "terminal" and way.meaning != "answer":
+        return Composer(True, "prompt", "Runs in a terminal; continues in a new session with this text")
     if way.meaning == "resume_then_prompt":
         return Composer(True, "resume_and_send", way.reason)
     if way.meaning in ("answer", "steer", "queue"):

@@ -30,6 +30,7 @@ from quarterdeck.server.socket import Shared
 from quarterdeck.server.sse import Streams
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_DROPPED = "Spans that a collector refused for good."
 #: After so many sessions the loop may do something else.
 _AT_ONCE = 250
 
@@ -122,6 +123,7 @@ class Metrics:
                 _one("quarterdeck_open_gates", "gauge", "Approvals, questions and dialogs that wait.", gates),
                 *self._of_deck(),
                 *_of_log(self._deck.tally),
+                _one("quarterdeck_telemetry_dropped_spans_total", "counter", _DROPPED, self._deck.tally.spans_dropped),
                 *self._of_streams(),
                 *self._of_requests(),
                 *self._of_process(),

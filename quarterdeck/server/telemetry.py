@@ -3,7 +3,8 @@
 A reader of the log like any other: it has a cursor, in `telemetry.json`, together with what was open at it. The file is
 written when a batch has arrived, so a restart goes on exactly there; a crash between the two sends that batch again, with
 the same ids. Exporting happens on a thread. A collector that is away costs nothing but a line in the log: the batch is
-tried again, and the reader waits in the meantime, for what it has not read is in the log.
+tried again, and the reader waits in the meantime, for what it has not read is in the log. A batch that the collector does
+not want would be refused again and keep all later ones waiting: it is dropped and counted, as OTLP says.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
@@ -25,6 +26,9 @@ from quarterdeck.deck.deck import Deck, home_id
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.log.base import NoSuchSession
 from quarterdeck.server.spans import TYPES, Agent, Span, Spans, attributes
+
+if TYPE_CHECKING:
+    from requests import Response, Session
 
 log = logging.getLogger("quarterdeck.telemetry")
 
@@ -37,7 +41,17 @@ _TIMEOUT_S = 5.0
 #: How long the last batch may hold up a server that leaves.
 _GOODBYE_S = 2.0
 
-Export: TypeAlias = Callable[[Sequence[Span]], bool]
+#: What OTLP says may be tried again; every other refusal is meant.
+_PASSING = frozenset({429, 502, 503, 504})
+#: With one of these set, OpenTelemetry makes the connection itself, and how it was answered is not to be seen.
+_CREDENTIALS = (
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+)
+
+#: `away`: nobody answered, or the answer may be another one later. `refused`: it would be refused again.
+Fate: TypeAlias = Literal["arrived", "away", "refused"]
+Export: TypeAlias = Callable[[Sequence[Span]], Fate]
 
 
 class TelemetryMissing(QuarterdeckError):
@@ -70,6 +84,7 @@ class Telemetry:
         self._due = asyncio.Event()
         self._room = asyncio.Event()
         self._is_away = False
+        self._is_refused = False
         self._is_leaving = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -119,7 +134,7 @@ class Telemetry:
             # the file is a picture of the very moment at which the batch was taken
             batch, self._whole = self._whole, []
             picture = msgspec.json.encode(Kept(self._cursor, self._spans.open, self._spans.prompts))
-            if batch and await self._arrives(batch):
+            if batch and await self._is_done_with(batch):
                 await asyncio.to_thread(_write, self._file, picture)
             self._room.set()
 
@@ -129,10 +144,10 @@ class Telemetry:
             await asyncio.wait_for(self._due.wait(), seconds)
         self._due.clear()
 
-    async def _arrives(self, batch: list[Span]) -> bool:
-        """Tries until it does. Not when the server leaves: then the next one reads it from the log again."""
+    async def _is_done_with(self, batch: list[Span]) -> bool:
+        """Tries until it arrives or is refused. Not when the server leaves: the next one reads it from the log again."""
         pause = RETRY_S[0]
-        while not await asyncio.to_thread(self._export, batch):
+        while (fate := await asyncio.to_thread(self._export, batch)) == "away":
             if self._is_leaving:
                 return False
             if not self._is_away:
@@ -140,10 +155,19 @@ class Telemetry:
                 log.warning("telemetry does not arrive; it is kept and tried again", extra={"spans": len(batch)})
             await self._pause(pause)
             pause = min(2 * pause, RETRY_S[1])
-        if self._is_away:
-            self._is_away = False
+        if fate == "refused":
+            self._drop(batch)
+        elif self._is_away or self._is_refused:
+            self._is_away = self._is_refused = False
             log.info("telemetry arrives again", extra={"spans": len(batch)})
         return True
+
+    def _drop(self, batch: list[Span]) -> None:
+        """Told once until something arrives; every span is counted."""
+        self._deck.tally.spans_dropped += len(batch)
+        if not self._is_refused:
+            self._is_refused = True
+            log.error("telemetry is refused; what is refused is dropped", extra={"spans": len(batch)})
 
 
 async def begin(deck: Deck, endpoint: str, contents: bool = False) -> Telemetry:
@@ -184,13 +208,47 @@ def _write(file: Path, data: bytes) -> None:
 # --- OpenTelemetry itself
 
 
+class Asked:
+    """What the collector was asked and answered: OpenTelemetry itself says only that something did not arrive."""
+
+    def __init__(self) -> None:
+        self.session = None if any(os.environ.get(name) for name in _CREDENTIALS) else self._watched()
+        self._sent = False
+        self._status: int | None = None
+
+    def forget(self) -> None:
+        self._sent, self._status = False, None
+
+    @property
+    def fate(self) -> Fate:
+        """Of a batch that did not arrive. One that was not even sent cannot be: it is too large, or cannot be encoded."""
+        if self.session is None:
+            return "away"
+        is_final = self._status is not None and self._status not in _PASSING
+        return "refused" if is_final or not self._sent else "away"
+
+    def _watched(self) -> Session:
+        import requests
+
+        asked = self
+
+        class Watched(requests.Session):
+            def send(self, request: requests.PreparedRequest, **kwargs: Any) -> Response:
+                asked._sent, asked._status = True, None
+                response = super().send(request, **kwargs)
+                asked._status = response.status_code
+                return response
+
+        return Watched()
+
+
 def traces_address(endpoint: str) -> str:
     """OTLP's rule: what is named is the collector, and traces have a path of their own below it."""
     return endpoint if endpoint.endswith("/v1/traces") else f"{endpoint.rstrip('/')}/v1/traces"
 
 
 def exporter(endpoint: str, instance: str) -> Export:
-    """A function that sends and says whether it arrived. Headers and certificates come from OTEL_EXPORTER_OTLP_*."""
+    """A function that sends and says what came of it. Headers and certificates come from OTEL_EXPORTER_OTLP_*."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -205,7 +263,8 @@ def exporter(endpoint: str, instance: str) -> Export:
     version = quarterdeck.__version__
     named = {"service.name": "quarterdeck", "service.version": version, "service.instance.id": instance}
     resource, scope = Resource.create(named), InstrumentationScope("quarterdeck", version)
-    target = OTLPSpanExporter(endpoint=traces_address(endpoint), timeout=_TIMEOUT_S)
+    asked = Asked()
+    target = OTLPSpanExporter(endpoint=traces_address(endpoint), timeout=_TIMEOUT_S, session=asked.session)
 
     def context(span: Span, identifier: str) -> SpanContext:
         return SpanContext(int(span.trace, 16), int(identifier, 16), False, TraceFlags(TraceFlags.SAMPLED))
@@ -224,12 +283,14 @@ def exporter(endpoint: str, instance: str) -> Export:
             instrumentation_scope=scope,
         )
 
-    def export(spans: Sequence[Span]) -> bool:
+    def export(spans: Sequence[Span]) -> Fate:
+        asked.forget()
         try:
-            return target.export([readable(span) for span in spans]) is SpanExportResult.SUCCESS
+            done = target.export([readable(span) for span in spans]) is SpanExportResult.SUCCESS
         except Exception:
-            # whatever it is, it must not end the exporter in silence; the spans are in the log
+            # whatever it is, it must not end the exporter in silence, and it would be the same the next time
             log.exception("spans could not be made", extra={"spans": len(spans)})
-            return False
+            return "refused"
+        return "arrived" if done else asked.fate
 
     return export

@@ -48,6 +48,20 @@ def test_a_suspended_session_that_cannot_resume_goes_on_in_a_new_one() -> None:
     assert composer(tape.state) == Composer(True, "prompt", "Continues in a new session with this text")
 
 
+@pytest.mark.parametrize(
+    "happened", [(), (ev.AgentStart(),), (ev.AgentStart(), ev.AgentEnd()), (ev.SessionSuspended(),)]
+)
+def test_nothing_is_sent_to_an_agent_on_a_terminal(happened: tuple[ev.Body, ...]) -> None:
+    opened = ev.SessionOpened(agent="claude", owner="terminal")
+    tape = Tape().add(opened, ev.AgentReady(capabilities=("questions",), resumable=True), *happened)
+    expected = Composer(True, "prompt", "Runs in a terminal; continues in a new session with this text")
+    assert composer(tape.state) == expected
+    if happened == (ev.AgentStart(),):
+        asked = tape.add(ev.AskUser(question="?", gate_id="q1"))
+        assert composer(asked.state) == Composer(True, "answer", "Answers the question")
+    assert composer(tape.add(ev.OwnerChanged(epoch=2, owner="deck")).state) != expected
+
+
 def test_without_a_session_a_text_begins_one() -> None:
     box = composer(View().state)
     assert (box.enabled, box.action) == (True, "prompt")

@@ -253,6 +253,7 @@ class TestAfterAKill:
 
 
 class TestTheEnd:
+    @pytest.mark.usefixtures("hangups_are_heard")
     @pytest.mark.parametrize(
         "number",
         [

@@ -156,7 +156,8 @@ class Plugin:
 
     Lower `priority` is asked first; within one, those that were mounted earlier. `state` is anything that msgspec can
     encode: the engine saves it in the log when a hook changed it, and `restore` gets it back after a restart. A hook that
-    raises is told as an event and counts as `Continue`.
+    raises is told as an event and counts as `Continue`. An async one that gives no answer within `hook_timeout` is cancelled
+    and told; a prompt, a steering text, a request, a call or a compaction that it was asked about is then refused.
 
     The hooks, each with the context as its last argument:
       session_start(context)                             session_end(context)
@@ -172,6 +173,8 @@ class Plugin:
     name: str = ""
     priority: int = 100
     state: Any = None
+    #: Seconds that one of its hooks may take, `math.inf` for one that has limits of its own; None: those of the agent.
+    hook_timeout: float | None = None
 
     def restore(self, state: Json) -> None:
         """What `state` was when it was last saved, as plain JSON."""

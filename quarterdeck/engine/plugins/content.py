@@ -8,6 +8,7 @@ out all the same (the document's behaviour), and a warning says so; with `fail_c
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Sequence
 from hashlib import sha256
@@ -55,6 +56,7 @@ class ContentPolicy(Plugin):
 
     name = "content_policy"
     priority = 20
+    hook_timeout = math.inf  # each verdict has its `patience`, and `fail_closed` says what follows
 
     def __init__(
         self,

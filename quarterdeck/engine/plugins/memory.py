@@ -33,6 +33,8 @@ _LONGEST_FACT = 500
 _LONGEST_ASKED = 60_000
 _LARGEST_FILE = 1_000_000
 _MOST_KNOWN = 500
+#: For reading and writing the file.
+_FILE_S = 30.0
 
 
 class _State(Struct, frozen=True, omit_defaults=True):
@@ -55,6 +57,9 @@ class MemoryFlush(Plugin):
         self.most = most
         self.model = model
         self.patience = patience
+        self.hook_timeout = (
+            patience + _FILE_S
+        )  # its own patience comes first: the conversation is shortened all the same
         self.state: Any = _State()
 
     def restore(self, state: Json) -> None:

@@ -25,6 +25,8 @@ T = TypeVar("T")
 _READ = 64 * 1024
 #: How long what was left behind may hold the output open before it is ended.
 _LAST_WORDS_S = 0.2
+#: How long what is silent may take to be gone before it counts as left behind.
+_MOMENT_S = 0.2
 _SWEEPS, _SWEEP_PAUSE_S = 300, 0.01
 #: After SIGKILL only what the kernel holds stays; for that nobody waits for ever.
 _KILL_S = 1.0
@@ -135,7 +137,7 @@ class Child:
         try:
             if self._kin():
                 await self._silent_within(0 if self._hurried else _LAST_WORDS_S)
-                left = self._kin()
+                left = await self._staying()
                 self.left_behind = len(left)
                 await self._swept(left)
             self._process.wait()
@@ -145,6 +147,14 @@ class Child:
             self._close_all()
         if not self.exited.done():
             self.exited.set_result(code)
+
+    async def _staying(self) -> set[Process]:
+        """Who is left behind, and not only about to end: a process closes its pipes before it is gone, and the inner one of
+        bubblewrap outlives the outer one by a moment."""
+        until = self._loop.time() + _MOMENT_S
+        while (left := self._kin()) and not self._hurried and self._loop.time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_SWEEP_PAUSE_S)
+        return left
 
     async def _silent_within(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -29,7 +29,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 class Create(Keyed, frozen=True, kw_only=True):
     """A new session. `cwd` is an absolute path, or one that begins with `~`; left out it is the home of the server's user.
-    `env` is the agent's whole environment; it is never logged and never returned."""
+    `env` is the agent's whole environment; it is never logged and never returned. `worktree` is not served yet."""
 
     agent: Text
     prompt: Text | None = None
@@ -39,6 +39,7 @@ class Create(Keyed, frozen=True, kw_only=True):
     name: Name = ""
     mode: Mode | Literal[""] = ""
     env: dict[Variable, Text] | None = None
+    worktree: Annotated[bool | str | None, Meta(extra_json_schema={"enum": [False, None]})] = None
     record: bool = False
     options: Options = Options()
 
@@ -57,6 +58,10 @@ async def create(call: Call) -> Struct:
     body: Create = call.body
     if not body.cwd.startswith(("/", "~")):
         raise InvalidInput("cwd", "it is no absolute path", "The server has no folder of its own: begin with / or ~.")
+    if body.worktree:
+        # to work in the folder itself, beside whoever was to be kept apart, would be worse than to say no
+        hint = "Make one with `git worktree add`, and send its folder as cwd."
+        raise InvalidInput("worktree", "sessions with a worktree of their own are not served yet", hint)
     handle = await call.deck.create(
         body.agent,
         body.prompt,
@@ -105,7 +110,8 @@ async def show(call: Call) -> Struct:
 
 
 class Changed(Keyed, frozen=True, kw_only=True):
-    """What is left out stays. `snoozed_until` 0 or null wakes; `read_index` is the last event that a person saw."""
+    """What is left out stays. `snoozed_until` 0 or null wakes; `read_index` is the last event that a person saw,
+    at most the last one that there is."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100, pattern=WORDS)] | UnsetType = UNSET
     mode: Mode | UnsetType = UNSET

@@ -13,7 +13,7 @@ TABLE = Table()
 
 
 class Prompt(Keyed, frozen=True, kw_only=True):
-    """A message. `supersede` closes an open approval first, `new_task` starts over, `resume` wakes a suspended session."""
+    """A message. `supersede` closes what is asked first, `new_task` starts over, `resume` wakes a suspended session."""
 
     text: Words
     images: tuple[Image, ...] = ()

@@ -13,8 +13,9 @@ from quarterdeck import Deck, SessionHandle
 from quarterdeck.deck.deck import home_id
 from quarterdeck.deck.identity import descendants_of_launch
 from quarterdeck.deck.inputs import InvalidInput
-from quarterdeck.errors import QuarterdeckError
+from quarterdeck.errors import NotAllowed, QuarterdeckError
 from quarterdeck.events import Image
+from quarterdeck.harness.drive import CannotDo
 from quarterdeck.kernel.roster import Filter
 from quarterdeck.log.base import Append, NoSuchSession, StaleFence
 from tests import agents
@@ -180,6 +181,33 @@ async def test_nothing_changes(tmp_path: Path) -> None:
         assert session.view is before
         assert await all_events(session) == events
         assert _files(tmp_path) == files
+
+
+@pytest.mark.parametrize(("agent", "offered"), [("plain", set[str]()), ("able", {"bash", "compact"})])
+@on_loop
+async def test_what_is_allowed_now_is_what_the_agent_can(tmp_path: Path, agent: str, offered: set[str]) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create(agent, "say one", cwd=str(tmp_path))
+        await session.settled()
+        with pytest.raises(NotAllowed) as refused:
+            await session.retry()
+        assert {"bash", "compact"} & set(refused.value.allowed) == offered
+        assert "prompt" in refused.value.allowed
+        with pytest.raises(NotAllowed) as missing:
+            await session.approve("g9")
+        assert {"bash", "compact"} & set(missing.value.allowed) == offered
+
+
+@on_loop
+async def test_an_agent_that_cannot_says_so_also_while_it_does_not_run(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("plain", cwd=str(tmp_path))
+        for do in (session.compact, lambda: session.bash("ls")):
+            with pytest.raises(CannotDo):
+                await do()
+        session = await deck.create("able", cwd=str(tmp_path))
+        with pytest.raises(NotAllowed, match="does not run"):
+            await session.compact()
 
 
 READS: dict[str, tuple[Do, str]] = {

@@ -221,6 +221,38 @@ class TestCreate:
             assert len(deck.list().sessions) == 1
 
     @on_loop
+    async def test_with_another_environment_is_refused_and_no_environment_is_kept(self, tmp_path: Path) -> None:
+        mine, home = {"PATH": "/bin", "SECRET": "a-word-of-mine \udcff"}, tmp_path / "home"
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", cwd=str(tmp_path), client_id="c1", env=mine)
+            again = await deck.create("test", cwd=str(tmp_path), client_id="c1", env=dict(reversed(mine.items())))
+            assert again.id == session.id
+            home = deck.home
+        async with at_home(tmp_path) as deck:
+            for other in ({"env": {**mine, "SECRET": "x"}}, {"env": {}}, {}, {"env": mine, "record": True}):
+                with pytest.raises(IdempotencyMismatch):
+                    await deck.create("test", cwd=str(tmp_path), client_id="c1", **other)
+            assert len(deck.environments) == 0
+            again = await deck.create("test", cwd=str(tmp_path), client_id="c1", env=mine)
+            assert again.id == session.id
+        files = [file for file in home.rglob("*") if file.is_file()]
+        assert not [file for file in files if b"a-word-of-mine" in file.read_bytes()]
+        assert (home / "seal.key").stat().st_mode & 0o077 == 0
+
+    @pytest.mark.parametrize("broken", [b"", b"short", None])
+    @on_loop
+    async def test_without_the_key_of_the_hashes_it_is_refused_rather_than_taken(
+        self, tmp_path: Path, broken: bytes | None
+    ) -> None:
+        async with at_home(tmp_path) as deck:
+            await deck.create("test", cwd=str(tmp_path), client_id="c1", env={"A": "b"})
+            key = deck.home / "seal.key"
+        key.unlink() if broken is None else key.write_bytes(broken)
+        async with at_home(tmp_path) as deck:
+            with pytest.raises(IdempotencyMismatch):
+                await deck.create("test", cwd=str(tmp_path), client_id="c1", env={"A": "b"})
+
+    @on_loop
     async def test_without_a_key_each_is_a_new_one(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             for _ in range(3):

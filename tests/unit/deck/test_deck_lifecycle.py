@@ -379,6 +379,17 @@ class TestMarks:
             assert deck.badge().attention == 0
 
     @on_loop
+    async def test_what_is_not_there_yet_cannot_have_been_read(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", cwd=str(tmp_path))
+            last = session.view.index
+            await session.mark(read_index=1_000_000)
+            assert session.view.state.profile.read_index == last
+            await session.prompt("say one")
+            await session.settled()
+            assert session.summary.unread
+
+    @on_loop
     async def test_marks_of_a_session_at_rest(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))

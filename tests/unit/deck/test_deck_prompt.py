@@ -132,6 +132,21 @@ async def test_superseding_ends_what_was_asked_and_the_turn(tmp_path: Path) -> N
         assert session.summary.phase == "completed"
 
 
+@on_loop
+async def test_superseding_a_question_is_no_answer(tmp_path: Path) -> None:
+    async with at_home(tmp_path) as deck:
+        session = await deck.create("test", "question which?; say one", cwd=str(tmp_path))
+        gate = await gate_of(session)
+        receipt = await session.prompt("say instead", supersede=True)
+        assert receipt.disposition == "queued"
+        await until(session, lambda view: not view.state.queue and not view.state.turn.is_open)
+        texts = await texts_of(session, "assistant")
+        assert texts[-1] == "instead"
+        assert not {"you said say instead", "one"} & set(texts)
+        closed = [event.body for event in await all_events(session) if event.type == "user_responded"]
+        assert [(body.gate_id, body.status, body.response) for body in closed] == [(gate.id, "superseded", None)]
+
+
 @case("0-039")
 @on_loop
 async def test_with_a_question_open_it_is_the_answer(tmp_path: Path) -> None:

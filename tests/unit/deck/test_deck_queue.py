@@ -261,6 +261,37 @@ class TestResend:
             assert await texts_of(session, "assistant") == ["one", "two"]
 
     @on_loop
+    async def test_a_suspended_session_is_resumed_for_it(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("test", "say one", cwd=str(tmp_path))
+            await session.settled()
+            os.kill(pid_of(deck, session), signal.SIGSTOP)
+            name = (await session.prompt("say two")).message_id
+            await until(session, lambda view: view.state.queue[0].receipt == "sending")
+        async with at_home(tmp_path) as deck:
+            session = deck.session(session.id)
+            assert (session.summary.lifecycle, session.queue[0].receipt) == ("suspended", "unknown")
+            await session.resend(name)
+            assert session.summary.lifecycle == "active"
+            await _all_read(session)
+            assert await texts_of(session, "assistant") == ["one", "two"]
+
+    @on_loop
+    async def test_one_that_cannot_be_resumed_promises_nothing(self, tmp_path: Path) -> None:
+        async with at_home(tmp_path) as deck:
+            session = await deck.create("forgetful", "say one", cwd=str(tmp_path))
+            await session.settled()
+            os.kill(pid_of(deck, session), signal.SIGSTOP)
+            name = (await session.prompt("say two")).message_id
+            await until(session, lambda view: view.state.queue[0].receipt == "sending")
+        async with at_home(tmp_path) as deck:
+            session = deck.session(session.id)
+            before = session.view.index
+            with pytest.raises(NotAllowed, match="cannot be resumed"):
+                await session.resend(name)
+            assert session.view.index == before
+
+    @on_loop
     async def test_one_that_nobody_will_read_is_not_promised_again(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("early", "say one", cwd=str(tmp_path))

@@ -217,6 +217,7 @@ def listening(until: int, *, before: list[str] | None = None) -> subprocess.Pope
     return child
 
 
+@pytest.mark.usefixtures("hangups_are_heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_reaches_the_server_and_its_answer_counts(number: signal.Signals) -> None:
     child = listening(1)
@@ -234,6 +235,7 @@ def test_a_ctrl_c_of_the_terminal_reaches_the_server_once() -> None:
     assert child.communicate(timeout=30) == ("15\n", None)
 
 
+@pytest.mark.usefixtures("hangups_are_heard")
 def test_the_same_signal_is_passed_on_once() -> None:
     child = listening(2)
     assert child.stdout is not None

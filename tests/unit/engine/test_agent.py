@@ -42,6 +42,7 @@ PICTURE = Image(media_type="image/png", data="AA==")
         ({"max_steering_queue": -1}, "max_steering_queue"),
         ({"event_buffer_size": -1}, "event_buffer_size"),
         ({"keep_messages": 1}, "keep_messages"),
+        ({"hook_timeout": 0}, "hook_timeout cannot be 0"),
         ({"stall_s": 1}, "no option 'stall_s'"),
         ({"nonsense": 1}, "no option 'nonsense'"),
     ],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
 
-from quarterdeck import SessionRefused
+from quarterdeck import PromptRefused, SessionRefused, SteeringRefused
 from quarterdeck import events as ev
 from quarterdeck.engine.message import Message, Text
 from quarterdeck.engine.model import ModelError
@@ -63,6 +64,116 @@ def test_a_plugin_that_waits_for_what_is_cancelled_does_not_take_the_turn_along(
     heard = heard_of(Script(calls(("c1", "echo")), text("fine")), plugin, tools=[tool("echo")])
     assert heard.bodies("notice")[0].text == f"plugin waits: {hook} failed: CancelledError: "
     assert heard.one("agent_end").outcome == "completed"
+
+
+async def _never(self: Any, *_: Any) -> None:
+    await asyncio.Event().wait()
+
+
+def silent(hook: str) -> Plugin:
+    return type("Silent", (Plugin,), {"name": "silent", hook: _never})()
+
+
+_UNANSWERED = "plugin silent: {hook}: no answer within 0.05 s"
+
+
+@pytest.mark.parametrize("hook", ["after_response", "after_tool", "after_tool_batch", "before_finish", "after_turn"])
+def test_a_hook_that_never_answers_is_given_up_and_told(hook: str) -> None:
+    model = Script(calls(("c1", "echo")), text("fine"))
+    heard = heard_of(model, silent(hook), tools=[tool("echo")], hook_timeout=0.05)
+    assert {one.text for one in heard.bodies("notice")} == {_UNANSWERED.format(hook=hook)}
+    assert heard.one("agent_end").outcome == "completed"
+
+
+@pytest.mark.parametrize("hook", ["session_start", "session_end"])
+def test_a_session_begins_and_ends_although_a_plugin_never_answers(hook: str) -> None:
+    async def work() -> None:
+        log = MemoryLog()
+        async with opened(Script(), plugins=[silent(hook)], hook_timeout=0.05, log=log, session_id="s1"):
+            pass
+        notices = [one.body.text for one in await log.read("s1", 0) if isinstance(one.body, ev.Notice)]
+        assert notices == [_UNANSWERED.format(hook=hook)]
+
+    run(work)
+
+
+def test_a_call_does_not_run_when_a_plugin_gives_no_answer_about_it() -> None:
+    ran: list[Any] = []
+    echo = tool("echo", lambda args, hands: ran.append(args))
+    model = Script(calls(("c1", "echo")), text("fine"))
+    heard = heard_of(model, silent("before_tool"), tools=[echo], hook_timeout=0.05)
+    assert ran == []
+    assert heard.one("tool_blocked").reason == "plugin silent gave no answer within 0.05 s (before_tool)"
+    assert [one.text for one in heard.bodies("notice")] == [_UNANSWERED.format(hook="before_tool")]
+    assert heard.one("agent_end").outcome == "completed"
+
+
+def test_a_request_does_not_go_out_when_a_plugin_gives_no_answer_about_it() -> None:
+    model = Script(text("fine"))
+    heard = heard_of(model, silent("before_request"), hook_timeout=0.05)
+    assert model.requests == []
+    assert "no answer within 0.05 s" in heard.one("agent_abort").reason
+
+
+def test_a_text_is_refused_when_a_plugin_gives_no_answer_about_it() -> None:
+    async def work() -> None:
+        async with opened(Script(), plugins=[silent("before_prompt")], hook_timeout=0.05) as agent:
+            with pytest.raises(PromptRefused, match="no answer within"):
+                await agent.prompt("go")
+        async with opened(Script(), plugins=[silent("before_steering")], hook_timeout=0.05) as agent:
+            with pytest.raises(SteeringRefused, match="no answer within"):
+                await agent.steer("go")
+
+    run(work)
+
+
+def test_nothing_is_shortened_when_a_plugin_gives_no_answer_about_it() -> None:
+    async def work() -> None:
+        model = Script(*(text("fine") for _ in range(4)))
+        async with opened(model, plugins=[silent("before_compact")], hook_timeout=0.05) as agent:
+            heard = Heard(agent)
+            for _ in range(3):
+                await agent.prompt("go")
+                await agent.collect_reply()
+            await agent.compact()
+            assert [one.text for one in heard.bodies("notice")] == [_UNANSWERED.format(hook="before_compact")]
+            assert not heard.bodies("compact_start")
+            assert len(model.requests) == 3
+
+    run(work)
+
+
+def test_a_plugin_has_its_own_time_and_its_own_timeouts() -> None:
+    class Patient(Plugin):
+        name = "patient"
+        hook_timeout = math.inf
+
+        async def before_tool(self, *_: Any) -> Any:
+            await asyncio.sleep(0.1)
+            return BlockTool("I thought about it")
+
+        async def after_response(self, *_: Any) -> None:
+            raise TimeoutError("my own")
+
+    heard = heard_of(Script(calls(("c1", "echo")), text("fine")), Patient(), tools=[tool("echo")], hook_timeout=0.01)
+    assert heard.one("tool_blocked").reason == "I thought about it"
+    assert {one.text for one in heard.bodies("notice")} == {
+        "plugin patient: after_response failed: TimeoutError: my own"
+    }
+
+
+def test_a_person_has_all_the_time_that_a_hook_has_not() -> None:
+    async def work() -> None:
+        model = Script(calls(("c1", "echo")), text("fine"))
+        async with opened(model, tools=[tool("echo")], plugins=[HoldsAll()], hook_timeout=0.01) as agent:
+            heard = Heard(agent)
+            await agent.prompt("go")
+            gate = await heard.until("approval_required")
+            await asyncio.sleep(0.05)
+            await agent.approve(gate.gate.gate_id)
+            assert await agent.collect_reply() == "fine"
+
+    run(work)
 
 
 def test_a_turn_whose_model_waits_for_what_is_cancelled_ends() -> None:

@@ -42,7 +42,16 @@ class TestUnknown:
 
     @pytest.mark.parametrize("turn", [(), ("Stop",)])
     @pytest.mark.parametrize(
-        ("command", "body"), [("prompt", {"text": "hi"}), ("steer", {"text": "hi"}), ("resume", {})]
+        ("command", "body"),
+        [
+            ("prompt", {"text": "hi"}),
+            ("steer", {"text": "hi"}),
+            ("resume", {}),
+            ("switch_model", {"model": "opus"}),
+            ("compact", {}),
+            ("bash", {"command": "ls"}),
+            ("retry", {}),
+        ],
     )
     def test_what_cannot_reach_it_is_refused_and_changes_nothing(
         self, command: str, body: dict[str, str], turn: tuple[str, ...], tmp_path: Path
@@ -55,6 +64,10 @@ class TestUnknown:
                 [before] = await _sessions(house)
                 answer = await house.post(f"/sessions/{before['id']}/{command}", body)
                 assert answer.status == 409
+                hint = answer.json["error"]["hint"]
+                assert not hint.startswith("Allowed now") or not {"prompt", "steer", "bash", "compact"} & set(
+                    hint.removeprefix("Allowed now: ").rstrip(".").split(", ")
+                )
                 assert await _sessions(house) == [before]
 
         told()

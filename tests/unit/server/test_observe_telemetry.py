@@ -27,25 +27,31 @@ SECRET = "the-words-of-a-prompt"
 
 
 class Collector:
-    """What arrived, span by span; `is_away` refuses everything."""
+    """What arrived, span by span. `is_away` puts everything off, `is_strict` refuses it for good."""
 
     def __init__(self) -> None:
         self.spans: list[WireSpan] = []
         self.resource: dict[str, Any] = {}
         self.refused = 0
         self.is_away = False
+        self.is_strict = False
+        self.unwanted: list[str] = []
         self.port = 0
 
     async def take(self, request: web.Request) -> web.Response:
         body = await request.read()
         if self.is_away:
             self.refused += 1
-            return web.Response(status=400)
+            # later than OpenTelemetry's own patience, so that it gives up at once
+            return web.Response(status=503, headers={"Retry-After": "600"})
         assert request.headers["Content-Type"] == "application/x-protobuf"
-        for group in ExportTraceServiceRequest.FromString(body).resource_spans:
-            self.resource = _values(group.resource.attributes)
-            for scope in group.scope_spans:
-                self.spans.extend(scope.spans)
+        groups = ExportTraceServiceRequest.FromString(body).resource_spans
+        spans = [span for group in groups for scope in group.scope_spans for span in scope.spans]
+        if self.is_strict:
+            self.unwanted.extend(span.name for span in spans)
+            return web.Response(status=400)
+        self.resource = _values(groups[0].resource.attributes)
+        self.spans.extend(spans)
         return web.Response()
 
     def named(self, name: str) -> WireSpan:
@@ -209,6 +215,51 @@ async def test_a_collector_that_is_away_is_told_of_once_and_gets_everything_late
     told = [record.getMessage() for record in caplog.records if record.name == "quarterdeck.telemetry"]
     assert told == ["telemetry does not arrive; it is kept and tried again", "telemetry arrives again"]
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
+
+
+@on_loop
+async def test_what_a_collector_refuses_for_good_is_dropped_and_counted_and_the_rest_arrives(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "quarterdeck")
+    async with collector() as there:
+        async with at_home(tmp_path) as deck:
+            there.is_strict = True
+            exporting = await begin(deck, there.url)
+            await turn_of(deck, tmp_path, "tool unwanted")
+            await eventually(lambda: "invoke_agent test" in there.unwanted)
+            await eventually(lambda: deck.tally.spans_dropped == len(there.unwanted))
+            there.is_strict = False
+            await turn_of(deck, tmp_path, "tool wanted")
+            await eventually(lambda: "invoke_agent test" in there.names)
+            await exporting.close()
+        # the file is past them, too
+        async with at_home(tmp_path) as deck:
+            exporting = await begin(deck, there.url)
+            await turn_of(deck, tmp_path, "tool last")
+            await eventually(lambda: there.names.count("invoke_agent test") == 2)
+            await exporting.close()
+    assert "execute_tool unwanted" in there.unwanted
+    assert [name for name in there.names if "tool" in name] == ["execute_tool wanted", "execute_tool last"]
+    told = [record.getMessage() for record in caplog.records if record.name == "quarterdeck.telemetry"]
+    assert told == ["telemetry is refused; what is refused is dropped", "telemetry arrives again"]
+
+
+@on_loop
+async def test_what_cannot_be_sent_at_all_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("nothing that protobuf can hold")
+
+    async with collector() as there, at_home(tmp_path) as deck:
+        exporting = await begin(deck, there.url)
+        with monkeypatch.context() as patch:
+            patch.setattr("opentelemetry.exporter.otlp.proto.http.trace_exporter.encode_spans", broken)
+            await turn_of(deck, tmp_path, "tool unsent")
+            await eventually(lambda: deck.tally.spans_dropped >= 2)
+        await turn_of(deck, tmp_path, "tool sent")
+        await eventually(lambda: "invoke_agent test" in there.names)
+        await exporting.close()
+    assert "execute_tool unsent" not in there.names
 
 
 @on_loop

@@ -64,6 +64,19 @@ async def test_wrong_types_are_refused_and_unknown_fields_are_dropped(tmp_path: 
         assert "unheard_of" not in view
 
 
+@pytest.mark.parametrize("wanted", [True, "a-branch"])
+@on_loop
+async def test_a_worktree_is_refused_as_long_as_there_is_none(tmp_path: Path, wanted: bool | str):
+    async with Asking(tmp_path) as (port, ask):
+        status, said = await ask("POST", "/sessions", {"agent": "test", "cwd": str(tmp_path), "worktree": wanted})
+        assert (status, said["error"]["code"]) == (400, "invalid_input")
+        assert said["error"]["message"].startswith("worktree: ")
+        assert "git worktree add" in said["error"]["hint"]
+        assert port.deck.session_ids() == []
+        status, _ = await ask("POST", "/sessions", {"agent": "test", "cwd": str(tmp_path), "worktree": False})
+        assert status == 201
+
+
 @case("U-069")
 @on_loop
 async def test_where_a_session_may_be_started(tmp_path: Path):

@@ -181,6 +181,12 @@ class TestTheEnd:
         outcome = call(shell, hands, command="echo begun; sleep 1000", timeout=0.1)
         assert outcome == Outcome("begun\n[ended after 0.1 seconds, which was its time limit]", ok=False)
 
+    def test_who_is_about_to_end_was_not_left_behind(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As bubblewrap's inner process does: its pipes are closed, and it lives a moment longer than the command."""
+        monkeypatch.setattr(child, "_MOMENT_S", 30)
+        outcome = call(shell, hands, command="(exec >&- 2>&-; sleep 0.1) & echo done")
+        assert outcome == Outcome("done\n[exit code 0]")
+
     def test_what_was_left_in_the_background_ends_with_it(self, hands: TestHands) -> None:
         outcome = call(shell, hands, command="sleep 1000 & echo $! > pid; echo done")
         assert outcome == Outcome("done\n[ended with the command: 1 process in the background]\n[exit code 0]")
