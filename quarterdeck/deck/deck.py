@@ -18,8 +18,6 @@ from types import TracebackType
 from typing import IO
 from uuid import uuid4
 
-from msgspec.structs import replace
-
 from quarterdeck import events as ev
 from quarterdeck.deck import inputs, recovery
 from quarterdeck.deck.catalogue import Catalogue
@@ -27,7 +25,6 @@ from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock, Jump
 from quarterdeck.deck.creation import Creation, created
 from quarterdeck.deck.environment import Environments, Fixed, Given, Surroundings
-from quarterdeck.deck.gates import number_of
 from quarterdeck.deck.handle import SessionHandle
 from quarterdeck.deck.keeper import end_left_over_of
 from quarterdeck.deck.rules import RuleStore
@@ -37,6 +34,7 @@ from quarterdeck.deck.settings import Settings, settings_from
 from quarterdeck.deck.supervisor import Supervisor
 from quarterdeck.deck.tally import Tally
 from quarterdeck.deck.trace import trace_file, trace_of
+from quarterdeck.deck.waking import woken
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, Image, Json
 from quarterdeck.harness import registry
@@ -44,11 +42,11 @@ from quarterdeck.home import Home
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.roster import PAGE as LIST_PAGE
 from quarterdeck.kernel.roster import Badge, Filter, Page
-from quarterdeck.kernel.state import FOLD_VERSION, State
+from quarterdeck.kernel.state import State
 from quarterdeck.kernel.summary import Summary
-from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, Receipt, Row, StaleFence, Stored
-from quarterdeck.log.rows import packed, unpacked
+from quarterdeck.kernel.view import View
+from quarterdeck.log.base import START, Log, LogUnavailable, Receipt, Row, StaleFence, Stored
+from quarterdeck.log.rows import packed
 from quarterdeck.log.tail import Feed
 
 _TIDY_AFTER_S = 1.0
@@ -444,32 +442,15 @@ class Deck:
         if live is not None:
             return live
         stored = self._catalogue.stored(session_id)
-        view, before, last_gate = await self._folded(stored)
+        found = await woken(self._log, stored)
         live = self._supervisor.sessions.get(session_id)
         if live is not None:
             return live
         self._catalogue.wakes(session_id)
-        session = self._supervisor.add(Session(self.house, session_id, view, stored.fence, last_gate))
-        if before is not None:
-            session.note(_refolded(before, view.state))
+        session = self._supervisor.add(Session(self.house, session_id, found.view, stored.fence, found.last_gate))
+        if found.refolded is not None:
+            session.note(found.refolded)
         return session
-
-    async def _folded(self, stored: Stored) -> tuple[View, State | None, int]:
-        """The view as of the last event, without the timeline. Also what an older release showed, if it folded otherwise;
-        and the number of the last gate, which the row does not know if a turn was cut off."""
-        name, before, last_gate = stored.row.id, _readable(stored.view), stored.row.last_gate
-        is_old = before is None or before.fold_version != FOLD_VERSION
-        view = View() if before is None or is_old else View(stored.view_index, stored.row.last_active_at, before)
-        # one event back: its time is the one that the next must not be before
-        since = view.index if is_old else min(view.index, stored.last_index - 1)
-        while since < stored.last_index:
-            events = await self._log.read(name, since, PAGE)
-            if not events:
-                break
-            since = events[-1].index
-            last_gate = max(last_gate, *(number_of(event.body) for event in events))
-            view = replace(fold_all(events, view), at=max(view.at, events[-1].at))
-        return View(stored.last_index, view.at, view.state), before if is_old else None, last_gate
 
     def _live_view(self, session_id: str) -> View | None:
         """What is durable: nothing else is told to anybody."""
@@ -584,18 +565,5 @@ def _taken(home: Path) -> tuple[Path, IO[str]]:
     return home, lock
 
 
-def _readable(view: bytes) -> State | None:
-    """What the log kept beside the events; None when only they can still say what it was."""
-    try:
-        return unpacked(view)
-    except LogUnavailable:
-        return None
-
-
 def _was_interrupted(state: State) -> bool:
     return state.phase.value in ("paused", "stopped") or any(item.receipt == "queued" for item in state.queue)
-
-
-def _refolded(before: State, after: State) -> ev.ViewRefolded:
-    changed = tuple(name for name in State.__struct_fields__ if getattr(before, name) != getattr(after, name))
-    return ev.ViewRefolded(to=FOLD_VERSION, from_=before.fold_version, changed=changed)

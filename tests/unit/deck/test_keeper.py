@@ -192,19 +192,18 @@ def test_a_command_that_cannot_be_started_is_said(tmp_path: Path) -> None:
     assert run([], tmp_path).returncode == 2
 
 
-#: Counts what it hears, one line each, and leaves with 5 after as many as it was told.
+#: Counts what it hears, one line each, and leaves with 5 after as many as it was told. No threading.Event: to set one in
+#: a handler that broke into its wait would be waiting for oneself.
 LISTENER = """
-import signal, sys, threading
+import signal, sys, time
 left = [int(sys.argv[1])]
-done = threading.Event()
 def heard(number, frame):
     print(number, flush=True)
     left[0] -= 1
-    if not left[0]: done.set()
 for one in (1, 2, 15):
     signal.signal(one, heard)
 print("up", flush=True)
-while not done.wait(0.05): pass
+while left[0]: time.sleep(0.05)
 sys.exit(5)
 """
 
