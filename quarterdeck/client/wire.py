@@ -195,12 +195,16 @@ def error_of(content: bytes, status: int) -> QuarterdeckError:
     return error
 
 
+#: Some of what it says has the code of an error of ours, for the sake of the exit code; no server ever answers it.
+_COMMAND_LINE = "quarterdeck.cli."
+
+
 def _classes() -> dict[str, type[QuarterdeckError]]:
     found: dict[str, type[QuarterdeckError]] = {}
     open_ends = [QuarterdeckError]
     while open_ends:
         kind = open_ends.pop()
-        if kind is not Refused:
+        if kind is not Refused and not kind.__module__.startswith(_COMMAND_LINE):
             found.setdefault(kind.code, kind)
         open_ends += kind.__subclasses__()
     return found

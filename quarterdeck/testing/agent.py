@@ -29,6 +29,7 @@ was asked in each session; there, a session that it never had cannot be resumed.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import queue
@@ -73,7 +74,10 @@ class Agent:
 
     def read(self) -> None:
         """Every line goes to whoever waits for it; the end of input ends the process after the turn."""
-        for text in sys.stdin.buffer:  # UTF-8, whatever the caller's environment says
+        # bytes, for they are UTF-8 whatever the caller's environment says; detached, because an interpreter that ends would
+        # close `sys.stdin` over them, and dies if somebody is just reading
+        assert isinstance(sys.stdin, io.TextIOWrapper)
+        for text in sys.stdin.detach():
             if self.is_deaf:
                 return
             try:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ async def test_errors_come_back_as_what_they_were(tmp_path: Path):
         with pytest.raises(NotAllowed) as refused:
             await session.delete()
         assert refused.value.hint
+        import_module("quarterdeck.cli.db")  # has an error of the same code
         with pytest.raises(NoSuchFolder):
             await deck.create("test", cwd="/no/such/folder")
         with pytest.raises(InvalidInput):
