@@ -29,7 +29,6 @@ was asked in each session; there, a session that it never had cannot be resumed.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import queue
@@ -38,7 +37,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, BinaryIO, cast
 from urllib.parse import quote
 
 Line = dict[str, Any]
@@ -76,8 +75,8 @@ class Agent:
         """Every line goes to whoever waits for it; the end of input ends the process after the turn."""
         # bytes, for they are UTF-8 whatever the caller's environment says; detached, because an interpreter that ends would
         # close `sys.stdin` over them, and dies if somebody is just reading
-        assert isinstance(sys.stdin, io.TextIOWrapper)
-        for text in sys.stdin.detach():
+        lines: BinaryIO = cast("Any", sys.stdin).detach()
+        for text in lines:
             if self.is_deaf:
                 return
             try:
