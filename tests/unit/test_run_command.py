@@ -329,7 +329,7 @@ class TestAServerThatGoes:
     def test_a_restart_is_waited_for_and_nothing_is_missed(self, tmp_path: Path):
         with home_at(tmp_path) as at:
             at.environment["QUARTERDECK_PORT"] = "0"
-            process = at.begin("run", "test", "say begun; hang", "--json")
+            process = at.begin("run", "test", "sleep 2; say begun; hang", "--json")
             assert process.stdout is not None
             events: list[dict[str, Any]] = []
             while not events or events[-1]["type"] != "response_complete":
