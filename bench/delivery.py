@@ -21,9 +21,9 @@ from bench.figure import Figure
 from bench.hosting import Host
 from bench.measure import SMOKE, Effort, Ratio, Work, ratio
 from quarterdeck import events as ev
-from quarterdeck.deck.record import Record
 from quarterdeck.events import Event, encode_event
 from quarterdeck.log.memory import MemoryLog
+from quarterdeck.log.session_writer import Record
 
 CLIENTS = 100
 RATE = 100_000

@@ -31,8 +31,8 @@ from msgspec import Struct
 from bench.figure import Figure
 from bench.measure import SMOKE, Effort, Ratio, Work, ratio
 from quarterdeck.engine.agent import Agent
+from quarterdeck.engine.factory import create_agent
 from quarterdeck.engine.model import Chunk, Finished, Request, TextPiece, ToolSpec
-from quarterdeck.engine.opening import create_agent
 from quarterdeck.engine.tools.base import Hands, Outcome, Tool
 from quarterdeck.log.base import Log
 from quarterdeck.log.memory import MemoryLog

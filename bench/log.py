@@ -14,9 +14,9 @@ from bench import raw_store
 from bench.figure import Figure
 from bench.measure import SMOKE, Effort, Work, ratio, ratio_of_waits
 from quarterdeck import events as ev
-from quarterdeck.deck.record import Record
 from quarterdeck.events import Body
 from quarterdeck.log.base import Append
+from quarterdeck.log.session_writer import Record
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.room import make_room
 from quarterdeck.log.sqlite.writer import Outcome

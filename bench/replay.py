@@ -15,9 +15,9 @@ from bench.figure import Figure
 from bench.log import streaming, working
 from bench.measure import SMOKE, Effort, Work, ratio
 from quarterdeck import events as ev
-from quarterdeck.deck.record import Record
 from quarterdeck.events import decode_body
 from quarterdeck.kernel.view import View, fold
+from quarterdeck.log.session_writer import Record
 from quarterdeck.log.sqlite import SqliteLog
 
 EVENTS = 100_000

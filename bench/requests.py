@@ -23,8 +23,8 @@ from bench.hosting import Host
 from bench.measure import SMOKE, Effort, Work, ratio
 from quarterdeck import events as ev
 from quarterdeck.deck.deck import Deck
-from quarterdeck.deck.record import Record
 from quarterdeck.home import Home
+from quarterdeck.log.session_writer import Record
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.policy.rule import parse
 from quarterdeck.server.ingest import SECRET, secret_for

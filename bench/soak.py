@@ -31,7 +31,7 @@ from quarterdeck import events as ev
 from quarterdeck.deck.deck import Deck
 from quarterdeck.events import Body, Event, encode_event
 from quarterdeck.log.deltas import is_delta
-from quarterdeck.server import serve
+from quarterdeck.server import main as serve
 
 SESSIONS = 1_000
 CLIENTS = 100

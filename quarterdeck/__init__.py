@@ -18,29 +18,29 @@ _EXPORTS: dict[str, str] = {
     "AgentStatus": "quarterdeck.engine.agent",
     "AlreadyDecided": "quarterdeck.errors",
     "AsyncClient": "quarterdeck.client.client",
-    "Badge": "quarterdeck.kernel.roster",
-    "CannotDo": "quarterdeck.harness.drive",
-    "ChangedFile": "quarterdeck.deck.changes.diff",
+    "Badge": "quarterdeck.kernel.session_list",
+    "CannotDo": "quarterdeck.harness.driver",
+    "ChangedFile": "quarterdeck.deck.git.diff",
     "Changes": "quarterdeck.kernel.profile",
     "Client": "quarterdeck.client.client",
-    "Decided": "quarterdeck.kernel.answers",
+    "Decided": "quarterdeck.kernel.command_results",
     "Deck": "quarterdeck.deck.deck",
     "DeckClosed": "quarterdeck.deck.deck",
     "Details": "quarterdeck.kernel.summary",
-    "Diff": "quarterdeck.deck.changes.diff",
-    "Done": "quarterdeck.kernel.answers",
-    "Dropped": "quarterdeck.kernel.answers",
+    "Diff": "quarterdeck.deck.git.diff",
+    "Done": "quarterdeck.kernel.command_results",
+    "Dropped": "quarterdeck.kernel.command_results",
     "Entry": "quarterdeck.kernel.timeline",
     "Event": "quarterdeck.events",
-    "Filter": "quarterdeck.kernel.roster",
-    "GitFailed": "quarterdeck.deck.changes.git",
-    "GitMissing": "quarterdeck.deck.changes.git",
+    "Filter": "quarterdeck.kernel.session_list",
+    "GitFailed": "quarterdeck.deck.git.run_git",
+    "GitMissing": "quarterdeck.deck.git.run_git",
     "Hands": "quarterdeck.engine.tools.base",
     "HomeInUse": "quarterdeck.deck.deck",
     "IdempotencyMismatch": "quarterdeck.deck.receipts",
     "Image": "quarterdeck.events",
     "InvalidCommand": "quarterdeck.kernel.commands",
-    "InvalidInput": "quarterdeck.deck.inputs",
+    "InvalidInput": "quarterdeck.deck.validation",
     "InvalidMcpServer": "quarterdeck.engine.tools.mcp.settings",
     "InvalidOption": "quarterdeck.engine.errors",
     "InvalidRule": "quarterdeck.policy",
@@ -52,45 +52,45 @@ _EXPORTS: dict[str, str] = {
     "Message": "quarterdeck.engine.message",
     "ModelError": "quarterdeck.engine.model",
     "NewerLog": "quarterdeck.log.base",
-    "NoRepository": "quarterdeck.deck.changes.watch",
-    "NoSnapshot": "quarterdeck.deck.changes.watch",
-    "NoSuchFolder": "quarterdeck.deck.inputs",
+    "NoRepository": "quarterdeck.deck.git.tracker",
+    "NoSnapshot": "quarterdeck.deck.git.tracker",
+    "NoSuchFolder": "quarterdeck.deck.validation",
     "NoSuchGate": "quarterdeck.errors",
     "NoSuchSession": "quarterdeck.log.base",
     "NoSuchText": "quarterdeck.deck.keeping",
     "NotAllowed": "quarterdeck.errors",
-    "NotInstalled": "quarterdeck.harness.drive",
+    "NotInstalled": "quarterdeck.harness.driver",
     "NothingKept": "quarterdeck.engine.errors",
     "Outcome": "quarterdeck.engine.tools.base",
-    "OutsideWorkspace": "quarterdeck.deck.inputs",
-    "Page": "quarterdeck.kernel.roster",
+    "OutsideWorkspace": "quarterdeck.deck.validation",
+    "Page": "quarterdeck.kernel.session_list",
     "Plugin": "quarterdeck.engine.plugins.base",
     "PromptRefused": "quarterdeck.engine.errors",
     "QuarterdeckError": "quarterdeck.errors",
     "QueueFull": "quarterdeck.errors",
-    "Receipt": "quarterdeck.kernel.answers",
+    "Receipt": "quarterdeck.kernel.command_results",
     "RetryPolicy": "quarterdeck.engine.options",
     "RulesUnreadable": "quarterdeck.deck.rules",
     "SessionHandle": "quarterdeck.deck.handle",
     "SessionRefused": "quarterdeck.engine.errors",
     "Settings": "quarterdeck.deck.settings",
     "StaleFence": "quarterdeck.log.base",
-    "Status": "quarterdeck.kernel.answers",
-    "Steered": "quarterdeck.kernel.answers",
+    "Status": "quarterdeck.kernel.command_results",
+    "Steered": "quarterdeck.kernel.command_results",
     "SteeringRefused": "quarterdeck.engine.errors",
     "SubAgent": "quarterdeck.engine.options",
     "Subscription": "quarterdeck.engine.subscription",
     "Summary": "quarterdeck.kernel.summary",
-    "TooLarge": "quarterdeck.deck.inputs",
+    "TooLarge": "quarterdeck.deck.validation",
     "Tool": "quarterdeck.engine.tools.base",
     "TurnNotFinished": "quarterdeck.engine.errors",
     "UnknownAgent": "quarterdeck.harness.registry",
     "View": "quarterdeck.kernel.view",
     "Why": "quarterdeck.kernel.view",
     "builtin_tools": "quarterdeck.engine.tools",
-    "create_agent": "quarterdeck.engine.opening",
+    "create_agent": "quarterdeck.engine.factory",
     "open": "quarterdeck.deck.opening",
-    "resume": "quarterdeck.engine.opening",
+    "resume": "quarterdeck.engine.factory",
     "tool": "quarterdeck.engine.tools.function",
 }
 
@@ -101,26 +101,26 @@ if TYPE_CHECKING:
     # "as" the same name is how a typed package says that it passes a name on.
     from quarterdeck.client.client import AsyncClient as AsyncClient
     from quarterdeck.client.client import Client as Client
-    from quarterdeck.deck.changes.diff import ChangedFile as ChangedFile
-    from quarterdeck.deck.changes.diff import Diff as Diff
-    from quarterdeck.deck.changes.git import GitFailed as GitFailed
-    from quarterdeck.deck.changes.git import GitMissing as GitMissing
-    from quarterdeck.deck.changes.watch import NoRepository as NoRepository
-    from quarterdeck.deck.changes.watch import NoSnapshot as NoSnapshot
     from quarterdeck.deck.deck import Deck as Deck
     from quarterdeck.deck.deck import DeckClosed as DeckClosed
     from quarterdeck.deck.deck import HomeInUse as HomeInUse
+    from quarterdeck.deck.git.diff import ChangedFile as ChangedFile
+    from quarterdeck.deck.git.diff import Diff as Diff
+    from quarterdeck.deck.git.run_git import GitFailed as GitFailed
+    from quarterdeck.deck.git.run_git import GitMissing as GitMissing
+    from quarterdeck.deck.git.tracker import NoRepository as NoRepository
+    from quarterdeck.deck.git.tracker import NoSnapshot as NoSnapshot
     from quarterdeck.deck.handle import SessionHandle as SessionHandle
-    from quarterdeck.deck.inputs import InvalidInput as InvalidInput
-    from quarterdeck.deck.inputs import NoSuchFolder as NoSuchFolder
-    from quarterdeck.deck.inputs import OutsideWorkspace as OutsideWorkspace
-    from quarterdeck.deck.inputs import TooLarge as TooLarge
     from quarterdeck.deck.keeping import NoSuchText as NoSuchText
     from quarterdeck.deck.opening import open as open  # noqa: A004
     from quarterdeck.deck.receipts import IdempotencyMismatch as IdempotencyMismatch
     from quarterdeck.deck.rules import RulesUnreadable as RulesUnreadable
     from quarterdeck.deck.settings import InvalidSetting as InvalidSetting
     from quarterdeck.deck.settings import Settings as Settings
+    from quarterdeck.deck.validation import InvalidInput as InvalidInput
+    from quarterdeck.deck.validation import NoSuchFolder as NoSuchFolder
+    from quarterdeck.deck.validation import OutsideWorkspace as OutsideWorkspace
+    from quarterdeck.deck.validation import TooLarge as TooLarge
     from quarterdeck.engine.agent import Agent as Agent
     from quarterdeck.engine.agent import AgentStatus as AgentStatus
     from quarterdeck.engine.errors import AgentDown as AgentDown
@@ -131,10 +131,10 @@ if TYPE_CHECKING:
     from quarterdeck.engine.errors import SessionRefused as SessionRefused
     from quarterdeck.engine.errors import SteeringRefused as SteeringRefused
     from quarterdeck.engine.errors import TurnNotFinished as TurnNotFinished
+    from quarterdeck.engine.factory import create_agent as create_agent
+    from quarterdeck.engine.factory import resume as resume
     from quarterdeck.engine.message import Message as Message
     from quarterdeck.engine.model import ModelError as ModelError
-    from quarterdeck.engine.opening import create_agent as create_agent
-    from quarterdeck.engine.opening import resume as resume
     from quarterdeck.engine.options import RetryPolicy as RetryPolicy
     from quarterdeck.engine.options import SubAgent as SubAgent
     from quarterdeck.engine.plugins.base import Plugin as Plugin
@@ -155,20 +155,20 @@ if TYPE_CHECKING:
     from quarterdeck.errors import QueueFull as QueueFull
     from quarterdeck.events import Event as Event
     from quarterdeck.events import Image as Image
-    from quarterdeck.harness.drive import CannotDo as CannotDo
-    from quarterdeck.harness.drive import NotInstalled as NotInstalled
+    from quarterdeck.harness.driver import CannotDo as CannotDo
+    from quarterdeck.harness.driver import NotInstalled as NotInstalled
     from quarterdeck.harness.registry import UnknownAgent as UnknownAgent
-    from quarterdeck.kernel.answers import Decided as Decided
-    from quarterdeck.kernel.answers import Done as Done
-    from quarterdeck.kernel.answers import Dropped as Dropped
-    from quarterdeck.kernel.answers import Receipt as Receipt
-    from quarterdeck.kernel.answers import Status as Status
-    from quarterdeck.kernel.answers import Steered as Steered
+    from quarterdeck.kernel.command_results import Decided as Decided
+    from quarterdeck.kernel.command_results import Done as Done
+    from quarterdeck.kernel.command_results import Dropped as Dropped
+    from quarterdeck.kernel.command_results import Receipt as Receipt
+    from quarterdeck.kernel.command_results import Status as Status
+    from quarterdeck.kernel.command_results import Steered as Steered
     from quarterdeck.kernel.commands import InvalidCommand as InvalidCommand
     from quarterdeck.kernel.profile import Changes as Changes
-    from quarterdeck.kernel.roster import Badge as Badge
-    from quarterdeck.kernel.roster import Filter as Filter
-    from quarterdeck.kernel.roster import Page as Page
+    from quarterdeck.kernel.session_list import Badge as Badge
+    from quarterdeck.kernel.session_list import Filter as Filter
+    from quarterdeck.kernel.session_list import Page as Page
     from quarterdeck.kernel.summary import Details as Details
     from quarterdeck.kernel.summary import Summary as Summary
     from quarterdeck.kernel.timeline import Entry as Entry

@@ -11,7 +11,7 @@ from quarterdeck import events as ev
 from quarterdeck.events import Image
 from quarterdeck.harness import registry
 from quarterdeck.harness.base import Object, text_of
-from quarterdeck.harness.drive import Decision, Lines, NotInstalled, Spawn, Start
+from quarterdeck.harness.driver import Decision, Lines, NotInstalled, Spawn, Start
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.testing.harness import TestDriver, TestTranslator

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from quarterdeck.engine.agent import Agent
+from quarterdeck.engine.factory import create_agent
 from quarterdeck.engine.journal import Journal
 from quarterdeck.engine.model import (
     CallBegun,
@@ -20,7 +21,6 @@ from quarterdeck.engine.model import (
     ThinkingPiece,
     ToolSpec,
 )
-from quarterdeck.engine.opening import create_agent
 from quarterdeck.engine.tools.base import Hands, Outcome, Tool
 from quarterdeck.events import Event, TokenUsage, encode_body
 from quarterdeck.kernel.view import View, fold, fold_all

@@ -15,8 +15,8 @@ import sys
 import threading
 from typing import Any
 
-from quarterdeck.deck.identity import NONCE
-from quarterdeck.deck.keeper import become_subreaper, lifeline
+from quarterdeck.process.identity import NONCE
+from quarterdeck.process.subreaper import become_subreaper, lifeline
 
 
 def started(nonce: str, script: str) -> tuple[subprocess.Popen[str], list[int]]:

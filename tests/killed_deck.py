@@ -14,10 +14,10 @@ from pathlib import Path
 
 from quarterdeck import Deck
 from quarterdeck import events as ev
-from quarterdeck.deck.adoption import Adoption
+from quarterdeck.deck.agents.observed_sessions import Adoption
 from quarterdeck.deck.session import Session
 from quarterdeck.harness import registry
-from quarterdeck.harness.drive import Decision
+from quarterdeck.harness.driver import Decision
 from quarterdeck.kernel.gate import Gate
 from tests.decks import at_home, eventually
 

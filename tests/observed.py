@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from quarterdeck import Deck
-from quarterdeck.server import logbook
+from quarterdeck.server import log_setup
 from quarterdeck.server.app import Server
 from quarterdeck.server.guard import Guard
 from quarterdeck.server.tokens import Tokens
@@ -56,14 +56,14 @@ class Observed(NamedTuple):
 
 
 def lines_of(home: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (home / logbook.FILE).read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in (home / log_setup.FILE).read_text("utf-8").splitlines()]
 
 
 @asynccontextmanager
 async def observed(folder: Path, level: str = "INFO") -> AsyncIterator[Observed]:
     """Everything as the product has it, but for the port, which is any."""
     (folder / "home").mkdir(exist_ok=True)
-    book = logbook.configure(folder / "home", to_terminal=False, level=level)
+    book = log_setup.configure(folder / "home", to_terminal=False, level=level)
     try:
         async with at_home(folder) as deck:
             tokens = Tokens(deck.home)

@@ -14,11 +14,11 @@ from typing import Any
 
 from quarterdeck.cli.wire import Wire, token_of
 from quarterdeck.deck.deck import home_id
-from quarterdeck.deck.identity import Identity, carriers_of_home, is_alive
-from quarterdeck.deck.keeper import end, end_left_over_of
 from quarterdeck.home import Home
-from quarterdeck.server import beacon
-from quarterdeck.server.beacon import Beacon
+from quarterdeck.process.identity import Identity, carriers_of_home, is_alive
+from quarterdeck.process.subreaper import end, end_left_over_of
+from quarterdeck.server import server_file
+from quarterdeck.server.server_file import Beacon
 
 QD = str(Path(sys.executable).with_name("qd"))
 PATIENCE_S = 45
@@ -55,7 +55,7 @@ class At:
         return self.light()
 
     def light(self) -> Beacon:
-        found = beacon.found(self.place)
+        found = server_file.found(self.place)
         assert found is not None
         self.seen.append(found)
         return found
@@ -79,7 +79,7 @@ class At:
     def clean(self) -> None:
         for wire in self.wires:
             wire.close()
-        light = beacon.found(self.place)
+        light = server_file.found(self.place)
         for one in [*self.seen, *([light] if light else [])]:
             end([each for each in (one.keeper, one.server) if each is not None], grace=0)
         end_left_over_of(home_id(self.place.folder.resolve()), grace=0)

@@ -21,15 +21,15 @@ class Entry(NamedTuple):
 # The help text stands here a second time, so that listing the commands imports none of them. A test compares it
 # with the command's own.
 COMMANDS = {
-    "db": Entry("quarterdeck.cli.db:db", "Look after the store: check, migrate, back up, import."),
-    "down": Entry("quarterdeck.cli.down:down", "Stop the server."),
-    "machine": Entry("quarterdeck.cli.machine:machine", "Show a state machine's table of transitions."),
-    "replay": Entry("quarterdeck.cli.replay:replay", "Replay a recorded trace and show the states over time."),
-    "restart": Entry("quarterdeck.cli.down:restart", "Stop the server, and start it again in the background."),
-    "run": Entry("quarterdeck.cli.run:run", "Start a session and follow it in the terminal."),
-    "status": Entry("quarterdeck.cli.status:status", "Say whether the server runs, where, and what is set."),
-    "testing": Entry("quarterdeck.cli.testing:testing", "Stand-ins for tests: a scripted model."),
-    "up": Entry("quarterdeck.cli.up:up", "Start the server, and open its page."),
+    "db": Entry("quarterdeck.cli.commands.db:db", "Look after the store: check, migrate, back up, import."),
+    "down": Entry("quarterdeck.cli.commands.down:down", "Stop the server."),
+    "machine": Entry("quarterdeck.cli.commands.machine:machine", "Show a state machine's table of transitions."),
+    "replay": Entry("quarterdeck.cli.commands.replay:replay", "Replay a recorded trace and show the states over time."),
+    "restart": Entry("quarterdeck.cli.commands.down:restart", "Stop the server, and start it again in the background."),
+    "run": Entry("quarterdeck.cli.commands.run:run", "Start a session and follow it in the terminal."),
+    "status": Entry("quarterdeck.cli.commands.status:status", "Say whether the server runs, where, and what is set."),
+    "testing": Entry("quarterdeck.cli.commands.testing:testing", "Stand-ins for tests: a scripted model."),
+    "up": Entry("quarterdeck.cli.commands.up:up", "Start the server, and open its page."),
 }
 
 

@@ -16,7 +16,7 @@ import click
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
-from quarterdeck.server.beacon import found
+from quarterdeck.server.server_file import found
 
 UNIT = "quarterdeck.service"
 LABEL = "quarterdeck.server"

@@ -18,12 +18,12 @@ from typing import Any, NoReturn
 
 import click
 
-from quarterdeck.deck.identity import NONCE
-from quarterdeck.deck.keeper import gone_within
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
-from quarterdeck.server import beacon
-from quarterdeck.server.beacon import Beacon
+from quarterdeck.process.identity import NONCE
+from quarterdeck.process.subreaper import gone_within
+from quarterdeck.server import server_file
+from quarterdeck.server.server_file import Beacon
 
 _TAIL = 2000
 
@@ -93,17 +93,17 @@ def is_under_way(place: Home) -> bool:
 
 def running(place: Home) -> Beacon | None:
     """The server that runs and will stay; waits for the end of one that leaves. To be called with the lock held."""
-    light = beacon.found(place)
+    light = server_file.found(place)
     while light is not None and light.is_leaving:
         if not gone_within(light.last, light.leaves_within):
             raise StillLeaving(light)
-        light = beacon.found(place)
+        light = server_file.found(place)
     return light
 
 
 def in_background(place: Home, options: Mapping[str, Any]) -> Beacon:
     """A server that runs, started if none does. NotStarted says why it could not."""
-    light = beacon.found(place)
+    light = server_file.found(place)
     if light is not None and not light.is_leaving:
         return light
     with alone(place) as lock:
@@ -131,7 +131,7 @@ def started(place: Home, options: Mapping[str, Any], lock: int) -> Beacon:
     said = _said(reader)
     if said is not None and "error" in said:
         raise NotStarted(**said["error"])
-    light = beacon.found(place)
+    light = server_file.found(place)
     if said is None or light is None:
         raise NotStarted("not_started", "the server ended before it was ready", _last_words(place))
     return light
@@ -150,7 +150,7 @@ def in_foreground(place: Home, options: Mapping[str, Any], lock: int, announce: 
         code = 1
         try:
             said = _said(reader)
-            light = beacon.found(place)
+            light = server_file.found(place)
             if said is not None and "error" not in said and light is not None:
                 announce(light)
                 sys.stdout.flush()
@@ -167,7 +167,7 @@ def _command(options: Mapping[str, Any], ready: int, lock: int, *, is_background
     """Without the current folder on the path, where a file may have the name of a module."""
     orders = {"ready": ready, "lock": lock, "is_background": is_background, "options": dict(options)}
     python = [sys.executable, "-P", "-m"]
-    return [*python, "quarterdeck.deck.keeper", "--", *python, "quarterdeck.server.serve", json.dumps(orders)]
+    return [*python, "quarterdeck.process.subreaper", "--", *python, "quarterdeck.server.main", json.dumps(orders)]
 
 
 def _environment(place: Home) -> dict[str, str]:

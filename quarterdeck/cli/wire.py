@@ -16,9 +16,9 @@ from quarterdeck.cli.line import Answer, Line
 from quarterdeck.client.blocks import Splitter
 from quarterdeck.client.failures import Unreachable, refusal
 from quarterdeck.home import Home, home
-from quarterdeck.server import beacon
-from quarterdeck.server.beacon import Beacon
+from quarterdeck.server import server_file
 from quarterdeck.server.owner import NotAToken, owner_token
+from quarterdeck.server.server_file import Beacon
 
 if TYPE_CHECKING:
     import http.client
@@ -187,7 +187,7 @@ def token_of(place: Home) -> str:
 def present(place: Home | None = None) -> Wire | None:
     """To the server that runs; None when none does. Nothing is started."""
     place = place or home()
-    light = beacon.found(place)
+    light = server_file.found(place)
     return None if light is None or light.is_leaving else Wire(light, token_of(place))
 
 

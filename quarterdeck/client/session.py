@@ -10,11 +10,11 @@ from uuid import uuid4
 from msgspec import Raw, Struct
 
 from quarterdeck.client.wire import Wire
-from quarterdeck.deck.changes.diff import Diff, Scope
+from quarterdeck.deck.git.diff import Diff, Scope
 from quarterdeck.deck.verbs import A, Mark, Verbs
 from quarterdeck.events import Event, decode_event
 from quarterdeck.kernel import commands as cmd
-from quarterdeck.kernel.answers import Done, Dropped
+from quarterdeck.kernel.command_results import Done, Dropped
 from quarterdeck.kernel.queue import Waiting
 from quarterdeck.kernel.timeline import Entry
 from quarterdeck.kernel.view import Why

@@ -10,8 +10,8 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from quarterdeck.kernel import lifecycle, roster
-from quarterdeck.kernel.roster import Badge, Filter, Page
+from quarterdeck.kernel import lifecycle, session_list
+from quarterdeck.kernel.session_list import Badge, Filter, Page
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.summary import Summary, summary
 from quarterdeck.kernel.view import View
@@ -106,7 +106,9 @@ class Catalogue:
     def summary(self, session_id: str) -> Summary:
         return summary(self.view(session_id))
 
-    def page(self, wanted: Filter, in_use: Iterable[str], now: int, limit: int = roster.PAGE, cursor: str = "") -> Page:
+    def page(
+        self, wanted: Filter, in_use: Iterable[str], now: int, limit: int = session_list.PAGE, cursor: str = ""
+    ) -> Page:
         """Newest first. Only as many views are read as are shown, plus those that a search must look into."""
         found: list[Summary] = []
         for name in self._newest_from(cursor):
@@ -114,13 +116,13 @@ class Catalogue:
                 break
             if _may_match(self._rows[name], wanted):
                 shown = self.summary(name)
-                if roster.matches(shown, wanted):
+                if session_list.matches(shown, wanted):
                     found.append(shown)
-        next_cursor = roster.cursor_of(found[limit - 1]) if len(found) > limit else None
+        next_cursor = session_list.cursor_of(found[limit - 1]) if len(found) > limit else None
         return Page(tuple(found[:limit]), next_cursor, self.badge(in_use, now))
 
     def _newest_from(self, cursor: str) -> Iterator[str]:
-        after = roster.position_of(cursor)
+        after = session_list.position_of(cursor)
         end = len(self._order) if after is None else bisect_left(self._order, after)
         return (self._order[place][1] for place in range(end - 1, -1, -1))
 
@@ -129,7 +131,7 @@ class Catalogue:
 
     def needing(self, in_use: Iterable[str], now: int) -> list[Summary]:
         """Who wants a person, the most urgent first."""
-        return roster.needing([*self._waiting.values(), *(self.summary(name) for name in in_use)], now)
+        return session_list.needing([*self._waiting.values(), *(self.summary(name) for name in in_use)], now)
 
     def expired(self, now: int) -> list[str]:
         """What the daily clean-up deletes."""
@@ -153,6 +155,6 @@ def _may_match(row: Row, wanted: Filter) -> bool:
     if wanted.status:
         if row.status not in wanted.status:
             return False
-    elif not roster.is_listed(row.status, wanted.archived):
+    elif not session_list.is_listed(row.status, wanted.archived):
         return False
     return not (wanted.agent and row.agent != wanted.agent) and not (wanted.cwd and row.cwd != wanted.cwd)

@@ -9,12 +9,12 @@ import msgspec
 from msgspec import Struct
 
 from quarterdeck import events as ev
-from quarterdeck.deck import inputs
-from quarterdeck.deck.repo import repo_of
+from quarterdeck.deck import validation
+from quarterdeck.deck.git.repository import repo_of
 from quarterdeck.events import Body, Image, Json
-from quarterdeck.harness.drive import CannotDo, Start
+from quarterdeck.harness.driver import CannotDo, Start
 from quarterdeck.kernel import commands as cmd
-from quarterdeck.kernel.answers import Done
+from quarterdeck.kernel.command_results import Done
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -51,20 +51,20 @@ async def created(session: Session, wanted: Creation, client_id: str, unkept: Js
 
 def _check(session: Session, wanted: Creation) -> None:
     """Everything that can be wrong is found before there is a session."""
-    inputs.fits(wanted)  # what is not of its type could be written, and never be read again
+    validation.fits(wanted)  # what is not of its type could be written, and never be read again
     limit = session.house.settings.text_limit
     for field in ("prompt", "name", "model", "mode", "continues"):
         value = getattr(wanted, field)
         if value is not None:
-            inputs.text(field, value, limit)
+            validation.text(field, value, limit)
     for argument in wanted.arguments:
-        inputs.text("arguments", argument, limit)
+        validation.text("arguments", argument, limit)
     if wanted.prompt is not None and not wanted.prompt.strip() and not wanted.images:
-        raise inputs.InvalidInput("prompt", "it is empty", "Send a text, or none at all.")
+        raise validation.InvalidInput("prompt", "it is empty", "Send a text, or none at all.")
     if wanted.prompt is None and wanted.images:
-        raise inputs.InvalidInput("images", "there is no prompt that they belong to", "Send them with a prompt.")
+        raise validation.InvalidInput("images", "there is no prompt that they belong to", "Send them with a prompt.")
     if len(wanted.name) > cmd.NAME_LIMIT:
-        raise inputs.InvalidInput("name", f"it has {len(wanted.name)} characters", f"Use at most {cmd.NAME_LIMIT}.")
+        raise validation.InvalidInput("name", f"it has {len(wanted.name)} characters", f"Use at most {cmd.NAME_LIMIT}.")
     driver = session.house.harness_of(wanted.agent).make_driver()
     if wanted.mode and wanted.mode not in driver.capabilities.modes:
         raise CannotDo(wanted.agent, f"work in mode {wanted.mode}")

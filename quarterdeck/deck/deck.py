@@ -19,35 +19,35 @@ from typing import IO
 from uuid import uuid4
 
 from quarterdeck import events as ev
-from quarterdeck.deck import inputs, recovery
+from quarterdeck.deck import recovery, validation
 from quarterdeck.deck.catalogue import Catalogue
-from quarterdeck.deck.changes.watch import Watch
 from quarterdeck.deck.clock import Clock, Jump
 from quarterdeck.deck.creation import Creation, created
 from quarterdeck.deck.environment import Environments, Fixed, Given, Surroundings
+from quarterdeck.deck.git.tracker import Watch
 from quarterdeck.deck.handle import SessionHandle
-from quarterdeck.deck.keeper import end_left_over_of
+from quarterdeck.deck.recording import trace_file, trace_of
+from quarterdeck.deck.restore import woken
 from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.seal import Seal
 from quarterdeck.deck.session import House, Session
 from quarterdeck.deck.settings import Settings, settings_from
 from quarterdeck.deck.supervisor import Supervisor
-from quarterdeck.deck.tally import Tally
-from quarterdeck.deck.trace import trace_file, trace_of
-from quarterdeck.deck.waking import woken
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, Image, Json
 from quarterdeck.harness import registry
 from quarterdeck.home import Home
 from quarterdeck.kernel import commands as cmd
-from quarterdeck.kernel.roster import PAGE as LIST_PAGE
-from quarterdeck.kernel.roster import Badge, Filter, Page
+from quarterdeck.kernel.session_list import PAGE as LIST_PAGE
+from quarterdeck.kernel.session_list import Badge, Filter, Page
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View
 from quarterdeck.log.base import START, Log, LogUnavailable, Receipt, Row, StaleFence, Stored
+from quarterdeck.log.counters import Tally
 from quarterdeck.log.rows import packed
 from quarterdeck.log.tail import Feed
+from quarterdeck.process.subreaper import end_left_over_of
 
 _TIDY_AFTER_S = 1.0
 
@@ -245,20 +245,20 @@ class Deck:
         """A new session; with a prompt it starts at once. `env` is the agent's whole environment, and is never told.
         `arguments` are flags of the agent's own; they are in the log."""
         self.check_open()
-        inputs.client_id(client_id)
-        chosen = inputs.environment(env)
+        validation.client_id(client_id)
+        chosen = validation.environment(env)
         if continues:
             self._catalogue.view(continues)
         wanted = Creation(
             agent=agent,
             prompt=prompt,
-            cwd=inputs.folder(cwd, self.settings.workspace),
-            images=inputs.images(images, self.settings),
+            cwd=validation.folder(cwd, self.settings.workspace),
+            images=validation.images(images, self.settings),
             model=model,
             name=name,
             mode=mode,
             continues=continues,
-            arguments=inputs.arguments(arguments),
+            arguments=validation.arguments(arguments),
             own_environment=chosen is not None,
         )
         session_id = _id_for(client_id)
@@ -302,9 +302,9 @@ class Deck:
 
     def list(self, wanted: Filter | None = None, *, limit: int = LIST_PAGE, cursor: str = "") -> Page:
         """One page of the list, newest first."""
-        inputs.limit(limit)
-        inputs.text("cursor", cursor, inputs.CURSOR_LIMIT)
-        inputs.fits(wanted or Filter())
+        validation.limit(limit)
+        validation.text("cursor", cursor, validation.CURSOR_LIMIT)
+        validation.fits(wanted or Filter())
         in_use = self._in_use()
         return self._catalogue.page(wanted or Filter(), in_use, self.clock.wall(), limit, cursor)
 
@@ -336,8 +336,8 @@ class Deck:
 
     def subscribe(self, since: str = START, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events of all sessions after a cursor, and whatever comes."""
-        inputs.cursor(since)
-        inputs.types(types)
+        validation.cursor(since)
+        validation.types(types)
         return self.feed.follow_all(since, types)
 
     async def check(self) -> None:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from quarterdeck import events as ev
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body
-from quarterdeck.harness.drive import CannotDo
+from quarterdeck.harness.driver import CannotDo
 from quarterdeck.kernel.queue import Queue, Waiting
 from quarterdeck.kernel.routing import STEER, is_held
 from quarterdeck.kernel.state import State
 
 if TYPE_CHECKING:
-    from quarterdeck.deck.launch import Launch
+    from quarterdeck.deck.agents.connection import Launch
     from quarterdeck.deck.session import Session
 
 #: Written, or about to be; the agent has not said that it took the text.

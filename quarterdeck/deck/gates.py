@@ -12,7 +12,7 @@ from quarterdeck import events as ev
 from quarterdeck.deck.links import resolved
 from quarterdeck.deck.rules import RuleStore, RulesUnreadable
 from quarterdeck.events import Body
-from quarterdeck.harness.drive import Decision
+from quarterdeck.harness.driver import Decision
 from quarterdeck.kernel import activity
 from quarterdeck.kernel.gate import Gate, Gates, find
 from quarterdeck.kernel.state import State

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection
 from typing import TYPE_CHECKING, cast
 
-from quarterdeck.deck import inputs, keeping, wishes
-from quarterdeck.deck.changes.diff import Diff, Scope
+from quarterdeck.deck import keeping, validation, wishes
+from quarterdeck.deck.git.diff import Diff, Scope
 from quarterdeck.deck.verbs import A, Mark, Verbs
 from quarterdeck.events import Event
 from quarterdeck.kernel import commands as cmd
-from quarterdeck.kernel.answers import Done, Dropped
+from quarterdeck.kernel.command_results import Done, Dropped
 from quarterdeck.kernel.queue import Queue
 from quarterdeck.kernel.routing import is_busy
 from quarterdeck.kernel.summary import Details, Summary, details, summary
@@ -62,14 +62,14 @@ class SessionHandle(Verbs):
 
     async def timeline(self, limit: int = 200, before: int | None = None) -> list[Entry]:
         """What was said and done, the newest entries last."""
-        inputs.limit(limit)
+        validation.limit(limit)
         if before is not None:
-            inputs.index("before", before)
+            validation.index("before", before)
         return window((await self.whole_view()).timeline, limit, before)
 
     async def view_at(self, index: int) -> View:
         """As it was after this event, folded from the log."""
-        inputs.index("index", index)
+        validation.index("index", index)
         view = View()
         while view.index < index:
             events = [one for one in await self._deck.house.log.read(self.id, view.index, PAGE) if one.index <= index]
@@ -80,9 +80,9 @@ class SessionHandle(Verbs):
 
     async def events(self, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None) -> list[Event]:
         """Events that are in the log now."""
-        inputs.limit(limit)
-        inputs.index("since", since)
-        inputs.types(types)
+        validation.limit(limit)
+        validation.index("since", since)
+        validation.types(types)
         return await self._deck.house.log.read(self.id, since, limit, types)
 
     async def changes(self, scope: Scope = "session") -> Diff:
@@ -91,8 +91,8 @@ class SessionHandle(Verbs):
 
     def subscribe(self, since: int = 0, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
         """All events after an index, then whatever comes. Nothing is missed, however slowly it is read."""
-        inputs.index("since", since)
-        inputs.types(types)
+        validation.index("since", since)
+        validation.types(types)
         return self._deck.feed.follow(self.id, since, types)
 
     async def until(self, holds: Callable[[View], object]) -> View:

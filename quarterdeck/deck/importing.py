@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from quarterdeck import events as ev
-from quarterdeck.deck.record import Record
 from quarterdeck.events import Body, Event
 from quarterdeck.log.base import Log
+from quarterdeck.log.session_writer import Record
 from quarterdeck.log.sqlite.five_states import OldSession
 
 

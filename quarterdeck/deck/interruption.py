@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from quarterdeck import events as ev
-from quarterdeck.harness.drive import Decision, KillTools, Lines
+from quarterdeck.harness.driver import Decision, KillTools, Lines
 from quarterdeck.kernel.gate import Gate
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from quarterdeck import events as ev
-from quarterdeck.deck import inputs
+from quarterdeck.deck import validation
 from quarterdeck.deck.delivery import ON_ITS_WAY
 from quarterdeck.deck.rules import NoSuchRule
 from quarterdeck.deck.verbs import Mark
 from quarterdeck.deck.wishes import check_resume, refused
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body
-from quarterdeck.kernel.answers import Done, Dropped
+from quarterdeck.kernel.command_results import Done, Dropped
 from quarterdeck.kernel.queue import Waiting
 from quarterdeck.kernel.routing import is_promised, route
 
@@ -57,10 +57,10 @@ class Unrule(Struct, frozen=True):
 
 
 async def edit(session: Session, wanted: Edit, client_id: str = "") -> Done:
-    inputs.fits(wanted)
-    inputs.text("text", wanted.text, session.house.settings.text_limit)
+    validation.fits(wanted)
+    validation.text("text", wanted.text, session.house.settings.text_limit)
     if not wanted.text.strip():
-        raise inputs.InvalidInput("text", "it is empty", "Drop the text instead.")
+        raise validation.InvalidInput("text", "it is empty", "Drop the text instead.")
 
     async def work(print_: str) -> Done:
         item = _waiting(session, wanted.item_id, "edit")
@@ -71,7 +71,7 @@ async def edit(session: Session, wanted: Edit, client_id: str = "") -> Done:
 
 
 async def drop(session: Session, wanted: Drop, client_id: str = "") -> Dropped:
-    inputs.fits(wanted)  # None, which is no name, would be all of them
+    validation.fits(wanted)  # None, which is no name, would be all of them
 
     async def work(print_: str) -> Dropped:
         items = _to_drop(session, wanted)
@@ -87,7 +87,7 @@ async def drop(session: Session, wanted: Drop, client_id: str = "") -> Dropped:
 
 
 async def resend(session: Session, wanted: Resend, client_id: str = "") -> Done:
-    inputs.fits(wanted)
+    validation.fits(wanted)
 
     async def work(print_: str) -> Done:
         if session.startup.is_stopping:
@@ -120,9 +120,9 @@ def _awake(session: Session) -> list[Body]:
 
 
 async def mark(session: Session, wanted: Mark, client_id: str = "") -> Done:
-    inputs.whole_number("snoozed_until", wanted.snoozed_until)
-    inputs.whole_number("read_index", wanted.read_index)
-    inputs.fits(wanted)
+    validation.whole_number("snoozed_until", wanted.snoozed_until)
+    validation.whole_number("read_index", wanted.read_index)
+    validation.fits(wanted)
 
     async def work(print_: str) -> Done:
         # nobody has seen what is not there yet: what comes is unread, whatever was claimed
@@ -134,7 +134,7 @@ async def mark(session: Session, wanted: Mark, client_id: str = "") -> Done:
 
 
 async def unrule(session: Session, wanted: Unrule, client_id: str = "") -> Done:
-    inputs.fits(wanted)
+    validation.fits(wanted)
     await session.load()
 
     async def work(print_: str) -> Done:

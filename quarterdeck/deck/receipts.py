@@ -15,7 +15,7 @@ import msgspec
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import CommandReceipt, Json
-from quarterdeck.kernel.answers import Answer
+from quarterdeck.kernel.command_results import Answer
 from quarterdeck.log.base import PAGE, Log
 
 A = TypeVar("A", bound=Answer)

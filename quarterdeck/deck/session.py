@@ -21,34 +21,34 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.deck import gates as gate_desk
-from quarterdeck.deck import inputs
-from quarterdeck.deck.changes.watch import Watch
+from quarterdeck.deck import validation
+from quarterdeck.deck.agents.connection import Launch
+from quarterdeck.deck.agents.launcher import Startup
+from quarterdeck.deck.agents.observed import Observation
+from quarterdeck.deck.agents.signal_reader import Ear
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
-from quarterdeck.deck.ear import Ear
 from quarterdeck.deck.environment import Given
+from quarterdeck.deck.git.tracker import Watch
 from quarterdeck.deck.interruption import interrupt
-from quarterdeck.deck.launch import Launch
-from quarterdeck.deck.observation import Observation
 from quarterdeck.deck.receipts import Receipts
-from quarterdeck.deck.record import Record, is_final
 from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.settings import Settings
 from quarterdeck.deck.slots import Slots
-from quarterdeck.deck.startup import Startup
-from quarterdeck.deck.tally import Tally
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin
 from quarterdeck.harness.base import Translator
-from quarterdeck.harness.drive import Capabilities, Decision
+from quarterdeck.harness.driver import Capabilities, Decision
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel import activity
-from quarterdeck.kernel.answers import Answer
+from quarterdeck.kernel.command_results import Answer
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.routing import open_question
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import PAGE, Fence, Log, Row
+from quarterdeck.log.counters import Tally
+from quarterdeck.log.session_writer import Record, is_final
 from quarterdeck.policy import Rule, session_rules
 
 A = TypeVar("A", bound=Answer)
@@ -167,7 +167,7 @@ class Session:
     ) -> A:
         """The answer of a command that has a key of its caller, or none. What has begun is done to its end, also when its
         caller does not wait for that."""
-        inputs.client_id(client_id)
+        validation.client_id(client_id)
         task = asyncio.get_running_loop().create_task(self._answered(name, body, kind, client_id, work))
         self._commands.add(task)
         self.users += 1

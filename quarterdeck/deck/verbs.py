@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from quarterdeck.events import Image, Json
 from quarterdeck.kernel import commands as cmd
-from quarterdeck.kernel.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
+from quarterdeck.kernel.command_results import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 
 A = TypeVar("A", bound=Answer)
 

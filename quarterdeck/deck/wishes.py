@@ -13,15 +13,15 @@ from uuid import uuid4
 
 from quarterdeck import events as ev
 from quarterdeck.deck import gates as gate_desk
-from quarterdeck.deck import inputs
+from quarterdeck.deck import validation
 from quarterdeck.deck.delivery import ON_ITS_WAY
 from quarterdeck.deck.interruption import CANCELLED, hold, interrupt
 from quarterdeck.deck.rules import RuleStore, RulesUnreadable
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Body
-from quarterdeck.harness.drive import CannotDo, Decision, Lines
+from quarterdeck.harness.driver import CannotDo, Decision, Lines
 from quarterdeck.kernel import commands as cmd
-from quarterdeck.kernel.answers import Answer, Decided, Done, Dropped, Receipt, Status, Steered
+from quarterdeck.kernel.command_results import Answer, Decided, Done, Dropped, Receipt, Status, Steered
 from quarterdeck.kernel.gate import Gate, to_decide
 from quarterdeck.kernel.routing import Route, is_busy, is_promised, route
 from quarterdeck.policy import Rule, always, rule_for
@@ -94,10 +94,10 @@ def check_content(session: Session, command: cmd.Command) -> None:
     for field in ("text", "name", "reason", "model", "command", "ref"):
         value = getattr(command, field, None)
         if value is not None:
-            inputs.text(field, value, limit)
-    inputs.json_texts("answer", getattr(command, "answer", None), limit)
-    inputs.images(getattr(command, "images", ()), session.house.settings)
-    inputs.fits(command)
+            validation.text(field, value, limit)
+    validation.json_texts("answer", getattr(command, "answer", None), limit)
+    validation.images(getattr(command, "images", ()), session.house.settings)
+    validation.fits(command)
 
 
 # --- texts
@@ -189,7 +189,7 @@ async def _steer(wish: Wish, command: cmd.Steer) -> Steered:
 def _check_ref(session: Session, command: cmd.Steer) -> None:
     """The same name again is the same text again: another one would take its place, and the first would be lost."""
     if any(item.id == command.ref and item.text != command.text for item in session.state.queue):
-        raise inputs.InvalidInput("ref", "another text of this name waits already", "Send another ref, or none.")
+        raise validation.InvalidInput("ref", "another text of this name waits already", "Send another ref, or none.")
 
 
 # --- stop
@@ -400,7 +400,7 @@ async def _rename(wish: Wish, command: cmd.Rename) -> Done:
 async def _switch_model(wish: Wish, command: cmd.SwitchModel) -> Done:
     wish.check()
     if not command.model.strip():
-        raise inputs.InvalidInput("model", "it is empty", "Name a model of the agent.")
+        raise validation.InvalidInput("model", "it is empty", "Name a model of the agent.")
     wish.check_reachable()
     return await _set(wish, ev.SettingChanged(model=command.model), lambda driver: driver.switch_model(command.model))
 

@@ -10,14 +10,14 @@ from msgspec import Struct
 
 from quarterdeck import events as ev
 from quarterdeck.engine.conversation import messages_of
-from quarterdeck.engine.core import Core
 from quarterdeck.engine.decisions import decided, respond
 from quarterdeck.engine.errors import InvalidOption, TurnNotFinished
 from quarterdeck.engine.message import Message
+from quarterdeck.engine.runtime import Core
 from quarterdeck.engine.subscription import Subscription
 from quarterdeck.engine.tools.base import Tool
 from quarterdeck.events import BY_NAME, Image, Json, Todo, TokenUsage
-from quarterdeck.kernel.answers import Decided, Dropped, Receipt, Steered
+from quarterdeck.kernel.command_results import Decided, Dropped, Receipt, Steered
 from quarterdeck.kernel.commands import MODES
 
 RunState = Literal["idle", "running", "streaming", "executing_tools"]

@@ -17,16 +17,16 @@ from quarterdeck import events as ev
 from quarterdeck.engine.conversation import family
 from quarterdeck.engine.decisions import decide
 from quarterdeck.engine.gates import Held
-from quarterdeck.engine.hands import CallHands
 from quarterdeck.engine.journal import now_ms
 from quarterdeck.engine.message import Call
 from quarterdeck.engine.plugins.base import Hold
+from quarterdeck.engine.tool_context import CallHands
 from quarterdeck.engine.tools.base import Hands, Outcome, Tool
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Json
 
 if TYPE_CHECKING:
-    from quarterdeck.engine.loop import Turn
+    from quarterdeck.engine.turn import Turn
 
 KillTools = Literal["killable", "all", "none"]
 

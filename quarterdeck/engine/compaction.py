@@ -12,7 +12,7 @@ from quarterdeck.engine.model import Chunk, Finished, ModelError, Request, TextP
 from quarterdeck.engine.request import Stalled
 
 if TYPE_CHECKING:
-    from quarterdeck.engine.loop import Turn
+    from quarterdeck.engine.turn import Turn
 
 _SYSTEM = (
     "You summarise the work of a coding agent so that it can go on without the messages themselves. Keep what it was "

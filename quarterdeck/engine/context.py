@@ -16,8 +16,8 @@ from quarterdeck.engine.tools.base import Tool
 from quarterdeck.events import Body, Json
 
 if TYPE_CHECKING:
-    from quarterdeck.engine.core import Core
-    from quarterdeck.engine.loop import Turn
+    from quarterdeck.engine.runtime import Core
+    from quarterdeck.engine.turn import Turn
 
 
 class PluginContext:

@@ -12,12 +12,12 @@ from quarterdeck.engine.gates import Asked, Held
 from quarterdeck.engine.journal import now_ms
 from quarterdeck.events import Body, Json, Option
 from quarterdeck.events.gate import GateStatus
-from quarterdeck.kernel.answers import Decided
+from quarterdeck.kernel.command_results import Decided
 from quarterdeck.kernel.gate import to_decide
 
 if TYPE_CHECKING:
-    from quarterdeck.engine.core import Core
-    from quarterdeck.engine.loop import Turn
+    from quarterdeck.engine.runtime import Core
+    from quarterdeck.engine.turn import Turn
 
 _TRIGGERS = {"approved": "tool_approved", "rejected": "tool_rejected", "timeout": "tool_approval_timeout"}
 

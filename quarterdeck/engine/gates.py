@@ -14,7 +14,7 @@ from quarterdeck.events.gate import GateStatus
 
 if TYPE_CHECKING:
     from quarterdeck.engine.batch import CallRun
-    from quarterdeck.engine.loop import Turn
+    from quarterdeck.engine.turn import Turn
 
 
 class Held:

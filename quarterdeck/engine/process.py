@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from quarterdeck import events as ev
+from quarterdeck.engine.deck_pipe import DeckLog, lines_of, own_pipes
 from quarterdeck.engine.errors import InvalidOption, PromptRefused, SteeringRefused
-from quarterdeck.engine.stdio import DeckLog, lines_of, own_pipes
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, QuarterdeckError, QueueFull
 from quarterdeck.events import Event, Image
 
@@ -90,7 +90,7 @@ async def _next(lines: asyncio.StreamReader) -> Line | None:
 
 async def _opened(line: Line, setup: Setup, log: DeckLog) -> Agent:
     """A new conversation, or one as its events tell it."""
-    from quarterdeck.engine.opening import create_agent, restored
+    from quarterdeck.engine.factory import create_agent, restored
 
     port, session, given = cast("Log", log), _text(line, "session"), setup.settings
     if line.get("op") == "open":

@@ -13,7 +13,7 @@ from quarterdeck.engine.reply import Reply
 from quarterdeck.events import Body
 
 if TYPE_CHECKING:
-    from quarterdeck.engine.loop import Turn
+    from quarterdeck.engine.turn import Turn
 
 
 class Stalled(ModelError):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from quarterdeck import events as ev
 from quarterdeck.engine.conversation import EMPTY
-from quarterdeck.engine.loop import Prompt, Turn
 from quarterdeck.engine.model import ModelError
 from quarterdeck.engine.options import SubAgent
 from quarterdeck.engine.subscription import child_of
 from quarterdeck.engine.tools.base import Outcome
+from quarterdeck.engine.turn import Prompt, Turn
 from quarterdeck.errors import QuarterdeckError
 
 if TYPE_CHECKING:
-    from quarterdeck.engine.core import Core
+    from quarterdeck.engine.runtime import Core
 
 #: The tool that starts sub-agents: a child does not have it.
 SPAWNER = "task"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from msgspec import Struct
 
 from quarterdeck.events import Body, Json, Origin
-from quarterdeck.harness.book import Book
+from quarterdeck.harness.tracker import Book
 from quarterdeck.kernel.view import View
 
 #: A JSON object of an agent.

@@ -11,7 +11,7 @@ from typing import cast
 
 from quarterdeck.events import Json
 from quarterdeck.harness.base import DICT, Object, list_of, object_of, text_of
-from quarterdeck.harness.drive import Decision
+from quarterdeck.harness.driver import Decision
 
 #: The agents whose hooks are read.
 AGENTS = ("claude", "codex")

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness.base import Translator
-from quarterdeck.harness.drive import CannotDo, Driver
+from quarterdeck.harness.driver import CannotDo, Driver
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -43,8 +43,8 @@ TRANSLATORS = {
 }
 #: agent name → "module:function"; the function takes the agent's name and gives its Harness.
 HARNESSES = {
-    "builtin": "quarterdeck.harness.builtin.drive:harness",
-    "demo": "quarterdeck.harness.builtin.drive:demo",
+    "builtin": "quarterdeck.harness.builtin.driver:harness",
+    "demo": "quarterdeck.harness.builtin.driver:demo",
     "test": "quarterdeck.testing.harness:harness",
 }
 

@@ -15,23 +15,13 @@ from typing import Any, TypeAlias
 import msgspec
 from aiohttp import web
 
-from quarterdeck.deck import inputs
+from quarterdeck.deck import validation
 from quarterdeck.deck.deck import Deck
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.server import access, metrics, notices, socket, sse
+from quarterdeck.server import access_log, metrics, notices, socket, sse
 from quarterdeck.server.bodies import body_of
 from quarterdeck.server.codes import Codes
-from quarterdeck.server.failures import Failures
-from quarterdeck.server.guard import Guard
-from quarterdeck.server.headers import dress
-from quarterdeck.server.health import Health
-from quarterdeck.server.ingest import Ingest
-from quarterdeck.server.openapi import openapi
-from quarterdeck.server.presence import Presence
-from quarterdeck.server.route import Call, Route, read_body, read_query
-from quarterdeck.server.routes import all_routes
-from quarterdeck.server.shortcut import Shortcut
-from quarterdeck.server.statuses import (
+from quarterdeck.server.errors import (
     BadRequest,
     ForeignHost,
     ForeignOrigin,
@@ -47,6 +37,16 @@ from quarterdeck.server.statuses import (
     ViewOnly,
     status_of,
 )
+from quarterdeck.server.failures import Failures
+from quarterdeck.server.guard import Guard
+from quarterdeck.server.headers import dress
+from quarterdeck.server.health import Health
+from quarterdeck.server.ingest import Ingest
+from quarterdeck.server.openapi import openapi
+from quarterdeck.server.presence import Presence
+from quarterdeck.server.route import Call, Route, read_body, read_query
+from quarterdeck.server.routes import all_routes
+from quarterdeck.server.shortcut import Shortcut
 from quarterdeck.server.tokens import COOKIE, Tokens, Visitor
 
 log = logging.getLogger("quarterdeck.server")
@@ -78,7 +78,7 @@ class Server:
         self._codes = Codes(time.monotonic)
         self._openapi = _encode(openapi(self.routes))
         self.presence = Presence(tokens)
-        self.access = access.Access(_VISITOR)
+        self.access = access_log.Access(_VISITOR)
         self.metrics = metrics.Metrics(deck, self.access, self.streams, self.shared)
         self.shortcut = Shortcut(self.ingest, self.access, self._check_page)
         self.health = Health(deck.check, time.monotonic)
@@ -125,7 +125,7 @@ class Server:
         except ConnectionError:
             raise  # nobody is there any more
         except Exception:
-            log.exception("a request failed", extra=access.tags(request))
+            log.exception("a request failed", extra=access_log.tags(request))
             return _refusal(Internal())
 
     def _check_doors(self, request: web.Request) -> None:
@@ -188,8 +188,8 @@ class Server:
 
     def _call(self, route: Route, request: web.Request, body: Any) -> Call:
         query = read_query(route.query, request.query) if route.query is not None else None
-        header = inputs.client_id(request.headers.get("Idempotency-Key", ""))
-        key = inputs.client_id(getattr(body, "client_id", "")) or header
+        header = validation.client_id(request.headers.get("Idempotency-Key", ""))
+        key = validation.client_id(getattr(body, "client_id", "")) or header
         return Call(self.deck, request[_VISITOR], request.match_info, query, body, key)
 
     async def obey(self, session_id: str, name: str, args: dict[str, Any], client_id: str) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 
 from aiohttp import web
 
-from quarterdeck.server.statuses import TooLarge, TooSlow, UnreadableBody
+from quarterdeck.server.errors import TooLarge, TooSlow, UnreadableBody
 
 #: Twenty megabytes of images take two minutes over a bad line; whoever needs more than that sends nothing.
 BODY_S = 120.0

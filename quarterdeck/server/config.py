@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from quarterdeck.deck.settings import IDLE_TIMEOUT, InvalidSetting, Settings, settings_from
-from quarterdeck.harness.drive import Mode
+from quarterdeck.harness.driver import Mode
 
 PREFIX = "QUARTERDECK_"
 #: Of the environment, and no settings: where the home is, and what processes tell each other.

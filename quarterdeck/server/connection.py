@@ -14,9 +14,9 @@ import msgspec
 from aiohttp import web
 
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.server.errors import BadRequest, Internal
 from quarterdeck.server.headers import HEADERS
 from quarterdeck.server.shortcut import Shortcut
-from quarterdeck.server.statuses import BadRequest, Internal
 
 log = logging.getLogger("quarterdeck.server")
 

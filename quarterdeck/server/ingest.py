@@ -23,19 +23,19 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from aiohttp import web
 
-from quarterdeck.deck.adoption import Adoption
+from quarterdeck.deck.agents.observed import Observation
+from quarterdeck.deck.agents.observed_sessions import Adoption
 from quarterdeck.deck.deck import Deck
-from quarterdeck.deck.observation import Observation
 from quarterdeck.deck.session import Session
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Json
 from quarterdeck.harness import hooks, registry
 from quarterdeck.harness.base import Object, Signal
-from quarterdeck.harness.drive import Decision
+from quarterdeck.harness.driver import Decision
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.server import otlp
 from quarterdeck.server.bodies import body_of
-from quarterdeck.server.statuses import BadRequest
+from quarterdeck.server.errors import BadRequest
 
 log = logging.getLogger("quarterdeck.server")
 

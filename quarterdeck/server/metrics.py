@@ -22,10 +22,10 @@ from msgspec import Raw, Struct
 
 import quarterdeck
 from quarterdeck.deck.deck import Deck
-from quarterdeck.deck.tally import BOUNDS, Tally
 from quarterdeck.kernel.state import State
 from quarterdeck.log.base import Stored
-from quarterdeck.server.access import Access
+from quarterdeck.log.counters import BOUNDS, Tally
+from quarterdeck.server.access_log import Access
 from quarterdeck.server.socket import Shared
 from quarterdeck.server.sse import Streams
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 import quarterdeck
-from quarterdeck.deck.inputs import KEY_LIMIT
+from quarterdeck.deck.validation import KEY_LIMIT
 from quarterdeck.server.described import described
 from quarterdeck.server.ingest import SECRET
 from quarterdeck.server.refusals import WITH_A_BODY, ErrorBody, refusals

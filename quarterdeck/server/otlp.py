@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from quarterdeck.harness.base import Object, list_of, object_of, text_of
-from quarterdeck.server.statuses import BadRequest
+from quarterdeck.server.errors import BadRequest
 
 _CONVERSATION = ("conversation.id", "thread.id")
 _DEEPEST = 16

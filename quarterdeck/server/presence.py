@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from quarterdeck.server.bell import Bell
+from quarterdeck.server.token_watch import Bell
 from quarterdeck.server.tokens import Tokens, Visitor
 
 log = logging.getLogger("quarterdeck.server")

@@ -11,8 +11,8 @@ from msgspec import Meta, Struct
 
 from quarterdeck.deck.deck import Deck
 from quarterdeck.deck.handle import SessionHandle
-from quarterdeck.deck.inputs import KEY_LIMIT
-from quarterdeck.server.statuses import BadRequest
+from quarterdeck.deck.validation import KEY_LIMIT
+from quarterdeck.server.errors import BadRequest
 from quarterdeck.server.tokens import Visitor
 
 Method: TypeAlias = Literal["GET", "POST", "PATCH", "DELETE"]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from quarterdeck.kernel.patch import shown
-from quarterdeck.kernel.roster import Badge
+from quarterdeck.kernel.session_list import Badge
 from quarterdeck.kernel.summary import Details, Summary
 from quarterdeck.kernel.timeline import Entry
 from quarterdeck.kernel.view import View, Why

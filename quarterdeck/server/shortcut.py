@@ -17,7 +17,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness import hooks
-from quarterdeck.server.access import HEADER, LEFT, Access
+from quarterdeck.server.access_log import HEADER, LEFT, Access
 from quarterdeck.server.bodies import READ
 from quarterdeck.server.headers import HEADERS
 from quarterdeck.server.ingest import EMPTY, LIMIT, Hook, Ingest

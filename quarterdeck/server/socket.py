@@ -25,11 +25,11 @@ from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View
 from quarterdeck.log.base import START
 from quarterdeck.log.tail import Tail
-from quarterdeck.server import access, frames
+from quarterdeck.server import access_log, frames
+from quarterdeck.server.errors import BadRequest, ViewOnly
 from quarterdeck.server.lines import TransportLine
 from quarterdeck.server.reader import PAGE, Pages, Reader
 from quarterdeck.server.shapes import session_view
-from quarterdeck.server.statuses import BadRequest, ViewOnly
 from quarterdeck.server.tokens import Visitor
 
 HEARTBEAT_S = 30.0
@@ -431,7 +431,7 @@ async def serve(
         heartbeat=shared.heartbeat_s, timeout=_CLOSING_S, compress=False, max_msg_size=_MOST_BYTES
     )
     await socket.prepare(request)
-    request[access.STARTED] = socket.status
+    request[access_log.STARTED] = socket.status
     link = Link(deck, shared, TransportLine(request), visitor, obey)
     shared.sockets[socket] = link
     try:

@@ -20,12 +20,12 @@ from quarterdeck.kernel.patch import WINDOW
 from quarterdeck.kernel.summary import summary
 from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View
-from quarterdeck.server import access, frames
+from quarterdeck.server import access_log, frames
+from quarterdeck.server.errors import BadRequest
 from quarterdeck.server.lines import TransportLine
 from quarterdeck.server.reader import PAGE, Pages, Reader
 from quarterdeck.server.route import Index, read_query
 from quarterdeck.server.shapes import EventPage, Gap, session_view
-from quarterdeck.server.statuses import BadRequest
 
 BEAT_S = 15.0
 _HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
@@ -213,7 +213,7 @@ class Streams:
         response = web.StreamResponse(headers=_HEADERS)
         response.force_close()
         await response.prepare(request)
-        request[access.STARTED] = response.status
+        request[access_log.STARTED] = response.status
         await response.write(_FIRST)  # with the headers, which wait for the first words
         return response, _Stream(TransportLine(request))
 

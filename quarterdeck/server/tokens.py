@@ -23,8 +23,8 @@ import msgspec
 from msgspec import Struct
 
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.server.bell import ring
 from quarterdeck.server.owner import NotAToken, owner_token
+from quarterdeck.server.token_watch import ring
 
 log = logging.getLogger("quarterdeck.server")
 

@@ -10,7 +10,7 @@ import msgspec
 from quarterdeck import events as ev
 from quarterdeck.events import Image, Json
 from quarterdeck.harness.base import BookTranslator, Object, Signal, list_of, object_of, text_of
-from quarterdeck.harness.drive import CannotDo, Capabilities, Decision, KillTools, Lines, Spawn, Start
+from quarterdeck.harness.driver import CannotDo, Capabilities, Decision, KillTools, Lines, Spawn, Start
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
 

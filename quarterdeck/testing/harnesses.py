@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from quarterdeck import events as ev
-from quarterdeck.deck.identity import descendants_of_launch, is_alive
 from quarterdeck.events import Body, Image
-from quarterdeck.harness.drive import CannotDo, Decision, Lines
+from quarterdeck.harness.driver import CannotDo, Decision, Lines
 from quarterdeck.harness.registry import Harness
+from quarterdeck.process.identity import descendants_of_launch, is_alive
 from quarterdeck.testing.scene import Scene, Script
 
 Check: TypeAlias = Callable[[Scene], Awaitable[None]]

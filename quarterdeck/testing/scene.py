@@ -16,15 +16,15 @@ from typing import TypeVar
 from msgspec import Struct
 
 from quarterdeck import events as ev
-from quarterdeck.deck.identity import carriers, is_alive
-from quarterdeck.deck.process import AgentProcess
+from quarterdeck.deck.agents.process import AgentProcess
 from quarterdeck.events import Body, Event, Json, Origin
 from quarterdeck.harness.base import Signal, Translator, origin_of
-from quarterdeck.harness.drive import Decision, Driver, Lines, Start
+from quarterdeck.harness.driver import Decision, Driver, Lines, Start
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold, reconstructed
+from quarterdeck.process.identity import carriers, is_alive
 
 B = TypeVar("B", bound=Body)
 

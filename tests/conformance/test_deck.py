@@ -11,7 +11,7 @@ import pytest
 import quarterdeck
 from quarterdeck import Deck, SessionHandle
 from quarterdeck.errors import NotAllowed
-from quarterdeck.kernel.roster import Filter
+from quarterdeck.kernel.session_list import Filter
 from tests import agents
 from tests.conformance.marks import case
 from tests.decks import all_events, at_home, busy, eventually, gate_of, is_alive, on_loop, pid_of, texts_of, until

@@ -6,7 +6,7 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, GateRequest
-from quarterdeck.kernel import commands, phase, roster
+from quarterdeck.kernel import commands, phase, session_list
 from quarterdeck.kernel.composer import composer
 from quarterdeck.kernel.phase import STATES, Phase, step
 from quarterdeck.kernel.process import Exit
@@ -46,7 +46,7 @@ def asked(ask: str) -> ev.ApprovalRequired:
 def test_without_a_session_the_manager_is_idle() -> None:
     assert View().state.phase.value == "idle"
     for rows, selected in (([], None), ([works().row], None), ([works().row], "no such session")):
-        shown, flags = roster.manager_phase(rows, selected)
+        shown, flags = session_list.manager_phase(rows, selected)
         assert shown == "idle"
         assert not flags.showSpinner
         assert phase.spinner(shown) is None
@@ -55,8 +55,8 @@ def test_without_a_session_the_manager_is_idle() -> None:
 @case("0-002")
 def test_deselecting_a_session_is_no_event_to_it() -> None:
     tape = works()
-    assert roster.manager_phase([tape.row], "s1")[0] == "streaming"
-    shown, flags = roster.manager_phase([tape.row], None)
+    assert session_list.manager_phase([tape.row], "s1")[0] == "streaming"
+    shown, flags = session_list.manager_phase([tape.row], None)
     assert (shown, flags.showSpinner) == ("idle", False)
     assert tape.phase == "streaming"
 
@@ -449,5 +449,5 @@ def test_a_rule_that_approves_leads_back_to_streaming() -> None:
 @case("0-082")
 def test_a_stopped_session_that_is_deselected_stays_stopped() -> None:
     tape = in_phase("stopped")
-    assert roster.manager_phase([tape.row], None)[0] == "idle"
+    assert session_list.manager_phase([tape.row], None)[0] == "idle"
     assert tape.phase == "stopped"

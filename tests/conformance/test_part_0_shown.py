@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.kernel import commands, phase, roster
+from quarterdeck.kernel import commands, phase, session_list
 from quarterdeck.kernel.phase import APPROVAL_ASKS, ERROR_ASKS, STATES, Flags, Phase, ProcessStatus, Status, step
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import fold_all, reconstructed
@@ -89,7 +89,7 @@ def test_every_session_has_its_own_phase_in_the_list() -> None:
         for event in in_phase(name).events:
             tape.add(event.body)
         rows.append(tape.row)
-    listed = roster.page(rows, roster.Filter()).sessions
+    listed = session_list.page(rows, session_list.Filter()).sessions
     assert {row.id: row.phase for row in listed} == {f"s{number}": name for number, name in enumerate(STATES)}
 
 
@@ -140,7 +140,7 @@ def test_a_partial_message_after_the_ask_is_skipped() -> None:
 def test_a_session_shows_the_same_after_a_switch_and_after_a_reload(state: str) -> None:
     tape, other = in_phase(state), Tape("s2").opened()
     rows = [tape.row, other.row]
-    shown = [roster.manager_phase(rows, selected)[0] for selected in ("s1", "s2", "s1")]
+    shown = [session_list.manager_phase(rows, selected)[0] for selected in ("s1", "s2", "s1")]
     assert shown == [state, "idle", state]
     assert fold_all(tape.events) == tape.view
     assert reconstructed(tape.view) == state

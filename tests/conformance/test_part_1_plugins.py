@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from quarterdeck.engine.factory import resume
 from quarterdeck.engine.model import ModelError
-from quarterdeck.engine.opening import resume
 from quarterdeck.engine.plugins import (
     HOOKS,
     AutoCheckpoint,

@@ -13,7 +13,7 @@ import msgspec
 from quarterdeck import SubAgent
 from quarterdeck.engine.message import Result
 from quarterdeck.engine.tools import builtin_tools
-from quarterdeck.engine.tools.people import PATIENCE_S
+from quarterdeck.engine.tools.interaction_tools import PATIENCE_S
 from quarterdeck.events import Option, Todo
 from tests.conformance.marks import case
 from tests.decks import Time

@@ -9,7 +9,7 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Body
-from quarterdeck.kernel import commands, lifecycle, phase, roster
+from quarterdeck.kernel import commands, lifecycle, phase, session_list
 from quarterdeck.kernel.composer import composer
 from quarterdeck.kernel.lifecycle import DAY_MS, STATES
 from quarterdeck.kernel.routing import route
@@ -46,8 +46,8 @@ def one_of_each_status() -> list[Summary]:
 
 
 def listed(archived: bool) -> set[str]:
-    wanted = roster.Filter(archived=archived)
-    return {row.lifecycle for row in roster.page(one_of_each_status(), wanted).sessions}
+    wanted = session_list.Filter(archived=archived)
+    return {row.lifecycle for row in session_list.page(one_of_each_status(), wanted).sessions}
 
 
 # ----------------------------------------------------------------------------------------------------- 2.A Overview
@@ -229,7 +229,7 @@ def test_a_terminal_status_takes_no_command_but_delete(final: str) -> None:
 def test_an_archived_session_says_so_and_can_be_read() -> None:
     tape = in_lifecycle("archived")
     assert (composer(tape.state).enabled, composer(tape.state).reason) == (False, "Session is archived")
-    assert roster.matches(tape.row, roster.Filter(archived=True))
+    assert session_list.matches(tape.row, session_list.Filter(archived=True))
     assert "archived" in lifecycle.MACHINE.flags["viewable"]
     assert [entry.text for entry in tape.entries] == ["Fix the bug", "Done."]
 
@@ -237,20 +237,20 @@ def test_an_archived_session_says_so_and_can_be_read() -> None:
 @case("2-025", "2-026", "2-027")
 def test_an_archived_session_is_hidden_uncounted_and_shown_on_request() -> None:
     rows = [in_lifecycle("archived").row]
-    assert roster.page(rows, roster.Filter()).sessions == ()
-    assert roster.badge(rows).count == 0
-    assert roster.page(rows, roster.Filter(archived=True)).sessions == tuple(rows)
+    assert session_list.page(rows, session_list.Filter()).sessions == ()
+    assert session_list.badge(rows).count == 0
+    assert session_list.page(rows, session_list.Filter(archived=True)).sessions == tuple(rows)
 
 
 @case("2-029")
 def test_archiving_finished_work_takes_it_off_the_list() -> None:
     tape = in_phase("completed")
-    assert roster.matches(tape.row, roster.Filter())
+    assert session_list.matches(tape.row, session_list.Filter())
     commands.check(tape.state, commands.Archive())
     tape.add(ev.SessionArchived(), origin="user")
     assert (status(tape), tape.row.end_reason) == ("archived", "archived")
-    assert not roster.matches(tape.row, roster.Filter())
-    assert roster.matches(tape.row, roster.Filter(archived=True))
+    assert not session_list.matches(tape.row, session_list.Filter())
+    assert session_list.matches(tape.row, session_list.Filter(archived=True))
 
 
 @case("2-032")
@@ -266,11 +266,11 @@ def test_a_failed_session_is_hidden_and_takes_nothing() -> None:
     tape = in_lifecycle("error")
     assert not composer(tape.state).enabled
     for archived in (False, True):
-        assert not roster.matches(tape.row, roster.Filter(archived=archived))
+        assert not session_list.matches(tape.row, session_list.Filter(archived=archived))
 
 
 def test_a_failed_session_can_still_be_found_by_its_status() -> None:
-    assert roster.matches(in_lifecycle("error").row, roster.Filter(status=("error",)))
+    assert session_list.matches(in_lifecycle("error").row, session_list.Filter(status=("error",)))
 
 
 # ------------------------------------------------------------------------------------------- 2.F Transition diagram
@@ -316,8 +316,8 @@ def test_show_archived_adds_the_archived_ones_only() -> None:
 
 @case("2-045")
 def test_the_badge_counts_active_and_suspended_sessions() -> None:
-    assert roster.badge(one_of_each_status()).count == 2
-    assert [roster.badge([in_lifecycle(name).row]).count for name in STATES] == [1, 1, 0, 0]
+    assert session_list.badge(one_of_each_status()).count == 2
+    assert [session_list.badge([in_lifecycle(name).row]).count for name in STATES] == [1, 1, 0, 0]
 
 
 @case("2-046")

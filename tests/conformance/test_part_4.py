@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from quarterdeck import events as ev
 from quarterdeck.events import Block, Body, Event, HistoryMessage, Image
 from quarterdeck.kernel.routing import route
-from quarterdeck.kernel.store import AppState, Store
 from quarterdeck.kernel.timeline import KINDS, TOOL_PHASES, Entry, Kind, ToolPhase, ToolStep, turns
 from quarterdeck.kernel.view import View
+from quarterdeck.testing.store import AppState, Store
 from tests.conformance.marks import case, cases_from
 from tests.tape import Tape, tape
 

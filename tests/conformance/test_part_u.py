@@ -11,11 +11,11 @@ from quarterdeck import events as ev
 from quarterdeck.events import Block, Body, HistoryMessage, Image, Repo, TokenUsage
 from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.profile import label
-from quarterdeck.kernel.roster import Filter, page
-from quarterdeck.kernel.store import AppState, Store
+from quarterdeck.kernel.session_list import Filter, page
 from quarterdeck.kernel.summary import Summary, summary
 from quarterdeck.kernel.timeline import args_preview, turns, window
 from quarterdeck.kernel.view import fold_all
+from quarterdeck.testing.store import AppState, Store
 from tests.conformance.marks import case
 from tests.tape import Tape, tape
 

@@ -7,9 +7,9 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.errors import AlreadyDecided, NotAllowed, QueueFull
 from quarterdeck.events import Body
-from quarterdeck.kernel import commands, lifecycle, phase, roster
+from quarterdeck.kernel import commands, lifecycle, phase, session_list
 from quarterdeck.kernel.composer import composer
-from quarterdeck.kernel.order import in_order
+from quarterdeck.kernel.log_invariants import in_order
 from quarterdeck.kernel.routing import route
 from quarterdeck.kernel.summary import details
 from quarterdeck.kernel.timeline import Entry
@@ -68,8 +68,8 @@ def last(tape: Tape) -> Entry:
 
 @case("X-001")
 def test_without_a_session_there_is_nothing_but_the_form() -> None:
-    assert roster.page([], roster.Filter()).sessions == ()
-    assert roster.manager_phase([], None)[0] == "idle"
+    assert session_list.page([], session_list.Filter()).sessions == ()
+    assert session_list.manager_phase([], None)[0] == "idle"
     nothing = View()
     assert (nothing.state.lifecycle.value, nothing.state.phase.value) == ("none", "idle")
     assert [reason.cause for reason in why(nothing)] == [None] * 6

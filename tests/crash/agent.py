@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-from quarterdeck.harness.drive import Spawn, Start
+from quarterdeck.harness.driver import Spawn, Start
 from quarterdeck.harness.registry import Harness
 from quarterdeck.testing import agent
 from quarterdeck.testing.harness import TestDriver, TestTranslator

@@ -33,9 +33,9 @@ from quarterdeck.engine.model import (
 )
 from quarterdeck.engine.tools.function import tool
 from quarterdeck.harness.builtin import history
-from quarterdeck.harness.builtin.drive import BuiltinDriver
+from quarterdeck.harness.builtin.driver import BuiltinDriver
 from quarterdeck.harness.builtin.translate import BuiltinTranslator
-from quarterdeck.harness.drive import Spawn, Start
+from quarterdeck.harness.driver import Spawn, Start
 from quarterdeck.harness.registry import Harness
 
 _WRITE = re.compile(r"write (\S+) ([^\s;]+)")

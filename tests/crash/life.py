@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from quarterdeck.deck.deck import home_id
-from quarterdeck.deck.identity import Identity, carriers_of_home, is_alive, start_time
+from quarterdeck.process.identity import Identity, carriers_of_home, is_alive, start_time
 
 ROOT = Path(__file__).parents[2]
 #: Nothing here is slow; who waits longer than this waits for something that will not come.
@@ -69,7 +69,7 @@ class Life:
         options = ["--point", point, "--hit", str(hit), "--victim", victim] if point else []
         options += ["--disk", disk] if disk else []
         self.keeper = subprocess.Popen(
-            [*before, sys.executable, "-m", "quarterdeck.deck.keeper", "--", *program, *options],
+            [*before, sys.executable, "-m", "quarterdeck.process.subreaper", "--", *program, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,

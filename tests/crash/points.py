@@ -9,9 +9,10 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quarterdeck.deck import deck, process, recovery
-from quarterdeck.deck.launch import Launch
-from quarterdeck.deck.startup import Startup
+from quarterdeck.deck import deck, recovery
+from quarterdeck.deck.agents import process
+from quarterdeck.deck.agents.connection import Launch
+from quarterdeck.deck.agents.launcher import Startup
 from quarterdeck.log.sqlite.connection import Store
 from quarterdeck.log.sqlite.store import SqliteLog
 from quarterdeck.log.sqlite.writer import Writer

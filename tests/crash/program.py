@@ -20,11 +20,11 @@ import apsw
 import msgspec
 
 import quarterdeck
-from quarterdeck.deck.keeper import lifeline
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness import registry
-from quarterdeck.kernel.roster import Filter
+from quarterdeck.kernel.session_list import Filter
 from quarterdeck.log.deltas import is_delta
+from quarterdeck.process.subreaper import lifeline
 from tests.crash import points
 from tests.crash.agent import ENGINE, NAME
 from tests.crash.disk import Disk

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quarterdeck.deck.identity import is_alive
+from quarterdeck.process.identity import is_alive
 from tests.crash import points
 from tests.crash.agent import ENGINE, NAME
 from tests.crash.audit import Audit, shown

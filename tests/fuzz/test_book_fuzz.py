@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Event, TokenUsage
-from quarterdeck.harness.book import Book
+from quarterdeck.harness.tracker import Book
 from quarterdeck.kernel.view import View, fold
 from tests.fuzz.legal import unclosed, violations
 

@@ -14,7 +14,7 @@ from quarterdeck.errors import MalformedEvent
 from quarterdeck.events import DELTAS, Body, Event, decode_body, decode_event, encode_event
 from quarterdeck.kernel import phase
 from quarterdeck.kernel.composer import composer
-from quarterdeck.kernel.order import in_order
+from quarterdeck.kernel.log_invariants import in_order
 from quarterdeck.kernel.profile import NAME_LENGTH
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.summary import details, summary

@@ -16,7 +16,7 @@ import msgspec
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Event
 from quarterdeck.kernel import lifecycle
-from quarterdeck.kernel.order import in_order
+from quarterdeck.kernel.log_invariants import in_order
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold
 from tests.model import agent, children, deck, person

@@ -6,9 +6,9 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body
-from quarterdeck.harness.book import Book
+from quarterdeck.harness.tracker import Book
 from quarterdeck.kernel import commands
-from quarterdeck.kernel.order import in_order
+from quarterdeck.kernel.log_invariants import in_order
 from quarterdeck.kernel.routing import route
 from tests.tape import Tape, approval, tape
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import quarterdeck
-from quarterdeck.engine.opening import create_agent
+from quarterdeck.engine.factory import create_agent
 from tests.engine import PATIENCE_S
 from tests.unit.test_plugins_page import Obedient, expected
 
@@ -51,10 +51,10 @@ def test_every_command_is_on_the_page_and_says_what_it_does() -> None:
 
 
 def test_every_option_is_on_the_page() -> None:
-    from quarterdeck.engine import opening
+    from quarterdeck.engine import factory
 
     taken = inspect.signature(create_agent).parameters
-    options = {*taken, *_settings(opening)} - {"settings", "resolve"}
+    options = {*taken, *_settings(factory)} - {"settings", "resolve"}
     assert {name for name in options if f"`{name}`" not in PAGE} == set()
 
 

@@ -201,7 +201,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from quarterdeck import events as ev
-from quarterdeck.deck.record import Record
+from quarterdeck.log.session_writer import Record
 from quarterdeck.log.sqlite import SqliteLog
 
 async def main():

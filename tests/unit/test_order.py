@@ -6,7 +6,7 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body
-from quarterdeck.kernel.order import in_order
+from quarterdeck.kernel.log_invariants import in_order
 from quarterdeck.kernel.view import View
 from tests.sessions import in_lifecycle, in_phase, works
 from tests.tape import START, Tape

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from quarterdeck.cli.replay import replay
+from quarterdeck.cli.commands.replay import replay
 
 HOOK = {"t": 0.1, "src": "hook", "data": {"hook_event_name": "SessionStart", "session_id": "s", "source": "startup"}}
 PROMPT = {"t": 0.2, "src": "hook", "data": {"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "go"}}

@@ -11,7 +11,18 @@ from msgspec.structs import replace
 
 from quarterdeck.events import Repo
 from quarterdeck.kernel.phase import flags
-from quarterdeck.kernel.roster import PAGE, Badge, Filter, Page, badge, is_listed, manager_phase, matches, needing, page
+from quarterdeck.kernel.session_list import (
+    PAGE,
+    Badge,
+    Filter,
+    Page,
+    badge,
+    is_listed,
+    manager_phase,
+    matches,
+    needing,
+    page,
+)
 from quarterdeck.kernel.summary import Attention, Summary, summary
 from tests.tape import Tape
 

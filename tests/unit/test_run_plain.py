@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.cli.asking import Asked, Reply, asked_of, is_decision
-from quarterdeck.cli.paper import Paper
-from quarterdeck.cli.plain import Plain, preview
+from quarterdeck.cli.terminal.asking import Asked, Reply, asked_of, is_decision
+from quarterdeck.cli.terminal.output import Paper
+from quarterdeck.cli.terminal.render import Plain, preview
 
 
 class Screen(io.StringIO):

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.cli.asking import Again, Asked, Reply
 from quarterdeck.cli.exits import Exit
+from quarterdeck.cli.terminal.asking import Again, Asked, Reply
 from tests.servers import PATIENCE_S, QD, At, home_at
 from tests.terminals import Terminal
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from quarterdeck import events as ev
 from quarterdeck.kernel.profile import Context
-from quarterdeck.kernel.store import AppState, Store
 from quarterdeck.kernel.view import View
+from quarterdeck.testing.store import AppState, Store
 from tests.tape import Tape, tape
 
 

@@ -23,10 +23,10 @@ import pytest
 from quarterdeck import Deck, __version__
 from quarterdeck.cli.exits import Exit
 from quarterdeck.cli.wire import token_of
-from quarterdeck.deck.identity import is_alive, start_time
-from quarterdeck.deck.keeper import gone_within, kill
-from quarterdeck.server.beacon import Beacon
+from quarterdeck.process.identity import is_alive, start_time
+from quarterdeck.process.subreaper import gone_within, kill
 from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.server.server_file import Beacon
 from tests.conformance.marks import case
 from tests.servers import QD, At, eventually, home_at, is_gone
 

@@ -14,10 +14,10 @@ import pytest
 from quarterdeck.cli.exits import Exit, exit_for
 from quarterdeck.cli.wire import Told, Wire, present, token_of
 from quarterdeck.client.failures import Refused, Unreachable
-from quarterdeck.deck.identity import start_time
 from quarterdeck.home import Home
-from quarterdeck.server import beacon
-from quarterdeck.server.beacon import Beacon
+from quarterdeck.process.identity import start_time
+from quarterdeck.server import server_file
+from quarterdeck.server.server_file import Beacon
 
 
 def answer(status: int, body: str, more: str = "") -> bytes:
@@ -169,10 +169,10 @@ def test_a_server_that_leaves_is_not_present(tmp_path: Path):
     assert present(place) is None
     started = start_time(os.getpid()) or 0
     light = Beacon(os.getpid(), started, 0, 0, "http://127.0.0.1:1", "1", 0, {}, stopping=True)
-    beacon.write(place, light)
+    server_file.write(place, light)
     assert present(place) is None
     place.token.write_text("t\n", encoding="ascii")
-    beacon.write(place, light._replace(stopping=False))
+    server_file.write(place, light._replace(stopping=False))
     found = present(place)
     assert found is not None
     assert found.beacon.pid == os.getpid()

@@ -11,10 +11,10 @@ from typing import get_args
 
 import pytest
 
+from quarterdeck.cli.commands.run import MODES
 from quarterdeck.cli.exits import Exit
-from quarterdeck.cli.run import MODES
 from quarterdeck.cli.wire import token_of
-from quarterdeck.harness.drive import Mode
+from quarterdeck.harness.driver import Mode
 from tests.servers import QD, At, home_at
 
 #: Every command that looks into the home.

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 
 from quarterdeck.engine.model import Model
-from quarterdeck.engine.providers.access import (
+from quarterdeck.engine.providers.credentials import (
     Access,
     Configured,
     InvalidModel,

@@ -26,8 +26,8 @@ from quarterdeck.engine.model import (
     ThinkingPiece,
     ThinkingSigned,
 )
-from quarterdeck.engine.providers.access import Access
 from quarterdeck.engine.providers.base import Body, HttpModel, Sent, failed, is_said, is_unknown, plain_id, signature
+from quarterdeck.engine.providers.credentials import Access
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.events import Image, TokenUsage
 

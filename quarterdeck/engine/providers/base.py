@@ -17,7 +17,7 @@ from yarl import URL
 from quarterdeck.engine.message import Part, Thinking
 from quarterdeck.engine.model import Chunk, Finished, ModelError, Request
 from quarterdeck.engine.providers import connection, failure
-from quarterdeck.engine.providers.access import SETUP, Access
+from quarterdeck.engine.providers.credentials import SETUP, Access
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.engine.providers.sse import Events, TooLong
 from quarterdeck.events import Image, Json, TokenUsage

@@ -25,7 +25,6 @@ from quarterdeck.engine.model import (
     ThinkingPiece,
     ThinkingSigned,
 )
-from quarterdeck.engine.providers.access import KINDS, Access
 from quarterdeck.engine.providers.base import (
     Body,
     HttpModel,
@@ -37,6 +36,7 @@ from quarterdeck.engine.providers.base import (
     plain_id,
     signature,
 )
+from quarterdeck.engine.providers.credentials import KINDS, Access
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.engine.providers.openai import named_schema
 from quarterdeck.events import Image, TokenUsage

@@ -27,7 +27,7 @@ from quarterdeck.engine.model import (
     ThinkingPiece,
     ToolSpec,
 )
-from quarterdeck.engine.providers.access import InvalidProvider
+from quarterdeck.engine.providers.credentials import InvalidProvider
 from quarterdeck.events import Json, TokenUsage
 
 #: Seconds between two words.

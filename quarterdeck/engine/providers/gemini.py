@@ -28,8 +28,8 @@ from quarterdeck.engine.model import (
     ThinkingPiece,
     ThinkingSigned,
 )
-from quarterdeck.engine.providers.access import Access
 from quarterdeck.engine.providers.base import Body, HttpModel, Sent, buckets, failed, is_said, signature
+from quarterdeck.engine.providers.credentials import Access
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.events import Image, Json, TokenUsage
 

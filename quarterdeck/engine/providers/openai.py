@@ -21,7 +21,6 @@ from quarterdeck.engine.model import (
     ThinkingPiece,
     ThinkingSigned,
 )
-from quarterdeck.engine.providers.access import Access
 from quarterdeck.engine.providers.base import (
     Body,
     HttpModel,
@@ -35,6 +34,7 @@ from quarterdeck.engine.providers.base import (
     plain_id,
     signature,
 )
+from quarterdeck.engine.providers.credentials import Access
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.events import Image, TokenUsage
 

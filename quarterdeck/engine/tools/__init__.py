@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 def builtin_tools() -> list[Tool]:
     """The standard set. It is imported here, so that whoever needs no tools does not pay for them."""
     from quarterdeck.engine.tools.files import edit_file, read_file, write_file
+    from quarterdeck.engine.tools.interaction_tools import ask_user, compact_conversation, task, write_todos
     from quarterdeck.engine.tools.listing import glob, ls
-    from quarterdeck.engine.tools.people import ask_user, compact_conversation, task, write_todos
     from quarterdeck.engine.tools.search import grep
     from quarterdeck.engine.tools.shell import shell
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from quarterdeck.engine.tools.base import Hands
-from quarterdeck.engine.tools.child import Stream
+from quarterdeck.process.child import Stream
 
 #: How long pieces are gathered before they are told: an event for every few bytes helps nobody.
 _GATHER_S = 0.03

@@ -21,12 +21,12 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.engine.tools.base import Hands, Outcome
-from quarterdeck.engine.tools.child import Child, Stream, to_its_end
 from quarterdeck.engine.tools.function import tool
 from quarterdeck.engine.tools.paths import PathRefused, Place, folder_at, located, opened_at, readable
 from quarterdeck.engine.tools.pattern import Glob, TooManyBraces
 from quarterdeck.engine.tools.scan import FILE_LIMIT
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.process.child import Child, Stream, to_its_end
 
 _TIME_S = 60.0
 #: What a search may say before it is ended.

@@ -10,13 +10,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from quarterdeck.engine.tools.base import Hands, Outcome, Tool
-from quarterdeck.engine.tools.child import Child, to_its_end
 from quarterdeck.engine.tools.function import tool
 from quarterdeck.engine.tools.output import Collected, Limits
 from quarterdeck.engine.tools.sandbox import wrapped
 from quarterdeck.engine.tools.text import counted
 from quarterdeck.engine.tools.threads import in_thread
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.process.child import Child, to_its_end
 
 #: How long a command has to leave by itself: when its time is over, and when a person or a steering text ended it.
 _LATE_GRACE_S, _CANCEL_GRACE_S = 1.0, 0.03

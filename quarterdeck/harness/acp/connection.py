@@ -12,7 +12,7 @@ from quarterdeck.harness.acp.history import REPLAYED, History
 from quarterdeck.harness.acp.outcome import error_text
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.base import DICT, BookTranslator, Object, part_of, text_of
-from quarterdeck.harness.book import Path
+from quarterdeck.harness.tracker import Path
 
 Id: TypeAlias = int | float | str | None
 

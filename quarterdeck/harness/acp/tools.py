@@ -23,8 +23,8 @@ from quarterdeck.harness.acp.outcome import End
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.acp.speech import Speech
 from quarterdeck.harness.base import DICT, Object, list_of, object_of, part_of, text_of
-from quarterdeck.harness.book import GateKind, Path
 from quarterdeck.harness.todos import todos_in
+from quarterdeck.harness.tracker import GateKind, Path
 from quarterdeck.kernel.view import View
 
 BY_US = "user"

@@ -23,8 +23,8 @@ from quarterdeck.harness.acp.outcome import error_kind, error_text
 from quarterdeck.harness.acp.profile import Profile, recognised
 from quarterdeck.harness.acp.tools import Tools
 from quarterdeck.harness.base import DICT, Object, Translator, object_of, objects_of, part_of, text_of
-from quarterdeck.harness.book import Path
-from quarterdeck.harness.detect import Detecting, acp_or_sayask
+from quarterdeck.harness.protocol_detection import Detecting, acp_or_sayask
+from quarterdeck.harness.tracker import Path
 from quarterdeck.kernel.view import View
 
 #: Requests that make a session ours. All but the first bring its history back.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quarterdeck.harness.drive import Capabilities
+from quarterdeck.harness.driver import Capabilities
 
 CAPABILITIES = Capabilities(
     steer=True,

@@ -18,8 +18,8 @@ from quarterdeck import events as ev
 from quarterdeck.events import Body, Json, Origin
 from quarterdeck.events.catalogue import UNION
 from quarterdeck.harness.base import BookTranslator, ignored, list_of, object_of
-from quarterdeck.harness.book.core import GateKind, OpenCall, OpenGate
 from quarterdeck.harness.builtin.capabilities import CAPABILITIES
+from quarterdeck.harness.tracker.core import GateKind, OpenCall, OpenGate
 from quarterdeck.kernel import activity
 
 #: Only the deck, or a process itself, can know these.

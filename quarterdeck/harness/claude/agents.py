@@ -12,9 +12,9 @@ from typing import Any, cast
 from quarterdeck import events as ev
 from quarterdeck.events import Json
 from quarterdeck.harness.base import Object, list_of, object_of, text_of
-from quarterdeck.harness.book import Path
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.core import Core
+from quarterdeck.harness.tracker import Path
 
 
 class Agents(Core):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from quarterdeck import events as ev
 from quarterdeck.events import Json, Plan, Todo
 from quarterdeck.harness.base import Object, object_of, text_of
-from quarterdeck.harness.book import Path
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.agents import Agents
 from quarterdeck.harness.todos import todos_in
+from quarterdeck.harness.tracker import Path
 
 _OVER_KEPT = 256
 

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 from quarterdeck.events import Json
 from quarterdeck.harness.base import Object, list_of, object_of, text_of
-from quarterdeck.harness.book import Path
 from quarterdeck.harness.claude import tables
-from quarterdeck.harness.claude.asks import Asks
+from quarterdeck.harness.claude.approvals import Asks
 from quarterdeck.harness.claude.calls import readable
 from quarterdeck.harness.claude.failing import kind_of, resets_in
+from quarterdeck.harness.tracker import Path
 
 #: A checker learns nothing from a comparison with this, so it asks for no `cast`, which is a call at run time.
 _DICT: Any = dict

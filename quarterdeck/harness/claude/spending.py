@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from quarterdeck.events import TokenUsage
 from quarterdeck.harness.base import Object, int_of, object_of
-from quarterdeck.harness.book import Path
+from quarterdeck.harness.tracker import Path
 from quarterdeck.kernel.usage import Ledger
 
 _Key: TypeAlias = tuple[str, Path]

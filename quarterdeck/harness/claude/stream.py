@@ -13,11 +13,11 @@ from typing import Any, TypeAlias, cast
 from quarterdeck import events as ev
 from quarterdeck.events import Json
 from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
-from quarterdeck.harness.book import Path
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.control import content_of
 from quarterdeck.harness.claude.results import Results
 from quarterdeck.harness.claude.spending import Share
+from quarterdeck.harness.tracker import Path
 
 Reader: TypeAlias = Callable[["Stream", Object], bool]
 _MESSAGES_KEPT = 64

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 from quarterdeck import events as ev
 from quarterdeck.harness.base import Object, int_of, list_of, object_of, part_of, text_of
 from quarterdeck.harness.codex import names
-from quarterdeck.harness.codex.asks import Asks
-from quarterdeck.harness.codex.desk import Desk
+from quarterdeck.harness.codex.approvals import Asks
 from quarterdeck.harness.codex.ignored import NOTIFICATIONS
 from quarterdeck.harness.codex.items import Items, history_of, words_of
+from quarterdeck.harness.codex.session import Desk
 from quarterdeck.harness.codex.threads import Thread, Threads
 
 _Reader: TypeAlias = Callable[["AppServer", Object], None]

@@ -14,7 +14,7 @@ from quarterdeck.events import Block, Plan
 from quarterdeck.harness.base import Object, list_of, object_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.app import retry_in
-from quarterdeck.harness.codex.desk import NOTHING, Counts, Desk, counts_in, difference, remember
+from quarterdeck.harness.codex.session import NOTHING, Counts, Desk, counts_in, difference, remember
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.todos import todos_in
 from quarterdeck.kernel.view import View

@@ -20,10 +20,10 @@ from quarterdeck import events as ev
 from quarterdeck.events import Json, Option
 from quarterdeck.events.turn import FailureKind
 from quarterdeck.harness.base import Object, list_of, object_of, part_of, text_of
-from quarterdeck.harness.book import Path
 from quarterdeck.harness.codex import names
-from quarterdeck.harness.codex.desk import SUPPRESSION_S, Desk, counts_in, remember
+from quarterdeck.harness.codex.session import SUPPRESSION_S, Desk, counts_in, remember
 from quarterdeck.harness.failures import failure_kind
+from quarterdeck.harness.tracker import Path
 
 #: A checker learns nothing from a comparison with this, so it asks for no `cast`, which is a call at run time.
 _DICT: Any = dict

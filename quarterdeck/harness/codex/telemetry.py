@@ -42,7 +42,6 @@ from quarterdeck import events as ev
 from quarterdeck.events import Json
 from quarterdeck.harness.base import Object, int_of, object_of, text_of
 from quarterdeck.harness.codex import names
-from quarterdeck.harness.codex.desk import NOTHING, Counts, Desk, counts_in, remember
 from quarterdeck.harness.codex.hooks import GIVE_UP_S, Hooks
 from quarterdeck.harness.codex.ignored import RECORDS
 from quarterdeck.harness.codex.records import (
@@ -56,6 +55,7 @@ from quarterdeck.harness.codex.records import (
     resets_at,
     tool_in,
 )
+from quarterdeck.harness.codex.session import NOTHING, Counts, Desk, counts_in, remember
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.kernel.activity import WAITING
 

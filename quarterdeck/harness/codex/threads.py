@@ -14,9 +14,9 @@ from msgspec import Struct, field
 
 from quarterdeck import events as ev
 from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
-from quarterdeck.harness.book import Path
 from quarterdeck.harness.codex import names
-from quarterdeck.harness.codex.desk import NOTHING, Counts, Desk, counts_in, difference, remember
+from quarterdeck.harness.codex.session import NOTHING, Counts, Desk, counts_in, difference, remember
+from quarterdeck.harness.tracker import Path
 
 #: A status comes with a word on the turn, or the request, that it is about. When that stays away it counts alone.
 ALONE_S = 0.5

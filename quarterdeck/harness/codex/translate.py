@@ -19,9 +19,9 @@ from typing import cast
 from quarterdeck.events import Body, Json
 from quarterdeck.harness.base import BookTranslator, Object, Signal, ignored, int_of, object_of, text_of
 from quarterdeck.harness.codex.app import AppServer
-from quarterdeck.harness.codex.desk import SUPPRESSION_S, Desk
 from quarterdeck.harness.codex.exec import Exec
 from quarterdeck.harness.codex.hooks import Hooks
+from quarterdeck.harness.codex.session import SUPPRESSION_S, Desk
 from quarterdeck.harness.codex.telemetry import Telemetry
 from quarterdeck.kernel.view import View
 

@@ -24,9 +24,9 @@ from quarterdeck.harness.base import (
     object_of,
     text_of,
 )
-from quarterdeck.harness.detect import Detecting, acp_or_sayask
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.lines import LineBuffer, object_in, plain
+from quarterdeck.harness.protocol_detection import Detecting, acp_or_sayask
 from quarterdeck.harness.sayask.answers import Answers
 from quarterdeck.harness.sayask.history import HOLD_PAST_S, HOLD_S, history_of, is_past
 from quarterdeck.harness.sayask.message import Message, call_name, message_of, partial_message_of

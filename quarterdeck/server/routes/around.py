@@ -12,9 +12,9 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from quarterdeck.deck.inputs import is_inside
 from quarterdeck.deck.login import Source
-from quarterdeck.deck.trace import trace_file
+from quarterdeck.deck.recording import trace_file
+from quarterdeck.deck.validation import is_inside
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import encode_event
 from quarterdeck.harness import registry

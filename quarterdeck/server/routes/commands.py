@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from quarterdeck.kernel.answers import Decided, Done, Dropped, Status
+from quarterdeck.kernel.command_results import Decided, Done, Dropped, Status
 from quarterdeck.server.route import Call, Keyed, Table, Text, Words
 
 TABLE = Table()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from quarterdeck.deck.changes.diff import Diff, Scope
+from quarterdeck.deck.git.diff import Diff, Scope
 from quarterdeck.kernel.summary import Summary, UsageShown, usage_shown
 from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.usage import Ledger

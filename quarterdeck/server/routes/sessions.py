@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from quarterdeck.deck.inputs import InvalidInput
+from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.events import Image
-from quarterdeck.harness.drive import Mode
-from quarterdeck.kernel.answers import Done
-from quarterdeck.kernel.roster import PAGE, Filter
+from quarterdeck.harness.driver import Mode
+from quarterdeck.kernel.command_results import Done
+from quarterdeck.kernel.session_list import PAGE, Filter
 from quarterdeck.server.route import WORDS, Call, Index, Keyed, Table, Text, Variable
 from quarterdeck.server.shapes import SessionPage, SessionView, session_view
 

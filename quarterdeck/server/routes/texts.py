@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from quarterdeck.events import Image
-from quarterdeck.kernel.answers import Done, Dropped, Receipt, Steered
+from quarterdeck.kernel.command_results import Done, Dropped, Receipt, Steered
 from quarterdeck.kernel.queue import Waiting
 from quarterdeck.server.route import Call, Keyed, Table, Text, Words
 

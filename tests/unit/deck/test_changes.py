@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import Changes, Diff, SessionHandle
-from quarterdeck.deck.changes import watch
+from quarterdeck.deck.git import tracker
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
 from tests.decks import at_home, eventually, on_loop, until
@@ -191,7 +191,7 @@ async def test_where_nothing_can_be_known_it_says_so(tmp_path: Path, monkeypatch
 @on_loop
 async def test_a_slow_snapshot_keeps_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     repository = Repository(tmp_path / "repo", a="a\n")
-    monkeypatch.setattr(watch, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(tracker, "PATIENCE_S", 0.05)
     program = tmp_path / "bin" / "git"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\nexec sleep 600\n")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.deck.changes import shadow as module
-from quarterdeck.deck.changes.diff import ChangedFile
-from quarterdeck.deck.changes.git import Git, GitFailed
-from quarterdeck.deck.changes.shadow import Shadow, roots_in
+from quarterdeck.deck.git import snapshots as module
+from quarterdeck.deck.git.diff import ChangedFile
+from quarterdeck.deck.git.run_git import Git, GitFailed
+from quarterdeck.deck.git.snapshots import Shadow, roots_in
 from tests.repositories import Repository
 
 TEXT = "one\ntwo\nthree\nfour\nfive\n"

@@ -10,14 +10,14 @@ import pytest
 
 from quarterdeck import Deck, SessionHandle
 from quarterdeck import events as ev
-from quarterdeck.deck.adoption import Adoption
+from quarterdeck.deck.agents.observed_sessions import Adoption
 from quarterdeck.deck.rules import NoSuchRule, RulesUnreadable
 from quarterdeck.deck.session import Session
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, NotAllowed
 from quarterdeck.events import Body
 from quarterdeck.harness import registry
 from quarterdeck.harness.base import Signal
-from quarterdeck.harness.drive import Decision
+from quarterdeck.harness.driver import Decision
 from quarterdeck.policy import InvalidRule
 from tests import agents
 from tests.conformance.marks import case

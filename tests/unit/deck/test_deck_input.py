@@ -11,13 +11,13 @@ import pytest
 
 from quarterdeck import Deck, SessionHandle
 from quarterdeck.deck.deck import home_id
-from quarterdeck.deck.identity import descendants_of_launch
-from quarterdeck.deck.inputs import InvalidInput
+from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.errors import NotAllowed, QuarterdeckError
 from quarterdeck.events import Image
-from quarterdeck.harness.drive import CannotDo
-from quarterdeck.kernel.roster import Filter
+from quarterdeck.harness.driver import CannotDo
+from quarterdeck.kernel.session_list import Filter
 from quarterdeck.log.base import Append, NoSuchSession, StaleFence
+from quarterdeck.process.identity import descendants_of_launch
 from tests import agents
 from tests.decks import all_events, at_home, gate_of, on_loop
 

@@ -10,11 +10,11 @@ from typing import cast
 import pytest
 
 from quarterdeck import Deck, SessionHandle
-from quarterdeck.deck.inputs import InvalidInput
 from quarterdeck.deck.receipts import IdempotencyMismatch, Receipts
+from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.errors import NotAllowed, QuarterdeckError
 from quarterdeck.events import CommandReceipt, Event
-from quarterdeck.kernel.answers import Done
+from quarterdeck.kernel.command_results import Done
 from quarterdeck.log.base import Log
 from tests import agents
 from tests.decks import all_events, at_home, busy, gate_of, on_loop, texts_of, types_of, until

@@ -10,9 +10,9 @@ import pytest
 from quarterdeck import Deck, SessionHandle
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Image
-from quarterdeck.harness.drive import CannotDo
+from quarterdeck.harness.driver import CannotDo
 from quarterdeck.kernel.commands import InvalidCommand
-from quarterdeck.kernel.roster import Filter
+from quarterdeck.kernel.session_list import Filter
 from quarterdeck.log.base import NoSuchSession
 from tests import agents
 from tests.conformance.marks import case

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import Deck, SessionHandle
-from quarterdeck.deck.inputs import InvalidInput
 from quarterdeck.deck.keeping import NoSuchText
+from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.errors import NotAllowed, QueueFull
 from tests import agents
 from tests.conformance.marks import case

@@ -19,12 +19,12 @@ import pytest
 from quarterdeck import Deck, Receipt, SessionHandle, Steered
 from quarterdeck import events as ev
 from quarterdeck.deck.delivery import next_text
-from quarterdeck.deck.record import Record
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
-from quarterdeck.kernel.roster import Filter
+from quarterdeck.kernel.session_list import Filter
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import START, Append
+from quarterdeck.log.session_writer import Record
 from tests import agents
 from tests.decks import all_events, at_home, is_alive
 from tests.table import legal, shown_by

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import SessionHandle
-from quarterdeck.deck.startup import OwnedElsewhere
+from quarterdeck.deck.agents.launcher import OwnedElsewhere
 from tests import agents
 from tests.conformance.marks import case
 from tests.decks import (

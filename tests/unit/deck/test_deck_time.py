@@ -9,11 +9,11 @@ import pytest
 
 from quarterdeck import Deck, SessionHandle, Settings
 from quarterdeck import events as ev
-from quarterdeck.deck.adoption import Adoption
+from quarterdeck.deck.agents.observed_sessions import Adoption
 from quarterdeck.deck.settings import IDLE_TIMEOUT, InvalidSetting, settings_from
 from quarterdeck.events import Body
 from quarterdeck.harness.base import Signal
-from quarterdeck.kernel.roster import Filter
+from quarterdeck.kernel.session_list import Filter
 from quarterdeck.kernel.view import View
 from tests import agents
 from tests.conformance.marks import case

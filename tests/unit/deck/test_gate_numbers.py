@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from quarterdeck.cli.app import app
 from quarterdeck.cli.exits import Exit
 from quarterdeck.home import Home
-from quarterdeck.kernel.roster import Filter
+from quarterdeck.kernel.session_list import Filter
 from tests.decks import at_home
 from tests.killed_deck import STORIES, asked_in, opened
 

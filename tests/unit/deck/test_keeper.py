@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.deck import identity as identities
-from quarterdeck.deck import keeper
-from quarterdeck.deck.identity import (
+from quarterdeck.process import identity as identities
+from quarterdeck.process import subreaper
+from quarterdeck.process.identity import (
     NONCE,
     Identity,
     carriers_of_home,
@@ -27,7 +27,7 @@ from quarterdeck.deck.identity import (
     launch_nonce,
     start_time,
 )
-from quarterdeck.deck.keeper import (
+from quarterdeck.process.subreaper import (
     descendants,
     end,
     end_left_over,
@@ -41,7 +41,7 @@ from quarterdeck.deck.keeper import (
 )
 
 SERVER = str(Path(__file__).parents[2] / "kept_server.py")
-KEEPER = [sys.executable, "-m", "quarterdeck.deck.keeper", "--"]
+KEEPER = [sys.executable, "-m", "quarterdeck.process.subreaper", "--"]
 #: Tool processes in the agent's group, in a session of their own, and an agent that hears neither signal nor input.
 SCRIPTS = ["child 300; orphan 300; hang", "child 300; orphan 300; deaf", "orphan 300; crash", "hang"]
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"]
@@ -395,21 +395,21 @@ def test_a_kill_hits_exactly_who_is_meant(bystander: subprocess.Popen[bytes]) ->
 
 @pytest.mark.parametrize("value", ["", "x", "99999:1", "0:1", "-1:"])
 def test_without_a_keeper_there_is_no_lifeline(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv(keeper.LIFELINE, value)
+    monkeypatch.setenv(subreaper.LIFELINE, value)
     assert lifeline() is None
-    assert keeper.LIFELINE not in os.environ
+    assert subreaper.LIFELINE not in os.environ
 
 
 def test_a_pipe_of_the_same_number_is_not_the_lifeline(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
-    monkeypatch.setenv(keeper.LIFELINE, f"{reader}:{os.fstat(reader).st_ino + 1}")
+    monkeypatch.setenv(subreaper.LIFELINE, f"{reader}:{os.fstat(reader).st_ino + 1}")
     assert lifeline() is None
     os.close(reader)
     os.close(writer)
 
 
 def test_it_imports_nothing_heavy() -> None:
-    code = "import sys, quarterdeck.deck.keeper; print(*sys.modules)"
+    code = "import sys, quarterdeck.process.subreaper; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"asyncio", "msgspec", "subprocess", "pathlib", "click", "dataclasses"} & set(loaded)
 
@@ -417,7 +417,7 @@ def test_it_imports_nothing_heavy() -> None:
 @pytest.mark.skipif(not shutil.which("ps"), reason="ps, which serves where there is no /proc, is not installed")
 def test_without_proc_the_table_of_ps_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identities, "_HAS_PROC", False)
-    monkeypatch.setattr(keeper, "_HAS_CHILDREN_FILES", False)
+    monkeypatch.setattr(subreaper, "_HAS_CHILDREN_FILES", False)
     monkeypatch.delattr(os, "pidfd_open")
     with sleeper({}) as child:
         (found,) = [one for one in descendants() if one.pid == child.pid]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.deck.environment import GONE, Environments
-from quarterdeck.deck.identity import Identity, is_alive, start_time
 from quarterdeck.deck.login import ASKING, LoginShell
+from quarterdeck.process.identity import Identity, is_alive, start_time
 from tests.decks import at_home, eventually, on_loop, until
 
 #: What a shell does with `-l -i -c COMMAND`, or `-l -c COMMAND`.

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.deck.identity import Identity, descendants_of_launch, is_alive, start_time
-from quarterdeck.deck.inputs import NoSuchFolder
-from quarterdeck.deck.pipes import WRITE_LIMIT
-from quarterdeck.deck.process import AgentProcess, CannotStart
+from quarterdeck.deck.agents.pipes import WRITE_LIMIT
+from quarterdeck.deck.agents.process import AgentProcess, CannotStart
+from quarterdeck.deck.validation import NoSuchFolder
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness.base import Signal
-from quarterdeck.harness.drive import NotInstalled, Spawn, Start
+from quarterdeck.harness.driver import NotInstalled, Spawn, Start
+from quarterdeck.process.identity import Identity, descendants_of_launch, is_alive, start_time
 from quarterdeck.testing.harness import TestDriver, TestTranslator
 
 Work = Callable[["Rig"], Awaitable[None]]

@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.deck.record import SNAPSHOT_EVERY, Record
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import Append, LogUnavailable, Receipt, StaleFence
 from quarterdeck.log.memory import MemoryLog
 from quarterdeck.log.rows import row_of, unpacked
+from quarterdeck.log.session_writer import SNAPSHOT_EVERY, Record
 from tests.decks import eventually
 
 
@@ -290,7 +290,7 @@ class TestFollowers:
         run(work)
 
     def test_a_store_that_refuses_does_not_lose_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("quarterdeck.deck.record.RETRY_S", (0.01, 0.01))
+        monkeypatch.setattr("quarterdeck.log.session_writer.RETRY_S", (0.01, 0.01))
 
         async def work(log: Stubborn, record: Record, published: list[Event]) -> None:
             log.refusing = True

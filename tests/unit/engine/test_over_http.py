@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.opening import resume
+from quarterdeck.engine.factory import resume
 from quarterdeck.engine.options import RetryPolicy
 from quarterdeck.events import encode_event
 from quarterdeck.log.memory import MemoryLog

@@ -13,7 +13,7 @@ import pytest
 from quarterdeck import NoSuchSession, StaleFence
 from quarterdeck import events as ev
 from quarterdeck.engine.conversation import INTERRUPTED
-from quarterdeck.engine.opening import resume
+from quarterdeck.engine.factory import resume
 from quarterdeck.engine.plugins.base import Hold, Plugin
 from quarterdeck.events import GateRequest
 from quarterdeck.log.memory import MemoryLog

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from quarterdeck.events import Body, Event, SessionOpened, type_of
-from quarterdeck.harness.book import Book
+from quarterdeck.harness.tracker import Book
 from quarterdeck.kernel.view import View, fold
 from tests.table import legal
 

@@ -8,7 +8,7 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.harness.base import Signal
-from quarterdeck.harness.detect import acp_or_sayask
+from quarterdeck.harness.protocol_detection import acp_or_sayask
 from tests.acp_talk import AcpTalk
 from tests.stream_talk import StreamTalk
 

@@ -11,7 +11,7 @@ import pytest
 
 from quarterdeck.harness.acp.translate import kilo_acp
 from quarterdeck.harness.base import BookTranslator, Translator
-from quarterdeck.harness.drive import CannotDo
+from quarterdeck.harness.driver import CannotDo
 from quarterdeck.harness.registry import (
     HARNESSES,
     TRANSLATORS,

@@ -16,8 +16,8 @@ import apsw
 import apsw.shell
 
 from quarterdeck import events as ev
-from quarterdeck.deck.record import Record
 from quarterdeck.events import Body, Event
+from quarterdeck.log.session_writer import Record
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.sql import newest_version
 

@@ -20,7 +20,7 @@ import quarterdeck
 from quarterdeck import AsyncClient, Client
 from quarterdeck.client.failures import Refused, Unreachable
 from quarterdeck.client.wire import Gap, Splitter, TimedOut, error_of
-from quarterdeck.deck.inputs import InvalidInput, NoSuchFolder
+from quarterdeck.deck.validation import InvalidInput, NoSuchFolder
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Event, encode_event
 from quarterdeck.log.base import NoSuchSession
@@ -71,7 +71,7 @@ async def test_errors_come_back_as_what_they_were(tmp_path: Path):
         with pytest.raises(NotAllowed) as refused:
             await session.delete()
         assert refused.value.hint
-        import_module("quarterdeck.cli.db")  # has an error of the same code
+        import_module("quarterdeck.cli.commands.db")  # has an error of the same code
         with pytest.raises(NoSuchFolder):
             await deck.create("test", cwd="/no/such/folder")
         with pytest.raises(InvalidInput):

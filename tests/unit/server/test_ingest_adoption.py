@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.deck.adoption import Adoption
+from quarterdeck.deck.agents.observed_sessions import Adoption
 from quarterdeck.deck.deck import DeckClosed
 from quarterdeck.harness import registry
 from quarterdeck.harness.registry import Harness

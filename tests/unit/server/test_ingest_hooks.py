@@ -10,7 +10,7 @@ import pytest
 
 from quarterdeck.events import Event, Notice
 from quarterdeck.harness import hooks
-from quarterdeck.harness.drive import Decision
+from quarterdeck.harness.driver import Decision
 from quarterdeck.log.base import Append, StaleFence
 from tests.conformance.marks import case
 from tests.decks import eventually, on_loop

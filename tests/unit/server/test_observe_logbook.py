@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.server import logbook
+from quarterdeck.server import log_setup
 from tests.decks import eventually, on_loop, until
 from tests.observed import lines_of, observed
 
@@ -88,7 +88,7 @@ async def test_no_line_holds_a_token_an_environment_or_what_was_said(tmp_path: P
         async with here.stranger.get(f"{here.url}/sessions", headers={"Authorization": f"Bearer {SECRET}"}) as refused:
             assert refused.status == 401
         home = here.deck.home
-    text = (home / logbook.FILE).read_text()
+    text = (home / log_setup.FILE).read_text()
     assert "turn_failed" in text
     assert SECRET not in text
     assert here.token not in text
@@ -121,8 +121,8 @@ async def test_a_request_is_told_alike_whoever_else_listens(tmp_path: Path, monk
     async with observed(tmp_path) as here:
         root = logging.getLogger()
         await here.get("/attention")
-        monkeypatch.setattr(root, "handlers", [one for one in root.handlers if isinstance(one, logbook.LogFile)])
-        assert logbook.quick_file() is root.handlers[0]
+        monkeypatch.setattr(root, "handlers", [one for one in root.handlers if isinstance(one, log_setup.LogFile)])
+        assert log_setup.quick_file() is root.handlers[0]
         await here.get("/attention")
         usual, quick = [line for line in here.lines() if line["logger"] == "quarterdeck.access"]
     assert list(usual) == list(quick)
@@ -134,15 +134,15 @@ async def test_a_request_is_told_alike_whoever_else_listens(tmp_path: Path, monk
 
 class TestTheFile:
     def test_it_is_the_users_own_and_rotates_by_size(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(logbook, "ROTATE_AT", 2_000)
-        book = logbook.configure(tmp_path, to_terminal=False)
+        monkeypatch.setattr(log_setup, "ROTATE_AT", 2_000)
+        book = log_setup.configure(tmp_path, to_terminal=False)
         try:
             for number in range(200):
                 logging.getLogger("quarterdeck.test").info("one of many", extra={"number": number})
         finally:
             book.close()
         files = sorted(tmp_path.iterdir())
-        assert len(files) == 1 + logbook.KEPT
+        assert len(files) == 1 + log_setup.KEPT
         for file in files:
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             assert file.stat().st_size <= 2_000
@@ -150,7 +150,7 @@ class TestTheFile:
         assert lines_of(tmp_path)[-1]["number"] == 199
 
     def test_of_libraries_only_the_template_is_taken(self, tmp_path: Path) -> None:
-        book = logbook.configure(tmp_path, to_terminal=False)
+        book = log_setup.configure(tmp_path, to_terminal=False)
         try:
             logging.getLogger("asyncio").error(f"Task exception was never retrieved\nfuture: {SECRET}")  # noqa: G004
             logging.getLogger("aiohttp.server").warning("Error handling %s", SECRET)
@@ -158,7 +158,7 @@ class TestTheFile:
             logging.getLogger("quarterdeck.x").warning("odd", extra={"what": {SECRET: 1}, "at_url": f"token={SECRET}"})
         finally:
             book.close()
-        assert SECRET not in (tmp_path / logbook.FILE).read_text()
+        assert SECRET not in (tmp_path / log_setup.FILE).read_text()
         assert [line["message"] for line in lines_of(tmp_path)] == [
             "Task exception was never retrieved",
             "Error handling %s",
@@ -166,7 +166,7 @@ class TestTheFile:
         ]
 
     def test_a_cause_is_told_by_its_type(self, tmp_path: Path) -> None:
-        book = logbook.configure(tmp_path, to_terminal=False)
+        book = log_setup.configure(tmp_path, to_terminal=False)
         try:
             try:
                 try:
@@ -180,7 +180,7 @@ class TestTheFile:
         assert lines_of(tmp_path)[0]["error"] == ["ValueError", "KeyError"]
 
     def test_a_terminal_gets_lines_for_a_person(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        book = logbook.configure(tmp_path, to_terminal=True)
+        book = log_setup.configure(tmp_path, to_terminal=True)
         try:
             logging.getLogger("quarterdeck.x").warning("the log refuses", extra={"session": "s1"})
             logging.getLogger("quarterdeck.x").debug("not now")
@@ -192,13 +192,13 @@ class TestTheFile:
 
     def test_again_replaces_what_was_there(self, tmp_path: Path) -> None:
         (tmp_path / "b").mkdir()
-        logbook.configure(tmp_path, to_terminal=False)
-        book = logbook.configure(tmp_path / "b", to_terminal=False)
+        log_setup.configure(tmp_path, to_terminal=False)
+        book = log_setup.configure(tmp_path / "b", to_terminal=False)
         try:
             logging.getLogger("quarterdeck.x").info("once")
         finally:
             book.close()
-        assert not (tmp_path / logbook.FILE).exists()
+        assert not (tmp_path / log_setup.FILE).exists()
         assert len(lines_of(tmp_path / "b")) == 1
 
 
@@ -223,14 +223,14 @@ def test_a_disk_without_room_costs_lines_and_nothing_else(tmp_path: Path) -> Non
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert 15 < int(done.stdout) <= 20
-    text = (tmp_path / logbook.FILE).read_text()
+    text = (tmp_path / log_setup.FILE).read_text()
     assert '"before"' in text
     assert '"after"' in text
 
 
 def test_the_loop_is_not_needed(tmp_path: Path) -> None:
     """`serve.py` configures before there is one."""
-    book = logbook.configure(tmp_path, to_terminal=False, level="WARNING")
+    book = log_setup.configure(tmp_path, to_terminal=False, level="WARNING")
     book.close()
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.deck.tally import BOUNDS, Tally
+from quarterdeck.log.counters import BOUNDS, Tally
 from tests.decks import eventually, gate_of, on_loop, until
 from tests.observed import observed, parsed
 from tests.wires import WsTap, served

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quarterdeck.harness.hooks import AGENTS
+from quarterdeck.server.errors import BadRequest
 from quarterdeck.server.ingest import SECRET, secret_for
 from quarterdeck.server.otlp import from_protobuf
 from quarterdeck.server.routes import all_routes
-from quarterdeck.server.statuses import BadRequest
 from tests.doors import Answer, House, serving
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

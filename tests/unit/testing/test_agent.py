@@ -11,9 +11,9 @@ from typing import TypeVar
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.deck.identity import is_alive
-from quarterdeck.harness.drive import Decision
+from quarterdeck.harness.driver import Decision
 from quarterdeck.harness.registry import harness
+from quarterdeck.process.identity import is_alive
 from quarterdeck.testing.scene import Scene, Script
 
 T = TypeVar("T")

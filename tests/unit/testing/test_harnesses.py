@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Image
 from quarterdeck.harness.base import Object, Signal
-from quarterdeck.harness.drive import Capabilities, Decision, KillTools, Lines, Spawn, Start
+from quarterdeck.harness.driver import Capabilities, Decision, KillTools, Lines, Spawn, Start
 from quarterdeck.harness.registry import Harness, harness
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.view import View

@@ -17,11 +17,11 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, TextIO
 
 from quarterdeck.engine.tools.base import Hands, Outcome
-from quarterdeck.engine.tools.kin import MARK, kin_of, signalled
 from quarterdeck.engine.tools.mcp.result import outcome_of
 from quarterdeck.engine.tools.mcp.settings import McpServer
 from quarterdeck.engine.tools.threads import in_thread
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.process.tree import MARK, kin_of, signalled
 
 #: Errors of JSON-RPC that say something of the request and nothing of the connection.
 _OF_THE_REQUEST = frozenset({-32600, -32601, -32602, -32603})

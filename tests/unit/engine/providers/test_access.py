@@ -20,7 +20,7 @@ from quarterdeck.engine.providers import (
     configured,
     model_of,
 )
-from quarterdeck.engine.providers.access import KINDS, access
+from quarterdeck.engine.providers.credentials import KINDS, access
 from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, Script, ScriptedUsage, Step, scripted

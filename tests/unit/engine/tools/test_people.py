@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.engine.tools.base import Outcome
-from quarterdeck.engine.tools.people import ask_user, compact_conversation, task, write_todos
+from quarterdeck.engine.tools.interaction_tools import ask_user, compact_conversation, task, write_todos
 from quarterdeck.events import Option, Todo
 from tests.hands import TestHands, call
 

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.engine.tools import child, sandbox
+from quarterdeck.engine.tools import sandbox
 from quarterdeck.engine.tools import shell as shell_module
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.engine.tools.files import read_file
 from quarterdeck.engine.tools.output import Limits
 from quarterdeck.engine.tools.shell import shell, shell_tool
+from quarterdeck.process import child
 from tests.hands import TestHands, call, called
 
 SMALL = shell_tool(Limits(head=100, tail=50, live=1_000, total=1_000_000))

@@ -6,8 +6,8 @@ from quarterdeck import events as ev
 from quarterdeck.events import Body, Event
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.builtin import history
-from quarterdeck.harness.builtin.drive import BuiltinDriver, DemoDriver
-from quarterdeck.harness.drive import Decision, Start
+from quarterdeck.harness.builtin.driver import BuiltinDriver, DemoDriver
+from quarterdeck.harness.driver import Decision, Start
 from quarterdeck.harness.registry import harness
 from quarterdeck.kernel.gate import Gate
 
