@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from quarterdeck.engine.message import Message
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Json, TokenUsage
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind, Json, TokenUsage
 
 
 class ToolSpec(Struct, frozen=True):
