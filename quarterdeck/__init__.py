@@ -35,7 +35,6 @@ _EXPORTS: dict[str, str] = {
     "Filter": "quarterdeck.kernel.session_list",
     "GitFailed": "quarterdeck.deck.git.run_git",
     "GitMissing": "quarterdeck.deck.git.run_git",
-    "Hands": "quarterdeck.engine.tools.base",
     "HomeInUse": "quarterdeck.deck.deck",
     "IdempotencyMismatch": "quarterdeck.deck.receipts",
     "Image": "quarterdeck.events",
@@ -49,7 +48,7 @@ _EXPORTS: dict[str, str] = {
     "LogUnavailable": "quarterdeck.log.base",
     "McpNotInstalled": "quarterdeck.engine.tools.mcp.connection",
     "McpServers": "quarterdeck.engine.tools.mcp.servers",
-    "Message": "quarterdeck.engine.message",
+    "Message": "quarterdeck.engine.model",
     "ModelError": "quarterdeck.engine.model",
     "NewerLog": "quarterdeck.log.base",
     "NoRepository": "quarterdeck.deck.git.tracker",
@@ -83,6 +82,7 @@ _EXPORTS: dict[str, str] = {
     "Summary": "quarterdeck.kernel.summary",
     "TooLarge": "quarterdeck.deck.validation",
     "Tool": "quarterdeck.engine.tools.base",
+    "ToolContext": "quarterdeck.engine.tools.base",
     "TurnNotFinished": "quarterdeck.engine.errors",
     "UnknownAgent": "quarterdeck.harness.registry",
     "View": "quarterdeck.kernel.view",
@@ -133,16 +133,16 @@ if TYPE_CHECKING:
     from quarterdeck.engine.errors import TurnNotFinished as TurnNotFinished
     from quarterdeck.engine.factory import create_agent as create_agent
     from quarterdeck.engine.factory import resume as resume
-    from quarterdeck.engine.message import Message as Message
+    from quarterdeck.engine.model import Message as Message
     from quarterdeck.engine.model import ModelError as ModelError
     from quarterdeck.engine.options import RetryPolicy as RetryPolicy
     from quarterdeck.engine.options import SubAgent as SubAgent
     from quarterdeck.engine.plugins.base import Plugin as Plugin
     from quarterdeck.engine.subscription import Subscription as Subscription
     from quarterdeck.engine.tools import builtin_tools as builtin_tools
-    from quarterdeck.engine.tools.base import Hands as Hands
     from quarterdeck.engine.tools.base import Outcome as Outcome
     from quarterdeck.engine.tools.base import Tool as Tool
+    from quarterdeck.engine.tools.base import ToolContext as ToolContext
     from quarterdeck.engine.tools.function import InvalidTool as InvalidTool
     from quarterdeck.engine.tools.function import tool as tool
     from quarterdeck.engine.tools.mcp.connection import McpNotInstalled as McpNotInstalled

@@ -19,15 +19,16 @@ import msgspec
 from msgspec.structs import replace
 
 from quarterdeck.engine import process, setup
-from quarterdeck.engine.message import Message, Text
 from quarterdeck.engine.model import (
     CallBegun,
     CallPiece,
     Chunk,
     Finished,
+    Message,
     Model,
     ModelError,
     Request,
+    Text,
     TextPiece,
     ThinkingPiece,
 )

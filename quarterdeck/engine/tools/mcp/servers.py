@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from quarterdeck.engine.model import ToolSpec
-from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
 from quarterdeck.engine.tools.function import failed
 from quarterdeck.engine.tools.mcp.connection import Connection, ServerFailed, import_sdk, tool_name
 from quarterdeck.engine.tools.mcp.settings import InvalidMcpServer, McpServer, filled, servers_from
@@ -74,9 +74,9 @@ class McpServers:
 
 
 def _tool(connection: Connection, offered: Any) -> Tool:
-    async def run(args: dict[str, Any], hands: Hands) -> Outcome:
+    async def run(args: dict[str, Any], context: ToolContext) -> Outcome:
         try:
-            return await connection.call(offered.name, args, hands)
+            return await connection.call(offered.name, args, context)
         except ServerFailed as error:
             return failed(error)
 
