@@ -16,7 +16,7 @@ import click
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
-from quarterdeck.server.server_file import found
+from quarterdeck.server.server_file import find_server
 
 UNIT = "quarterdeck.service"
 LABEL = "quarterdeck.server"
@@ -150,7 +150,7 @@ def install(place: Home, options: Mapping[str, Any]) -> None:
         part.write_text(wanted.text, "utf-8")
         part.replace(wanted.path)
     click.echo(f"{wanted.path}: {'written' if is_new else 'is there already'}")
-    if is_new and found(place) is not None:
+    if is_new and find_server(place) is not None:
         click.echo("a server is running already: `qd down`, and the service takes over at the next login", err=True)
         _told(wanted.begin[:-1])
         return

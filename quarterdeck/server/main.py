@@ -42,7 +42,7 @@ from quarterdeck.server import log_setup, server_file
 from quarterdeck.server.app import Server
 from quarterdeck.server.connection import Runner
 from quarterdeck.server.guard import Guard
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo
 from quarterdeck.server.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Process:
                 await asyncio.wait({asking})
             finally:
                 # last, so that whoever starts the next one waits for us and is not refused the home
-                server_file.remove(self._place, os.getpid())
+                server_file.remove_server_info(self._place, os.getpid())
 
     async def _telemetry(self, deck: Deck) -> Telemetry | None:
         """Only where it is wanted: it brings much along."""
@@ -178,23 +178,23 @@ class Process:
         settle_memory()
         light = self._beacon(port)
         if not self._stop.is_set():
-            server_file.write(self._place, light)
+            server_file.write_server_info(self._place, light)
             log.info("serving", extra={"address": light.address, "pid": light.pid, "version": light.version})
             for handler in logging.getLogger().handlers:
                 handler.flush()  # whoever started us may look there first
             to.tell({"address": light.address})
         await self._stop.wait()
         log.info("leaving: %s", self._why)
-        server_file.write(self._place, light._replace(stopping=True))
+        server_file.write_server_info(self._place, light._replace(stopping=True))
         for site in list(runner.sites):
             await site.stop()
         await server.goodbye(_GOODBYE_S)
 
-    def _beacon(self, port: int) -> Beacon:
+    def _beacon(self, port: int) -> ServerInfo:
         keeper = self._keeper or Identity(0, 0, "")
         # a restart is to be found where this one was
         options = {**self._orders.options, "port": port} if not self._settings.port else self._orders.options
-        return Beacon(
+        return ServerInfo(
             pid=os.getpid(),
             started=start_time(os.getpid()) or 0,
             keeper_pid=keeper.pid,
