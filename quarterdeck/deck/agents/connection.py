@@ -63,7 +63,7 @@ class Launch(Ear):
         answer = self.driver.heard(signal)
         if not answer:
             return
-        if self.when_kept is None or not getattr(self.driver, "waits_for_log", False):
+        if self.when_kept is None or not self.driver.waits_for_log:
             self.say(answer)
         else:
             self.when_kept(lambda: self.say(answer))

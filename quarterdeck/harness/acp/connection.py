@@ -11,8 +11,8 @@ from quarterdeck.events import Json, Option
 from quarterdeck.harness.acp.history import REPLAYED, History
 from quarterdeck.harness.acp.outcome import error_text
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import DICT, BookTranslator, Object, part_of, text_of
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.base import BaseTranslator, Object, is_object, object_of, text_of
+from quarterdeck.harness.tracker import AgentPath
 
 Id: TypeAlias = int | float | str | None
 
@@ -36,7 +36,7 @@ class Asked(Struct, frozen=True):
     ref: str = ""
     call_id: str = ""
     options: tuple[Option, ...] = ()
-    path: Path = ()
+    path: AgentPath = ()
     terminal: str = ""
 
 
@@ -56,14 +56,12 @@ _OTHER_REQUESTS = frozenset(
 )
 
 
-class Connection(BookTranslator):
+class Connection(BaseTranslator):
     """Reads both directions and finds the reader of each message. The tables are filled by the class that has them all.
 
     `sends`: what we send, by method. `answers`: what the agent answers to it. `requests`: what the agent asks or tells.
     `replies`: what we answer to that. `updates`: the kinds of session/update.
     """
-
-    __slots__ = ("asked", "history", "profile", "sent", "session", "stdin_seen")
 
     sends: ClassVar[dict[str, Callable[[Any, Object, Id], bool]]]
     answers: ClassVar[dict[str, Callable[[Any, Sent, Object, Object | None], None]]]
@@ -72,7 +70,7 @@ class Connection(BookTranslator):
     updates: ClassVar[dict[str, Callable[[Any, Object], None]]]
 
     def __init__(self, profile: Profile) -> None:
-        BookTranslator.__init__(self)
+        BaseTranslator.__init__(self)
         self.profile = profile
         self.session = ""
         self.history: History | None = None
@@ -85,7 +83,7 @@ class Connection(BookTranslator):
     def read_stdin(self, data: Json) -> bool:
         """What we sent, we know."""
         self.stdin_seen = True
-        if isinstance(data, DICT):
+        if is_object(data):
             self._send(data)
         else:
             for found in _batch(data):
@@ -97,9 +95,9 @@ class Connection(BookTranslator):
         if not isinstance(method, str):
             asked = self.asked.pop(key, None)
             if asked is not None and asked.kind in self.replies:
-                self.replies[asked.kind](self, asked, part_of(found, "result"), _error_of(found))
+                self.replies[asked.kind](self, asked, object_of(found, "result"), _error_of(found))
             return
-        send, params = self.sends.get(method), part_of(found, "params")
+        send, params = self.sends.get(method), object_of(found, "params")
         mine = send(self, params, key) if send is not None else params.get("sessionId") in (None, self.session)
         if key is not None:
             self.sent[key] = Sent(key, method, params, mine)
@@ -107,7 +105,7 @@ class Connection(BookTranslator):
     # --- what the agent sends
 
     def read_stdout(self, data: Json) -> bool:
-        if isinstance(data, DICT):
+        if is_object(data):
             return self._read(data)
         if isinstance(data, list):
             known = [self._read(one) for one in _batch(cast(Json, data))]
@@ -119,15 +117,15 @@ class Connection(BookTranslator):
         method = found.get("method")
         if method == "session/update":
             params: Any = found.get("params")
-            return isinstance(params, DICT) and self.read_update(params)
+            return is_object(params) and self.read_update(params)
         if isinstance(method, str):
             reader = self.requests.get(method)
             if reader is not None:
-                return reader(self, part_of(found, "params"), key_of(found))
+                return reader(self, object_of(found, "params"), key_of(found))
             # underscores begin extensions of one agent, dollars what an implementation may ignore
             return method in _OTHER_REQUESTS or method.startswith(("_", "$/"))
         if "result" in found or "error" in found:
-            self._answer(key_of(found), part_of(found, "result"), _error_of(found) if "error" in found else None)
+            self._answer(key_of(found), object_of(found, "result"), _error_of(found) if "error" in found else None)
             return True
         return "raw" in found
 
@@ -142,12 +140,10 @@ class Connection(BookTranslator):
         elif error is not None and sent.mine and sent.method != "session/list":
             self.refused(sent, error)
 
-    readers = BookTranslator.readers | {"stdin": read_stdin, "stdout": read_stdout}
-
     def stray(self, result: Object, error: Object | None) -> None:
         """An answer to nothing that we know of. An error without an id is told, and is not the end of anything."""
         if error is not None:
-            self.book.notice(error_text(error), "error", "agent")
+            self.tracker.add_notice(error_text(error), "error", "agent")
 
     def refused(self, sent: Sent, error: Object) -> None:
         """A command of ours was refused."""
@@ -155,7 +151,7 @@ class Connection(BookTranslator):
 
     def read_update(self, params: Object) -> bool:
         update: Any = params.get("update")
-        kind = update.get("sessionUpdate") if isinstance(update, DICT) else None
+        kind = update.get("sessionUpdate") if is_object(update) else None
         if not isinstance(kind, str):
             return False
         reader = self.updates.get(kind)
@@ -206,9 +202,9 @@ def key_of(found: Object) -> Id:
 def _error_of(found: Object) -> Object | None:
     if "error" not in found or found["error"] is None:
         return None
-    return part_of(found, "error")
+    return object_of(found, "error")
 
 
 def _batch(data: Json) -> list[Object]:
     """The messages of a batch."""
-    return [one for one in cast("list[Any]", data) if isinstance(one, DICT)] if isinstance(data, list) else []
+    return [one for one in cast("list[Any]", data) if is_object(one)] if isinstance(data, list) else []

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from quarterdeck.events import Image, Json, Option, Plan, PlanStep, Question
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import DICT, Object, list_of, objects_of, part_of, text_of
+from quarterdeck.harness.base import Object, is_object, list_of, object_of, objects_of, text_of
 
 
 def text_of_block(block: Object) -> str:
@@ -18,7 +18,7 @@ def text_of_block(block: Object) -> str:
         text = block.get("text")
         return text if isinstance(text, str) else ""
     if kind == "resource":
-        return text_of(part_of(block, "resource"), "text", "uri")
+        return text_of(object_of(block, "resource"), "text", "uri")
     return text_of(block, "uri", "name") or f"[{kind}]"
 
 
@@ -43,8 +43,8 @@ def output_text(update: Object) -> str:
     """The texts of a call's content, joined."""
     told = ""
     for one in list_of(update, "content"):
-        if isinstance(one, DICT) and one.get("type") == "content":
-            text = text_of_block(part_of(one, "content"))
+        if is_object(one) and one.get("type") == "content":
+            text = text_of_block(object_of(one, "content"))
             told = f"{told}\n{text}" if told and text else told or text
     return told
 
@@ -103,9 +103,9 @@ def _name(profile: Profile, call_id: str, update: Object) -> str:
     if profile.names == "id":
         return _name_in_id(call_id)
     if profile.names == "input":
-        return text_of(part_of(update, "rawInput"), "tool")
-    meta = part_of(update, "_meta")
-    return text_of(meta, "toolName") or text_of(part_of(meta, "claudeCode"), "toolName")
+        return text_of(object_of(update, "rawInput"), "tool")
+    meta = object_of(update, "_meta")
+    return text_of(meta, "toolName") or text_of(object_of(meta, "claudeCode"), "toolName")
 
 
 def _name_in_id(call_id: str) -> str:
@@ -119,7 +119,7 @@ def _name_in_id(call_id: str) -> str:
 
 def arguments(profile: Profile, update: Object) -> Object | None:
     """A call's arguments. An agent that gives none says in the title and the places what it works on."""
-    raw = part_of(update, "rawInput")
+    raw = object_of(update, "rawInput")
     if raw:
         command = raw.get("command")
         if profile.suffix and isinstance(command, str) and command.endswith(profile.suffix):
@@ -168,14 +168,14 @@ def plan_of(update: Object) -> Plan:
 
 def fields_of(schema: Object) -> tuple[Question, ...]:
     """The fields of a form, each as a question of its own."""
-    properties = part_of(schema, "properties")
-    return tuple(_field(name, part_of(properties, name)) for name in properties)
+    properties = object_of(schema, "properties")
+    return tuple(_field(name, object_of(properties, name)) for name in properties)
 
 
 def _field(name: str, field: Object) -> Question:
     """A choice is spelled in one of two ways, and of several things that may be chosen it describes one."""
     several = field.get("type") == "array"
-    choice = part_of(field, "items") if several else field
+    choice = object_of(field, "items") if several else field
     given = [one for one in list_of(choice, "enum") if isinstance(one, str)]
     options = [Option(id=one, label=one) for one in (["true", "false"] if field.get("type") == "boolean" else given)]
     for one in (*objects_of(choice, "oneOf"), *objects_of(choice, "anyOf")):

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from quarterdeck.events import TokenUsage
 from quarterdeck.events.turn import FailureKind
-from quarterdeck.harness.base import Object, int_of, object_of, objects_of, part_of, text_of
+from quarterdeck.harness.base import Object, int_of, object_of, objects_of, text_of
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.lines import object_in
 
@@ -54,7 +54,7 @@ def outcome_of(result: Object, error: Object | None) -> Outcome:
     """The end that an answer to a prompt means."""
     if error is None:
         return _STOPS.get(text_of(result, "stopReason"), COMPLETED)
-    if text_of(part_of(error, "data"), "errorName") in _ABORTS or int_of(error, "code") == _CANCELLED:
+    if text_of(object_of(error, "data"), "errorName") in _ABORTS or int_of(error, "code") == _CANCELLED:
         return ABORTED
     return Outcome("failed", error_kind(error), error_text(error))
 
@@ -65,12 +65,12 @@ def error_text(error: Object) -> str:
     inner = object_in(message) if message.startswith("{") else None
     if inner is not None:
         message = text_of(object_of(inner, "error"), "message") or text_of(inner, "message") or message
-    return text_of(part_of(error, "data"), "details") or message or f"Error {int_of(error, 'code')}"
+    return text_of(object_of(error, "data"), "details") or message or f"Error {int_of(error, 'code')}"
 
 
 def error_kind(error: Object) -> FailureKind:
     """The kind of failure: by the code, by the error's name, by a status beside it, else by the text."""
-    code, data = int_of(error, "code"), part_of(error, "data")
+    code, data = int_of(error, "code"), object_of(error, "data")
     if code == _AUTH_REQUIRED:
         return "auth"
     named = _NAMED.get(text_of(data, "errorName"))
@@ -98,16 +98,16 @@ class Spent(Struct, frozen=True):
 
 def spent(result: Object) -> list[Spent]:
     """The tokens that an answer names; nothing when it names none."""
-    usage = part_of(result, "usage")
+    usage = object_of(result, "usage")
     if usage:
         return _told([Spent("", _standard(usage))])
     quota = object_of(result, "_meta", "quota") if "_meta" in result else {}
     if not quota:
         return []
     by_model = [
-        Spent(text_of(one, "model"), _quota(part_of(one, "token_count"))) for one in objects_of(quota, "model_usage")
+        Spent(text_of(one, "model"), _quota(object_of(one, "token_count"))) for one in objects_of(quota, "model_usage")
     ]
-    return _told(by_model) or _told([Spent("", _quota(part_of(quota, "token_count")))])
+    return _told(by_model) or _told([Spent("", _quota(object_of(quota, "token_count")))])
 
 
 def _told(found: list[Spent]) -> list[Spent]:
@@ -139,7 +139,7 @@ def _count(found: Object, name: str) -> int:
 
 def cost_of(update: Object) -> float:
     """What the session has cost so far, in dollars; 0 when nobody knows: OpenCode says 0 for a model without a price."""
-    cost = part_of(update, "cost")
+    cost = object_of(update, "cost")
     amount = cost.get("amount")
     if text_of(cost, "currency") != "USD" or isinstance(amount, bool) or not isinstance(amount, int | float):
         return 0.0

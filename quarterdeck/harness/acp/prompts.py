@@ -10,7 +10,7 @@ from quarterdeck.harness.acp.connection import Connection, Id, Sent
 from quarterdeck.harness.acp.content import prompt_images, prompt_text
 from quarterdeck.harness.acp.outcome import ABORTED, End, Outcome, cost_of, error_text, outcome_of, spent
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import Object, int_of, part_of, text_of
+from quarterdeck.harness.base import Object, int_of, object_of, text_of
 from quarterdeck.kernel.view import View
 
 NO_TEXT = "The agent ended its turn without a text"
@@ -29,8 +29,6 @@ class Prompt(Struct):
 
 class Prompts(Connection):
     """Which prompt is served, which wait, and how they end."""
-
-    __slots__ = ("_made", "cost", "cost_told", "gone", "loaded", "model", "prompts", "side_turn", "spoke")
 
     def __init__(self, profile: Profile) -> None:
         Connection.__init__(self, profile)
@@ -52,7 +50,7 @@ class Prompts(Connection):
         super().restore(view)
         self._made = view.index
         self.stdin_seen = True
-        if self.book.turn:
+        if self.tracker.turn_id:
             self.prompts = [Prompt(taken=True)]
 
     # --- what we send
@@ -61,7 +59,7 @@ class Prompts(Connection):
         session = text_of(params, "sessionId")
         if self.gone or not self.serves(session):
             return False
-        message_id = text_of(params, "messageId") or text_of(part_of(params, "_meta"), "messageId")
+        message_id = text_of(params, "messageId") or text_of(object_of(params, "_meta"), "messageId")
         prompt = Prompt(key, message_id or self.new_id("prompt"), prompt_text(params), prompt_images(params))
         self.prompts.append(prompt)
         self.loaded = False
@@ -101,14 +99,14 @@ class Prompts(Connection):
         """The agent serves this prompt from here on."""
         prompt.taken = True
         self.side_turn = False
-        if not self.book.turn:
+        if not self.tracker.turn_id:
             self.turn_begins()
-        self.book.prompt(prompt.text, prompt.message_id, images=prompt.images)
-        if not self.book.turn or not (self.book.gates or self.book.runs_calls()):
-            self.book.request()
+        self.tracker.record_prompt(prompt.text, prompt.message_id, images=prompt.images)
+        if not self.tracker.turn_id or not (self.tracker.gates or self.tracker.has_running_calls()):
+            self.tracker.start_request()
 
     def _queue(self, prompt: Prompt) -> None:
-        self.book.write(ev.PromptQueued(text=prompt.text, message_id=prompt.message_id, images=prompt.images))
+        self.tracker.emit(ev.PromptQueued(text=prompt.text, message_id=prompt.message_id, images=prompt.images))
         if self.profile.second_prompt == "cancels":
             self.prompts[0].cancelled = True
 
@@ -139,7 +137,7 @@ class Prompts(Connection):
         Outside of a prompt nothing does: no answer would ever end such a turn. Only where what we send is not recorded
         is the agent's word alone a turn.
         """
-        if self.book.turn:
+        if self.tracker.turn_id:
             return True
         waiting = self.waiting_prompt()
         if waiting is not None:
@@ -147,8 +145,8 @@ class Prompts(Connection):
         elif not self.stdin_seen and not self.gone:
             self.prompts.append(Prompt(taken=True))
             self.turn_begins()
-            self.book.request()
-        return bool(self.book.turn)
+            self.tracker.start_request()
+        return bool(self.tracker.turn_id)
 
     def turn_begins(self) -> None:
         """What belonged to the last turn is forgotten."""
@@ -164,7 +162,7 @@ class Prompts(Connection):
         if not prompt.taken and error is not None:
             self.prompts.remove(prompt)
             reason = error_text(error)
-            self.book.write(ev.PromptRejected(reason=reason, text=prompt.text, message_id=prompt.message_id))
+            self.tracker.emit(ev.PromptRejected(reason=reason, text=prompt.text, message_id=prompt.message_id))
         else:
             self._end(prompt, result, error)
 
@@ -185,7 +183,7 @@ class Prompts(Connection):
         waiting = self.waiting_prompt()
         if self.prompts and any(one.taken for one in self.prompts):
             # another prompt was served in the same turn; the turn ends with that one's answer
-            self.book.notice(outcome.message, "error")
+            self.tracker.add_notice(outcome.message, "error")
         elif waiting is not None and self.profile.second_prompt == "joins" and outcome.end == "completed":
             self._take(waiting)
         else:
@@ -196,12 +194,12 @@ class Prompts(Connection):
     def _close(self, outcome: Outcome) -> None:
         self.turn_ends(outcome.end)
         if outcome.end == "aborted":
-            self.book.abort("cancelled")
+            self.tracker.abort_turn("cancelled")
         elif outcome.end == "failed":
-            self.book.fail(outcome.kind, outcome.message)
+            self.tracker.fail_turn(outcome.kind, outcome.message)
         else:
-            self.book.notice("" if self.spoke else NO_TEXT)
-            self.book.end()
+            self.tracker.add_notice("" if self.spoke else NO_TEXT)
+            self.tracker.end_turn()
 
     def turn_ends(self, end: End) -> None:
         """What is still open in the turn is over."""
@@ -213,9 +211,9 @@ class Prompts(Connection):
         history, self.history = self.history, None
         if self.timers:
             self.clear_timer("replay")
-        if history is None or self.book.turn:
+        if history is None or self.tracker.turn_id:
             return
-        self.book.restored(history.finished, history.messages())
+        self.tracker.record_history(history.finished, history.messages())
         waiting = self.waiting_prompt()
         if waiting is not None:
             self._take(waiting)
@@ -229,7 +227,7 @@ class Prompts(Connection):
         """How full the context is, and what the session cost so far. 0 is what OpenCode says after a failure."""
         used, size = int_of(update, "used"), int_of(update, "size")
         if used > 0:
-            self.book.write(ev.ContextUsage(tokens=used, limit=size if size > 0 else None))
+            self.tracker.emit(ev.ContextUsage(tokens=used, limit=size if size > 0 else None))
         self.cost = max(self.cost, cost_of(update))
 
     def _spend(self, prompt: Prompt, result: Object) -> None:
@@ -245,7 +243,7 @@ class Prompts(Connection):
                     cost_usd=cost,
                 )
             name = f"{prompt.message_id}:{one.model}" if one.model else prompt.message_id
-            self.book.usage(tokens, name or self.new_id("prompt"), one.model or self.model)
+            self.tracker.record_usage(tokens, name or self.new_id("prompt"), one.model or self.model)
 
     def forget_connection(self) -> None:
         super().forget_connection()

@@ -10,7 +10,7 @@ from quarterdeck.harness.acp.content import text_of_block
 from quarterdeck.harness.acp.outcome import End
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.acp.prompts import Prompts
-from quarterdeck.harness.base import Object, part_of, text_of
+from quarterdeck.harness.base import Object, object_of, text_of
 
 Kind: TypeAlias = Literal["text", "thinking"]
 
@@ -28,8 +28,6 @@ class Run(Struct, frozen=True):
 class Speech(Prompts):
     """Texts and thoughts."""
 
-    __slots__ = ("_blocks", "_last_text", "called", "run")
-
     def __init__(self, profile: Profile) -> None:
         Prompts.__init__(self, profile)
         self.run: Run | None = None
@@ -38,7 +36,7 @@ class Speech(Prompts):
         self._last_text = ""
 
     def read_message(self, update: Object) -> None:
-        text = text_of_block(part_of(update, "content"))
+        text = text_of_block(object_of(update, "content"))
         echo = self.profile.mode_echo
         if echo and text.startswith(echo):
             self.mode_is(text.removeprefix(echo).strip())
@@ -46,7 +44,7 @@ class Speech(Prompts):
             self._say("text", text_of(update, "messageId"), text)
 
     def read_thought(self, update: Object) -> None:
-        self._say("thinking", text_of(update, "messageId"), text_of_block(part_of(update, "content")))
+        self._say("thinking", text_of(update, "messageId"), text_of_block(object_of(update, "content")))
 
     def read_echo(self, update: Object) -> None:
         """Outside of a replay it is only what we sent ourselves."""
@@ -57,16 +55,16 @@ class Speech(Prompts):
 
     def _say(self, kind: Kind, native: str, text: str) -> None:
         run = self.run
-        if run is None or run.kind != kind or run.native != native or run.in_turn != bool(self.book.turn):
+        if run is None or run.kind != kind or run.native != native or run.in_turn != bool(self.tracker.turn_id):
             run = self._begun(kind, native)
         if run is None or not text:
             return
         if not run.in_turn:
-            self.book.aside(run.message_id, run.block, text)
+            self.tracker.add_text_outside_turn(run.message_id, run.block, text)
         elif kind == "thinking":
-            self.book.thinking(run.message_id, run.block, text)
+            self.tracker.add_thinking(run.message_id, run.block, text)
         else:
-            self.book.text(run.message_id, run.block, text)
+            self.tracker.add_text(run.message_id, run.block, text)
             self.spoke = self.spoke or not text.isspace()
 
     def _begun(self, kind: Kind, native: str) -> Run | None:
@@ -99,7 +97,7 @@ class Speech(Prompts):
         """Something else follows: the text so far is whole."""
         run, self.run = self.run, None
         if run is not None:
-            self.book.message_done(run.message_id)
+            self.tracker.finish_message(run.message_id)
 
     def turn_begins(self) -> None:
         Prompts.turn_begins(self)

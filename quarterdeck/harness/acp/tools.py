@@ -22,9 +22,9 @@ from quarterdeck.harness.acp.content import (
 from quarterdeck.harness.acp.outcome import End
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.acp.speech import Speech
-from quarterdeck.harness.base import DICT, Object, list_of, object_of, part_of, text_of
+from quarterdeck.harness.base import Object, is_object, list_of, object_of, text_of
 from quarterdeck.harness.todos import todos_in
-from quarterdeck.harness.tracker import GateKind, Path
+from quarterdeck.harness.tracker import AgentPath, GateKind
 from quarterdeck.kernel.view import View
 
 BY_US = "user"
@@ -36,8 +36,6 @@ _REFUSALS = ("reject", "deny", "cancel", "no")
 
 class Tools(Speech):
     """Calls by their ids, from whichever message they are first seen in."""
-
-    __slots__ = ("_done", "_done_before", "_refusals", "_refused", "_terminals", "calls")
 
     def __init__(self, profile: Profile) -> None:
         Speech.__init__(self, profile)
@@ -64,7 +62,7 @@ class Tools(Speech):
         if info is None:
             return
         for one in list_of(update, "content") if "content" in update else ():
-            if isinstance(one, DICT) and one.get("type") == "terminal":
+            if is_object(one) and one.get("type") == "terminal":
                 self._terminals[text_of(one, "terminalId")] = call_id
         status = update.get("status")
         if status == "in_progress":
@@ -83,7 +81,7 @@ class Tools(Speech):
             info.name, info.provisional = tool_info(self.profile, call_id, update).name, False
         if is_named or (args and _differ(args, info.args)):
             info.args = args or info.args
-            self.book.announce(call_id, info.name, info.args)
+            self.tracker.open_call(call_id, info.name, info.args)
             self._read_todos(info)
         return info
 
@@ -92,7 +90,7 @@ class Tools(Speech):
         self._end_untold()
         self.calls[call_id] = info
         self.called = True
-        self.book.announce(call_id, info.name, info.args)
+        self.tracker.open_call(call_id, info.name, info.args)
         self._read_todos(info)
         return info
 
@@ -101,65 +99,65 @@ class Tools(Speech):
         args: Object = info.args or {}
         todos = todos_in(args["todos"]) if "todos" in args else None
         if todos is not None:
-            self.book.write(ev.TodoChange(todos=todos))
+            self.tracker.emit(ev.TodoChange(todos=todos))
 
     def read_plan(self, update: Object) -> None:
-        self.book.write(ev.PlanGenerated(plan=plan_of(update)))
+        self.tracker.emit(ev.PlanGenerated(plan=plan_of(update)))
 
     def _runs(self, call_id: str, info: ToolInfo, output: str) -> None:
         """`in_progress` comes before or after the question about it; only output shows that nobody waits any more."""
-        gates = self.book.gates.values()
+        gates = self.tracker.gates.values()
         asks = bool(gates) and any(gate.call_id == call_id and gate.kind == "approval" for gate in gates)
         if asks and not output:
             return
         if asks:
             self._close_gates_of(call_id, "answered_elsewhere", "approval")
-        self.book.start_call(call_id, info.name, info.args)
+        self.tracker.start_call(call_id, info.name, info.args)
         if output:
             info.output = output
-            self.book.output_so_far(call_id, output)
+            self.tracker.update_output(call_id, output)
 
     def _close_gates_of(
         self, call_id: str, status: Literal["answered_elsewhere", "withdrawn"], *kinds: GateKind
     ) -> None:
-        for ref, gate in list(self.book.gates.items()):
+        for ref, gate in list(self.tracker.gates.items()):
             if gate.call_id == call_id and gate.kind in kinds:
-                self.book.close_gate(ref, status)
+                self.tracker.close_gate(ref, status)
 
     def _ended(self, call_id: str, ok: bool, result: object = None) -> None:
         info = self.calls.pop(call_id)
         self._done.add(call_id)
         self._refused.discard(call_id)
-        if self.book.gates:
+        if self.tracker.gates:
             if self.is_cancelled():
                 self._close_gates_of(call_id, "withdrawn", "approval", "question")
-            # a call that is over asks nothing any more; its approval the book closes
+            # a call that is over asks nothing any more; its approval the tracker closes
             self._close_gates_of(call_id, "answered_elsewhere", "question")
-        self.book.end_call(call_id, ok, result, info.name)
+        self.tracker.end_call(call_id, ok, result, info.name)
         self._ask_model()
 
     def _ask_model(self) -> None:
         """After the last call the model is asked again, unless the turn is about to end."""
-        book = self.book
-        if not book.turn or book.calls or book.gates or (self._refusals and self.profile.deny_ends):
+        tracker = self.tracker
+        if not tracker.turn_id or tracker.calls or tracker.gates or (self._refusals and self.profile.deny_ends):
             return
         if not self.is_cancelled():
-            book.request()
+            tracker.start_request()
 
     def _end_untold(self) -> None:
         """Cline runs one call after the other and does not say when one is over."""
-        if self.profile.untold_ends and self.book.calls:
-            for call_id, call in list(self.book.calls.items()):
+        if self.profile.untold_ends and self.tracker.calls:
+            for call_id, call in list(self.tracker.calls.items()):
                 if call.running and call_id in self.calls and call_id not in self._refused:
                     info = self.calls.pop(call_id)
                     self._done.add(call_id)
-                    self.book.end_call(call_id, True, info.output or None, info.name)
+                    self.tracker.end_call(call_id, True, info.output or None, info.name)
 
     def _block(self, call_id: str, reason: str) -> None:
         self.calls.pop(call_id, None)
         self._done.add(call_id)
         self._refused.discard(call_id)
-        self.book.block_call(call_id, reason)
+        self.tracker.block_call(call_id, reason)
 
     def agent_speaks(self) -> None:
         """Of a refused call that is not mentioned any more nothing will be heard."""
@@ -177,24 +175,24 @@ class Tools(Speech):
         Speech.turn_ends(self, end)
         if end == "completed":
             self._end_untold()
-        for call_id, call in list(self.book.calls.items()) if self.book.calls else ():
+        for call_id, call in list(self.tracker.calls.items()) if self.tracker.calls else ():
             if end == "aborted" or call.path:
                 continue
             if call_id in self._refused or not call.running:
                 self._block(call_id, "refused" if call_id in self._refused else _NEVER_RUN)
             elif end == "failed":
                 self._done.add(call_id)
-                self.book.end_call(call_id, False, _UNTOLD)
+                self.tracker.end_call(call_id, False, _UNTOLD)
         # a call that goes on in the background is heard of again
         if self.calls:
-            self.calls = {call_id: info for call_id, info in self.calls.items() if call_id in self.book.calls}
+            self.calls = {call_id: info for call_id, info in self.calls.items() if call_id in self.tracker.calls}
         if end == "aborted":
             self._done.update(self.calls)
             self.calls.clear()
 
     def restore(self, view: View) -> None:
         super().restore(view)
-        self.calls = {call_id: ToolInfo(call.name, call.name, "") for call_id, call in self.book.calls.items()}
+        self.calls = {call_id: ToolInfo(call.name, call.name, "") for call_id, call in self.tracker.calls.items()}
         for gate in view.state.gates.open:
             key = int(gate.ref) if gate.ref.isdecimal() and len(gate.ref) < 16 else gate.ref
             kind = "permission" if gate.kind == "approval" else "elicitation"
@@ -212,14 +210,14 @@ class Tools(Speech):
         if path is None:
             return True
         self.finish_loading()
-        call = part_of(params, "toolCall")
+        call = object_of(params, "toolCall")
         call_id = text_of(call, "toolCallId")
         info = self._asking(call_id, call, path)
         options = options_of(params)
         changes = diffs(call)
         args = arguments(self.profile, call) or info.args
         ref = str(key)
-        self.book.ask(
+        self.tracker.open_approval(
             ref,
             info.name,
             {**args, "changes": changes} if changes and isinstance(args, dict) else args,
@@ -233,11 +231,11 @@ class Tools(Speech):
         self.asked[key] = Asked("permission", ref, call_id, options, path)
         return True
 
-    def path_of(self, session: str) -> Path | None:
+    def path_of(self, session: str) -> AgentPath | None:
         """Who asks: our session, a sub-agent of it that nobody opened, or (None) somebody else's session."""
         raise NotImplementedError
 
-    def _asking(self, call_id: str, call: Object, path: Path) -> ToolInfo:
+    def _asking(self, call_id: str, call: Object, path: AgentPath) -> ToolInfo:
         """The call that asks. Gemini speaks of it here first."""
         if path or not call_id or call_id in self._done:
             return asking_info(self.profile, call_id, call)
@@ -246,13 +244,13 @@ class Tools(Speech):
 
     def replied_permission(self, asked: Asked, result: Object, error: Object | None) -> None:
         self.break_run()
-        outcome = part_of(result, "outcome")
+        outcome = object_of(result, "outcome")
         chosen = text_of(outcome, "optionId") if error is None and outcome.get("outcome") == "selected" else ""
         option = next((one for one in asked.options if one.id == chosen), None)
         if chosen and not _refuses(chosen, option):
             self._allowed(asked, option)
         elif not chosen and self.is_cancelled():
-            self.book.resolve(asked.ref, "withdrawn", BY_US)
+            self.tracker.resolve_approval(asked.ref, "withdrawn", BY_US)
         else:
             self._denied(asked)
         self._end_side_turn()
@@ -262,26 +260,26 @@ class Tools(Speech):
         if not self.live():
             self.side_turn = True
             self.turn_begins()
-            self.book.begin()
+            self.tracker.start_turn()
 
     def _end_side_turn(self) -> None:
         """A turn that was opened for a question alone is over with the answer."""
-        if self.side_turn and not self.book.gates:
+        if self.side_turn and not self.tracker.gates:
             self.side_turn = False
             self.turn_ends("completed")
-            self.book.end()
+            self.tracker.end_turn()
 
     def _allowed(self, asked: Asked, option: ev.Option | None) -> None:
-        self.book.allow_call(asked.ref, BY_US)
+        self.tracker.approve_call(asked.ref, BY_US)
         info = self.calls.get(asked.call_id)
         if info is not None and option is not None and option.kind == "allow_always":
             scope = self.profile.always_scope
-            self.book.write(ev.ToolApprovedAlways(tool=info.name, scope=scope, turn_id=self.book.turn or None))
+            self.tracker.emit(ev.ToolApprovedAlways(tool=info.name, scope=scope, turn_id=self.tracker.turn_id or None))
 
     def _denied(self, asked: Asked) -> None:
-        if asked.ref not in self.book.gates:
+        if asked.ref not in self.tracker.gates:
             return
-        self.book.refuse_call(asked.ref, BY_US)
+        self.tracker.reject_call(asked.ref, BY_US)
         if asked.path or asked.call_id not in self.calls:
             return
         self._refusals += 1
@@ -302,15 +300,15 @@ class Tools(Speech):
             words = "\n".join(filter(None, (text_of(params, "message"), text_of(params, "url"))))
             fields = fields_of(object_of(params, "requestedSchema"))
             options, questions = (fields[0].options, ()) if len(fields) == 1 else ((), fields)
-            self.book.question(ref, words, options, questions, text_of(params, "toolCallId"), path=path)
+            self.tracker.open_question(ref, words, options, questions, text_of(params, "toolCallId"), path=path)
             self.asked[key] = Asked("elicitation", ref, terminal=text_of(params, "elicitationId"))
         return True
 
     def replied_elicitation(self, asked: Asked, result: Object, error: Object | None) -> None:
         if error is None and text_of(result, "action") == "accept":
-            self.book.answer(asked.ref, result.get("content"), by=BY_US)
+            self.tracker.answer_question(asked.ref, result.get("content"), by=BY_US)
         else:
-            self.book.answer(asked.ref, status="withdrawn", by=BY_US)
+            self.tracker.answer_question(asked.ref, status="withdrawn", by=BY_US)
         self._end_side_turn()
 
     def read_elicitation_complete(self, params: Object, _key: Id) -> bool:
@@ -318,14 +316,14 @@ class Tools(Speech):
         name = text_of(params, "elicitationId")
         for asked in self.asked.values():
             if asked.kind == "elicitation" and name and asked.terminal == name:
-                self.book.answer(asked.ref, status="answered_elsewhere")
+                self.tracker.answer_question(asked.ref, status="answered_elsewhere")
         return True
 
     def read_cancel_request(self, params: Object, _key: Id) -> bool:
         """The agent does not want an answer any more."""
         asked = self.asked.pop(key_of({"id": params.get("requestId")}), None)
         if asked is not None:
-            self.book.close_gate(asked.ref, "withdrawn")
+            self.tracker.close_gate(asked.ref, "withdrawn")
             self._end_side_turn()
         return True
 
@@ -340,7 +338,7 @@ class Tools(Speech):
         output = text_of(result, "output")
         if info is not None and output and error is None:
             info.output = output
-            self.book.output_so_far(call_id, output)
+            self.tracker.update_output(call_id, output)
 
 
 def _differ(a: object, b: object) -> bool:
@@ -359,7 +357,7 @@ def _refuses(chosen: str, option: ev.Option | None) -> bool:
 
 def _ask_kind(info: ToolInfo, call: Object) -> Literal["tool", "command", "browser", "mcp"]:
     """What kind of thing is asked. Cline asks for commands, browsers and MCP servers alike."""
-    raw = part_of(call, "rawInput")
+    raw = object_of(call, "rawInput")
     if "serverName" in raw:
         return "mcp"
     if info.kind != "execute":

@@ -22,9 +22,9 @@ from quarterdeck.harness.acp.history import History
 from quarterdeck.harness.acp.outcome import error_kind, error_text
 from quarterdeck.harness.acp.profile import Profile, recognised
 from quarterdeck.harness.acp.tools import Tools
-from quarterdeck.harness.base import DICT, Object, Translator, object_of, objects_of, part_of, text_of
+from quarterdeck.harness.base import Object, Translator, is_object, object_of, objects_of, text_of
 from quarterdeck.harness.protocol_detection import Detecting, acp_or_sayask
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.tracker import AgentPath
 from quarterdeck.kernel.view import View
 
 #: Requests that make a session ours. All but the first bring its history back.
@@ -36,8 +36,6 @@ _OPTION_WORDS = {"model": "model", "mode": "mode", "thought_level": "thinking", 
 class Acp(Tools):
     """The whole translator: sessions, settings, the process."""
 
-    __slots__ = ("_initialized", "_opening", "_others", "mode", "thinking")
-
     def __init__(self, profile: Profile) -> None:
         Tools.__init__(self, profile)
         self.mode = ""
@@ -45,6 +43,8 @@ class Acp(Tools):
         self._opening: Id = None
         self._others: set[str] = set()
         self._initialized: Object = {}
+        self.readers |= {"stdin": self.read_stdin, "stdout": self.read_stdout}
+        self.timer_callbacks |= {"replay": self.on_replay}
 
     # --- sessions
 
@@ -60,7 +60,7 @@ class Acp(Tools):
         else:
             self._opening = key
             self.session = named if method != "session/fork" else ""
-        if method != "session/new" and not self.book.turn:
+        if method != "session/new" and not self.tracker.turn_id:
             self.history = History(self.profile)
         return True
 
@@ -94,16 +94,16 @@ class Acp(Tools):
 
     def _not_opened(self, sent: Sent, error: Object) -> None:
         """Somebody waits for the session: it is told as a failure though there is no turn that could fail."""
-        if self.book.turn:
+        if self.tracker.turn_id:
             self.refused(sent, error)
         else:
-            self.book.write(ev.TurnFailed(kind=error_kind(error), message=error_text(error)))
+            self.tracker.emit(ev.TurnFailed(kind=error_kind(error), message=error_text(error)))
 
     def _ready(self, result: Object) -> None:
         info = object_of(self._initialized, "agentInfo")
         settings = _settings_of(result)
         self.model = settings["model"]
-        self.book.ready(
+        self.tracker.report_ready(
             self.session, self.model, text_of(info, "version"), self._capabilities(), resumable=self._resumable()
         )
         self._settle_settings(settings)
@@ -125,7 +125,7 @@ class Acp(Tools):
     def answered_close(self, sent: Sent, _result: Object, error: Object | None) -> None:
         if sent.mine and error is None and self.session:
             self.prompts.clear()
-            self.book.ended("closed")
+            self.tracker.end_session("closed")
         elif sent.mine and error is not None:
             self.refused(sent, error)
 
@@ -139,7 +139,7 @@ class Acp(Tools):
             return True
         return False
 
-    def path_of(self, session: str) -> Path | None:
+    def path_of(self, session: str) -> AgentPath | None:
         if self.is_mine({"sessionId": session}):
             return ()
         unopened = session and session not in self._others and self.session and self._opening is None
@@ -155,7 +155,7 @@ class Acp(Tools):
             super().stray(result, error)
 
     def refused(self, sent: Sent, error: Object) -> None:
-        self.book.write(ev.CommandFailed(command_id=str(sent.key), message=error_text(error)))
+        self.tracker.emit(ev.CommandFailed(command_id=str(sent.key), message=error_text(error)))
 
     # --- settings
 
@@ -183,11 +183,11 @@ class Acp(Tools):
         mode = self.profile.modes.get(native, native)
         if mode and mode != self.mode:
             self.mode = mode
-            self.book.write(ev.SettingChanged(mode=mode))
+            self.tracker.emit(ev.SettingChanged(mode=mode))
 
     def model_is(self, model: str) -> None:
         if model and model != self.model:
-            self.book.write(ev.ModelSwitched(to=model, from_=self.model))
+            self.tracker.emit(ev.ModelSwitched(to=model, from_=self.model))
             self.model = model
 
     def settings_are(self, result: Object) -> None:
@@ -200,12 +200,12 @@ class Acp(Tools):
         thinking = found.get("thinking", "")
         if thinking and thinking != self.thinking:
             self.thinking = thinking
-            self.book.write(ev.SettingChanged(thinking=thinking))
+            self.tracker.emit(ev.SettingChanged(thinking=thinking))
 
     def read_session_info(self, update: Object) -> None:
         title = text_of(update, "title")
         if title:
-            self.book.write(ev.TitleGenerated(title=title))
+            self.tracker.emit(ev.TitleGenerated(title=title))
 
     def read_available_commands(self, _update: Object) -> None:
         """Gemini sends its commands when a replay is through."""
@@ -217,13 +217,13 @@ class Acp(Tools):
     # --- the process
 
     def read_proc(self, data: Any) -> bool:
-        event = data.get("event") if isinstance(data, DICT) else None
+        event = data.get("event") if is_object(data) else None
         if event == "start":
             self.gone = False
             self.forget_connection()
         elif event == "stdin_closed":
             # a client closes it for one reason only
-            self.book.stop_asked = True
+            self.tracker.stop_requested = True
         return Tools.read_proc(self, data)
 
     def is_server(self) -> bool:
@@ -254,8 +254,8 @@ class Acp(Tools):
 def _settings_of(result: Object) -> dict[str, str]:
     """Mode, model and effort, from either of the two forms that agents use."""
     found = {
-        "mode": text_of(part_of(result, "modes"), "currentModeId"),
-        "model": text_of(part_of(result, "models"), "currentModelId"),
+        "mode": text_of(object_of(result, "modes"), "currentModeId"),
+        "model": text_of(object_of(result, "models"), "currentModelId"),
     }
     for option in objects_of(result, "configOptions"):
         word = _OPTION_WORDS.get(text_of(option, "category") or text_of(option, "id"))
@@ -268,7 +268,6 @@ def _opening(method: str) -> Callable[[Acp, Object, Id], bool]:
     return lambda acp, params, key: acp.sent_opening(method, params, key)
 
 
-Acp.readers = Tools.readers | {"proc": Acp.read_proc}
 Acp.sends = {
     "session/prompt": Acp.sent_prompt,
     "session/cancel": Acp.sent_cancel,
