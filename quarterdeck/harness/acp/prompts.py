@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.events import TokenUsage
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind, TokenUsage
 from quarterdeck.harness.acp.calls import Calls
 from quarterdeck.harness.acp.content import prompt_images, prompt_text
 from quarterdeck.harness.acp.session import AcpSession, Id, Prompt, SentRequest
