@@ -29,8 +29,7 @@ from typing import Literal, TypeAlias, cast
 from msgspec import Struct
 
 from quarterdeck import events as ev
-from quarterdeck.events import Block, Body, HistoryMessage, Image, Json, Option, Question, TokenUsage
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import Block, Body, FailureKind, HistoryMessage, Image, Json, Option, Question, TokenUsage
 from quarterdeck.harness.streamed_messages import BlockKind, StreamedMessages
 from quarterdeck.kernel.activity import COMPACTING, THINKING, TOOL_USE, WAITING, split
 from quarterdeck.kernel.process import was_stopped
@@ -457,6 +456,9 @@ class EventTracker:
         """Append text without starting a turn, for words that arrive after their turn ended."""
         if self.messages.append(message_id, block, "text", delta):
             self.emit(ev.MessageStart(message_id=message_id, block=block))
+            if self.turn_id:
+                # The kernel moves the run to streaming on any message, so the agent can't count as compacting.
+                self._note_reply()
         if delta:
             self.emit(ev.MessageDelta(message_id=message_id, block=block, delta=delta))
 

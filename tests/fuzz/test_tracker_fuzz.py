@@ -19,6 +19,15 @@ Word = tuple[str, Callable[[EventTracker], Any]]
 IDS = ("a", "b")
 PATHS: tuple[tuple[str, ...], ...] = ((), ("child",))
 
+
+def linger(tracker: EventTracker) -> None:
+    """Do what the Codex translator does when a call ends: tools count as in use until the model replies."""
+    if tracker.turn_id:
+        tracker.end_call("lingering", name="shell")
+        tracker.tools_linger = True
+        tracker.end_call("last", name="shell")
+
+
 WORDS: list[Word] = [
     ("process_starting", lambda tracker: tracker.record_process_start()),
     ("ready", lambda tracker: tracker.report_ready("n", "m")),
@@ -38,7 +47,7 @@ WORDS: list[Word] = [
     ("fail", lambda tracker: tracker.fail_turn("api", "500")),
     ("compact_start", lambda tracker: tracker.start_compaction("auto")),
     ("compact_end", lambda tracker: tracker.end_compaction()),
-    ("linger", lambda tracker: setattr(tracker, "tools_linger", bool(tracker.turn_id))),
+    ("linger", lambda tracker: linger(tracker)),
     ("usage", lambda tracker: tracker.record_usage(TokenUsage(input=1), "u")),
     ("notice", lambda tracker: tracker.add_notice("hm")),
     ("stale", lambda tracker: tracker.set_signal("stale")),
