@@ -6,8 +6,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from quarterdeck.events import TokenUsage
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind, TokenUsage
 from quarterdeck.harness.base import Object, int_of, object_of, objects_of, part_of, text_of
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.lines import object_in
