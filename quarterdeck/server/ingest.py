@@ -19,8 +19,8 @@ from typing import Any, cast
 import msgspec
 from aiohttp import web
 
-from quarterdeck.deck.agents.observed import Observation
-from quarterdeck.deck.agents.observed_sessions import Adoption
+from quarterdeck.deck.agents.observed import ObservedAgent
+from quarterdeck.deck.agents.observed_sessions import ObservedSessions
 from quarterdeck.deck.deck import Deck
 from quarterdeck.deck.session import Session
 from quarterdeck.errors import QuarterdeckError
@@ -57,7 +57,7 @@ class Ingest:
 
     def __init__(self, deck: Deck) -> None:
         self._deck = deck
-        self._observed_sessions = Adoption(deck)
+        self._observed_sessions = ObservedSessions(deck)
 
     def register(self, app: web.Application) -> None:
         for agent in hooks.AGENTS:
@@ -73,20 +73,20 @@ class Ingest:
         session_id = request.match_info.get("id", "")
         if session_id:
             session = await self._deck.in_use(session_id)
-            if session.launch is None:
+            if session.connection is None:
                 raise NoProcess(session_id)
             agent = ""
         else:
             agent = request.path.split("/")[2]
             session = await self._session_of(agent, hooks.native_session(payload), hooks.folder(payload))
         # Agents that we started ask for decisions in their own protocol; their hooks are evidence only.
-        if hooks.is_deciding(payload) and session.launch is None:
+        if hooks.is_deciding(payload) and session.connection is None:
             return _json_response(await self._decide(session, agent, payload))
         self._feed_hook(session, agent, payload)
         return _json_response(hooks.NO_ANSWER)
 
     def _feed_hook(self, session: Session, agent: str, payload: Object) -> None:
-        reader = session.launch or session.observation or session.observe(registry.translator(agent))
+        reader = session.connection or session.observed_agent or session.observe(registry.translator(agent))
         try:
             reader.hear(Signal("hook", payload))
         except Exception:
@@ -96,7 +96,7 @@ class Ingest:
 
     async def _decide(self, session: Session, agent: str, payload: Object) -> Object:
         """Wait for the decision that a hook asks for, and return the answer."""
-        observed = session.observation or session.observe(registry.translator(agent))
+        observed = session.observed_agent or session.observe(registry.translator(agent))
         gate = _gate_of(payload, observed.hear_asking(Signal("hook", payload)), session)
         if gate is None:
             self._evict_if_idle(session)
@@ -126,13 +126,13 @@ class Ingest:
 
     def _evict_if_idle(self, session: Session) -> None:
         if not session.state.turn.is_open:
-            self._deck.house.at_rest()
+            self._deck.services.at_rest()
 
     async def _release_all(self, _: web.Application) -> None:
         """Resolve every held hook without a decision at shutdown, so that each agent asks in its terminal."""
         for session in self._deck.sessions_in_use():
-            if session.observation is not None:
-                session.observation.release()
+            if session.observed_agent is not None:
+                session.observed_agent.release()
 
     # --- OTLP
 
@@ -160,7 +160,7 @@ class Ingest:
         if not native_id:
             return
         session = await self._session_of("codex", native_id, "")
-        reader = session.launch or session.observation or session.observe(registry.translator("codex"))
+        reader = session.connection or session.observed_agent or session.observe(registry.translator("codex"))
         reader.hear(Signal("otlp.log", record))
 
 
@@ -172,7 +172,7 @@ def _gate_of(payload: Object, opened: tuple[Gate, ...], session: Session) -> Gat
     """
     if opened or not hooks.is_question(payload):
         return opened[0] if opened else None
-    observed: Observation | None = session.observation
+    observed: ObservedAgent | None = session.observed_agent
     questions = (gate for gate in session.state.gates.open if gate.kind == "question")
     return next((gate for gate in questions if observed is not None and not observed.is_held_for(gate.id)), None)
 

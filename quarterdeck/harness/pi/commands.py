@@ -22,8 +22,6 @@ _BEHAVIOURS = {"steer": "steering", "followUp": "followUp"}
 class Commands(Dialogs):
     """Commands and responses."""
 
-    __slots__ = ("_sent", "bashes", "fresh", "model", "session", "thinking")
-
     def __init__(self) -> None:
         super().__init__()
         self.session = ""
@@ -41,7 +39,7 @@ class Commands(Dialogs):
         profile = view.state.profile
         self.session, self.model, self.thinking = profile.native_session_id, profile.model, profile.thinking or ""
         self.limit = (profile.context.limit or 0) if profile.context is not None else 0
-        self.running = bool(self.book.turn)
+        self.running = bool(self.tracker.turn_id)
         self.fresh = not len(view.timeline.entries)
         self._replies = view.index
 
@@ -75,13 +73,13 @@ class Commands(Dialogs):
 
     def abort(self, found: Object) -> None:
         del found
-        self.aborting = bool(self.book.turn)
+        self.aborting = bool(self.tracker.turn_id)
 
     def bash(self, found: Object) -> None:
         ref, command = text_of(found, "id"), text_of(found, "command")
         if ref:
             self.bashes[ref] = command
-            self.book.write(ev.BashStart(bash_id=ref, command=command))
+            self.tracker.emit(ev.BashStart(bash_id=ref, command=command))
 
     # --- what pi answers
 
@@ -97,14 +95,14 @@ class Commands(Dialogs):
 
     def _refused(self, ref: str, command: str, error: str) -> None:
         """A command was refused. A prompt that nothing else comes of is a turn that failed."""
-        self.book.write(ev.CommandFailed(command_id=ref, message=error))
+        self.tracker.emit(ev.CommandFailed(command_id=ref, message=error))
         self.offered = [one for one in self.offered if one.ref != ref]
         text = self.prompts.pop(ref, "")
         if command == "bash":
             self._end_bash(ref, "", None)
-        elif text and not self.book.turn:
+        elif text and not self.tracker.turn_id:
             kind = failure_kind(error)
-            self.book.fail(kind, told(kind, error))
+            self.tracker.fail_turn(kind, told(kind, error))
 
     def prompt_accepted(self, data: Object, sent: Object) -> None:
         """Accepted at once means that the agent was idle; `handled` that an extension's command did it all."""
@@ -125,9 +123,9 @@ class Commands(Dialogs):
     def aborted(self, data: Object, sent: Object) -> None:
         """Answered when all is over. A version that settles has said so before."""
         del data, sent
-        if self.book.turn and not self.running:
+        if self.tracker.turn_id and not self.running:
             self.settle()
-        elif not self.book.turn:
+        elif not self.tracker.turn_id:
             self.aborting = False  # it met a compaction: the next turn is not aborted
 
     def state_told(self, data: Object, sent: Object) -> None:
@@ -137,16 +135,18 @@ class Commands(Dialogs):
         name = model_name(model)
         if session != self.session or (name and name != self.model):
             self.session, self.model = session, name or self.model
-            self.book.ready(session, name, capabilities=CAPABILITIES, resumable=bool(text_of(data, "sessionFile")))
+            self.tracker.report_ready(
+                session, name, capabilities=CAPABILITIES, resumable=bool(text_of(data, "sessionFile"))
+            )
         self.thinking_told(data, {})
         self._reconcile(data)
 
     def _reconcile(self, data: Object) -> None:
         """What pi says of itself outweighs what we made of its events."""
         if data.get("isCompacting") is True:
-            self.book.compact_start("auto")
+            self.tracker.start_compaction("auto")
         elif data.get("isStreaming") is True:
-            self.book.begin()
+            self.tracker.start_turn()
         elif data.get("isStreaming") is False and "settle" in self.timers:
             self.settle()
 
@@ -163,7 +163,7 @@ class Commands(Dialogs):
         history = history_of(messages)
         if self.fresh and history:
             self.fresh = False
-            self.book.restored(is_finished(messages), history)
+            self.tracker.record_history(is_finished(messages), history)
 
     def stats_told(self, data: Object, sent: Object) -> None:
         self.context_told(object_of(data, "contextUsage"), sent)
@@ -174,7 +174,7 @@ class Commands(Dialogs):
         if limit:
             self.limit = limit
             known = isinstance(percent, int | float) and not isinstance(percent, bool)
-            self.book.write(
+            self.tracker.emit(
                 ev.ContextUsage(
                     tokens=tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None,
                     limit=limit,
@@ -191,7 +191,7 @@ class Commands(Dialogs):
         name = model_name(data)
         self.limit = int_of(data, "contextWindow") or self.limit
         if name and name != self.model:
-            self.book.write(ev.ModelSwitched(to=name, from_=self.model))
+            self.tracker.emit(ev.ModelSwitched(to=name, from_=self.model))
             self.model = name
 
     def model_cycled(self, data: Object, sent: Object) -> None:
@@ -206,27 +206,27 @@ class Commands(Dialogs):
         level = level_of(found)
         if level and level != self.thinking:
             self.thinking = level
-            self.book.write(ev.SettingChanged(thinking=level))
+            self.tracker.emit(ev.SettingChanged(thinking=level))
 
     def session_left(self, data: Object, sent: Object) -> None:
         """Another session is bound; its id comes with the next get_state, or stands in the file's name."""
         if data.get("cancelled") is True:
             return
-        if self.book.turn:
-            self.book.abort("another session was opened")
+        if self.tracker.turn_id:
+            self.tracker.abort_turn("another session was opened")
         self.clear_queue()
         stem = text_of(sent, "sessionPath").rpartition("/")[2].removesuffix(".jsonl")
         self.session = stem.rpartition("_")[2]
         self.fresh = True
         self.running = self.aborting = False
-        self.book.ready(self.session, capabilities=CAPABILITIES)
+        self.tracker.report_ready(self.session, capabilities=CAPABILITIES)
 
     # --- the person's own commands
 
     def bash_execution_update(self, found: Object) -> None:
         ref, delta = text_of(found, "id"), text_of(found, "delta")
         if ref in self.bashes and delta:
-            self.book.write(ev.BashOutput(bash_id=ref, delta=delta))
+            self.tracker.emit(ev.BashOutput(bash_id=ref, delta=delta))
 
     def bash_ended(self, data: Object, sent: Object) -> None:
         code = data.get("exitCode")
@@ -236,7 +236,7 @@ class Commands(Dialogs):
     def _end_bash(self, ref: str, output: str, exit_code: int | None) -> None:
         command = self.bashes.pop(ref, None)
         if command is not None:
-            self.book.write(ev.BashEnd(bash_id=ref, exit_code=exit_code, output=output, command=command))
+            self.tracker.emit(ev.BashEnd(bash_id=ref, exit_code=exit_code, output=output, command=command))
 
     def end_bashes(self) -> None:
         """The process is gone, and what it ran for the person with it."""

@@ -34,8 +34,6 @@ class Dialog(Struct, gc=False):
 class Dialogs(Run):
     """Requests of extensions."""
 
-    __slots__ = ("dialogs",)
-
     def __init__(self) -> None:
         super().__init__()
         self.dialogs: dict[str, Dialog] = {}
@@ -50,21 +48,23 @@ class Dialogs(Run):
             _NOTICES[method](self, found)
 
     def notify(self, found: Object) -> None:
-        self.book.notice(text_of(found, "message"), _LEVELS.get(text_of(found, "notifyType"), "info"), "extension")
+        self.tracker.add_notice(
+            text_of(found, "message"), _LEVELS.get(text_of(found, "notifyType"), "info"), "extension"
+        )
 
     def set_editor_text(self, found: Object) -> None:
         del found
-        self.book.notice(EDITOR_NOTICE, source="extension")
+        self.tracker.add_notice(EDITOR_NOTICE, source="extension")
 
     def extension_error(self, found: Object) -> None:
-        self.book.notice(text_of(found, "error"), "error", text_of(found, "extensionPath"))
+        self.tracker.add_notice(text_of(found, "error"), "error", text_of(found, "extensionPath"))
 
     def _open(self, method: _Method, found: Object) -> None:
         ref = text_of(found, "id")
         if not ref:
             return
         options = _CONFIRM if method == "confirm" else _options(list_of(found, "options"))
-        self.book.dialog(
+        self.tracker.open_dialog(
             ref,
             method,
             title=text_of(found, "title"),
@@ -73,7 +73,7 @@ class Dialogs(Run):
             prefill=text_of(found, "prefill"),
         )
         timeout = int_of(found, "timeout")
-        running = {name for name, call in self.book.calls.items() if call.running}
+        running = {name for name, call in self.tracker.calls.items() if call.running}
         self.dialogs[ref] = Dialog(self.now + timeout / 1000 if timeout > 0 else None, running)
         self._watch()
 
@@ -81,16 +81,16 @@ class Dialogs(Run):
         """What we answered."""
         ref = text_of(found, "id")
         if found.get("cancelled") is True:
-            self.book.close_dialog(ref, status="cancelled", by="user")
+            self.tracker.close_dialog(ref, status="cancelled", by="user")
         else:
-            self.book.close_dialog(ref, _answer(found), by="user")
+            self.tracker.close_dialog(ref, _answer(found), by="user")
         self._forget_dialog(ref)
 
     def on_dialog(self) -> None:
         """The dialogs whose time is over are over."""
         for ref, dialog in list(self.dialogs.items()):
             if dialog.until is not None and dialog.until <= self.now:
-                self.book.close_dialog(ref, status="timeout")
+                self.tracker.close_dialog(ref, status="timeout")
                 self._forget_dialog(ref)
         self._watch()
 
@@ -111,7 +111,7 @@ class Dialogs(Run):
         """Somebody else answered, or its time was over: pi's clock may be a moment ahead of ours."""
         until = self.dialogs[ref].until
         timed_out = until is not None and self.now > until - CLOCKS_S
-        self.book.close_dialog(ref, status="timeout" if timed_out else "answered_elsewhere")
+        self.tracker.close_dialog(ref, status="timeout" if timed_out else "answered_elsewhere")
         self._forget_dialog(ref)
 
     def _forget_dialog(self, ref: str) -> None:
@@ -140,7 +140,7 @@ class Dialogs(Run):
     def settle(self, aborted: bool | None = None) -> None:
         """An abort withdraws what is still asked. A turn that ends does not: a command may ask outside of turns."""
         super().settle(aborted)
-        for ref in [name for name in self.dialogs if name not in self.book.gates]:
+        for ref in [name for name in self.dialogs if name not in self.tracker.gates]:
             self._forget_dialog(ref)
 
 

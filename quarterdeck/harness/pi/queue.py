@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from quarterdeck import events as ev
 from quarterdeck.events import Image
-from quarterdeck.harness.base import BookTranslator, Object
+from quarterdeck.harness.base import BaseTranslator, Object
 from quarterdeck.harness.pi.content import lists_of
 from quarterdeck.kernel.view import View
 
@@ -26,10 +26,8 @@ class Queued(Struct, gc=False):
     kind: str
 
 
-class Queues(BookTranslator):
+class Queues(BaseTranslator):
     """The two lists, and where each text of them came from."""
-
-    __slots__ = ("_names", "leaving", "offered", "prompts", "queued")
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,11 +66,11 @@ class Queues(BookTranslator):
         """A text that is new in the lists."""
         one = _taken(self.offered, text, kind) or Queued(self._name(), text, kind)
         self.prompts.pop(one.ref, None)
-        self.book.live()
+        self.tracker.ensure_ready()
         if kind == "steering":
-            self.book.write(ev.SteeringReceived(ref=one.ref, text=text))
+            self.tracker.emit(ev.SteeringReceived(ref=one.ref, text=text))
         else:
-            self.book.write(ev.PromptQueued(text=text, message_id=one.ref))
+            self.tracker.emit(ev.PromptQueued(text=text, message_id=one.ref))
         return one
 
     def deliver(self, text: str, images: tuple[Image, ...]) -> bool:
@@ -84,16 +82,16 @@ class Queues(BookTranslator):
         if one is None:
             return False
         if one.kind == "steering":
-            self.book.begin()
-            self.book.write(ev.SteeringApplied(refs=(one.ref,), count=1, turn_id=self.book.turn))
+            self.tracker.start_turn()
+            self.tracker.emit(ev.SteeringApplied(refs=(one.ref,), count=1, turn_id=self.tracker.turn_id))
         else:
-            self.book.prompt(text, one.ref, images=images)
+            self.tracker.record_prompt(text, one.ref, images=images)
         return True
 
     def drop_leaving(self) -> None:
         """Nobody will read these any more."""
         for one in self.leaving:
-            self.book.write(ev.PromptDropped(text=one.text, message_id=one.ref))
+            self.tracker.emit(ev.PromptDropped(text=one.text, message_id=one.ref))
         self.leaving.clear()
 
     def clear_queue(self) -> None:

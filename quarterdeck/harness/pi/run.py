@@ -55,8 +55,6 @@ class Reply(Struct, gc=False):
 class Run(Queues):
     """The events of a run."""
 
-    __slots__ = ("_replies", "aborting", "accepted", "broken", "last", "limit", "running", "settles", "speaking")
-
     def __init__(self) -> None:
         super().__init__()
         #: The reply that is being streamed.
@@ -82,11 +80,11 @@ class Run(Queues):
         self.clear_timer("settle")
         self.running = True
         self.last = Reply()
-        self.book.begin()
+        self.tracker.start_turn()
 
     def turn_start(self, found: Object) -> None:
         del found
-        self.book.request()
+        self.tracker.start_request()
 
     def agent_end(self, found: Object) -> None:
         self.running = False
@@ -101,7 +99,7 @@ class Run(Queues):
 
     def pause(self) -> None:
         """Nothing goes on, unless something begins at once. After an abort nothing does."""
-        if not self.settles and not self.running and self.book.turn:
+        if not self.settles and not self.running and self.tracker.turn_id:
             if self.was_aborted():
                 self.settle()
             else:
@@ -121,14 +119,14 @@ class Run(Queues):
         self.speaking = self.broken = self.accepted = ""
         self.last = Reply()
         if aborted:
-            self.book.abort("aborted")
+            self.tracker.abort_turn("aborted")
         elif failed:
             self._end_calls()
             kind = failure_kind(reply.error)
-            self.book.fail(kind, told(kind, reply.error))
+            self.tracker.fail_turn(kind, told(kind, reply.error))
         else:
             self._end_calls()
-            self.book.end("completed")
+            self.tracker.end_turn("completed")
 
     def was_aborted(self) -> bool:
         """Whether the last reply was cut off by a person. One that was whole before the abort came was not."""
@@ -136,8 +134,8 @@ class Run(Queues):
 
     def _end_calls(self) -> None:
         """pi's tools do not outlive their run: an end that we missed is an end."""
-        for call_id in [name for name, call in self.book.calls.items() if not call.path]:
-            self.book.end_call(call_id, ok=False, result="no result")
+        for call_id in [name for name, call in self.tracker.calls.items() if not call.path]:
+            self.tracker.end_call(call_id, ok=False, result="no result")
 
     # --- replies
 
@@ -162,10 +160,10 @@ class Run(Queues):
                 handler(self, piece, int_of(piece, "contentIndex"), found)
 
     def text_delta(self, piece: Object, block: int, found: Object) -> None:
-        self.book.text(self.speaking or self._name_reply(found), block, text_of(piece, "delta"))
+        self.tracker.add_text(self.speaking or self._name_reply(found), block, text_of(piece, "delta"))
 
     def thinking_delta(self, piece: Object, block: int, found: Object) -> None:
-        self.book.thinking(self.speaking or self._name_reply(found), block, text_of(piece, "delta"))
+        self.tracker.add_thinking(self.speaking or self._name_reply(found), block, text_of(piece, "delta"))
 
     def toolcall_start(self, piece: Object, block: int, found: Object) -> None:
         """0.73 names the call in the message that it repeats, later versions in the piece itself."""
@@ -175,18 +173,18 @@ class Run(Queues):
         call_id = text_of(piece, "id") or text_of(named, "id")
         if call_id:
             name = text_of(piece, "toolName") or text_of(named, "name")
-            self.book.announce(call_id, name, None, self.speaking, block, partial=True)
+            self.tracker.open_call(call_id, name, None, self.speaking, block, partial=True)
 
     def toolcall_end(self, piece: Object, block: int, found: Object) -> None:
         del found
         call = object_of(piece, "toolCall")
         call_id = text_of(call, "id")
         if call_id:
-            self.book.announce(call_id, text_of(call, "name"), call.get("arguments"), self.speaking, block)
+            self.tracker.open_call(call_id, text_of(call, "name"), call.get("arguments"), self.speaking, block)
 
     def reply_begins(self, message: Object) -> None:
         self.speaking = message_id("reply", message) or self._new_name("reply")
-        self.book.begin()
+        self.tracker.start_turn()
 
     def _name_reply(self, found: Object) -> str:
         """The beginning of this reply was never seen."""
@@ -201,21 +199,21 @@ class Run(Queues):
         if self.last.stop == "error":
             self.broken = name
             if not self.last.aborted:
-                self.book.write(ev.StreamError(reason=self.last.error, turn_id=self.book.turn or None))
+                self.tracker.emit(ev.StreamError(reason=self.last.error, turn_id=self.tracker.turn_id or None))
         elif self.last.stop == "aborted":
-            self.book.message_dropped(name, keep=True)
+            self.tracker.abort_message(name, keep=True)
         else:
             self.last.error = ""
-            self.book.message_done(name, blocks_of(message.get("content")), self.last.stop)
+            self.tracker.finish_message(name, blocks_of(message.get("content")), self.last.stop)
 
     def _use(self, message: Object, name: str) -> None:
         tokens = usage_of(object_of(message, "usage"))
         if tokens is None:
             return
-        self.book.usage(tokens, name, model_name(message))
+        self.tracker.record_usage(tokens, name, model_name(message))
         total = tokens.total_tokens
         percent = 100 * total / self.limit if self.limit else None
-        self.book.write(ev.ContextUsage(tokens=total, limit=self.limit or None, percent=percent))
+        self.tracker.emit(ev.ContextUsage(tokens=total, limit=self.limit or None, percent=percent))
 
     def user_message(self, message: Object) -> None:
         """A person's words, told once, under the id that we gave them if we sent them."""
@@ -223,7 +221,7 @@ class Run(Queues):
         text, images = words_of(content), images_of(content)
         ref = self._sent_as(text)
         if ref or not self.deliver(text, images):
-            self.book.prompt(text, ref or message_id("user", message), images=images)
+            self.tracker.record_prompt(text, ref or message_id("user", message), images=images)
 
     def _sent_as(self, text: str) -> str:
         """The prompt of ours that this is: by its text, else the one that was accepted last (pi rewrites some)."""
@@ -237,7 +235,7 @@ class Run(Queues):
     def custom_message(self, message: Object) -> None:
         """An extension's own message, if it is to be shown."""
         if message.get("display") is True:
-            self.book.notice(words_of(message.get("content")), source=text_of(message, "customType"))
+            self.tracker.add_notice(words_of(message.get("content")), source=text_of(message, "customType"))
 
     def _new_name(self, kind: str) -> str:
         self._replies += 1
@@ -247,27 +245,27 @@ class Run(Queues):
 
     def tool_execution_start(self, found: Object) -> None:
         call_id, name = text_of(found, "toolCallId"), text_of(found, "toolName")
-        known = self.book.calls.get(call_id)
-        self.book.start_call(call_id, name, found.get("args") if known is None else None)
+        known = self.tracker.calls.get(call_id)
+        self.tracker.start_call(call_id, name, found.get("args") if known is None else None)
 
     def tool_execution_update(self, found: Object) -> None:
         text = words_of(object_of(found, "partialResult").get("content"))
         if text:
-            self.book.output_so_far(text_of(found, "toolCallId"), text)
+            self.tracker.update_output(text_of(found, "toolCallId"), text)
 
     def tool_execution_end(self, found: Object) -> None:
         ok = found.get("isError") is not True
         result = result_of(object_of(found, "result"))
-        self.book.end_call(text_of(found, "toolCallId"), ok, result, text_of(found, "toolName"))
+        self.tracker.end_call(text_of(found, "toolCallId"), ok, result, text_of(found, "toolName"))
 
     def result_message(self, message: Object) -> None:
         """The result as the model reads it. It tells the time, and the end of a call if that was missed."""
         call_id, name = text_of(message, "toolCallId"), text_of(message, "toolName")
-        if call_id in self.book.calls:
-            self.book.end_call(call_id, message.get("isError") is not True, result_of(message))
+        if call_id in self.tracker.calls:
+            self.tracker.end_call(call_id, message.get("isError") is not True, result_of(message))
         took, ended = int_of(message, "durationMs"), int_of(message, "timestamp")
         if took and ended:
-            self.book.write(
+            self.tracker.emit(
                 ev.ToolExecutionMetrics(
                     name=name, call_id=call_id, started_at_ms=ended - took, ended_at_ms=ended, duration_ms=took
                 )
@@ -279,13 +277,13 @@ class Run(Queues):
         """The try failed and is made again: what it said is taken back."""
         self.clear_timer("settle")
         self._take_back()
-        self.book.begin()
-        self.book.write(
+        self.tracker.start_turn()
+        self.tracker.emit(
             ev.Retry(
                 attempt=int_of(found, "attempt"),
                 delay_ms=int_of(found, "delayMs"),
                 reason=text_of(found, "errorMessage"),
-                turn_id=self.book.turn,
+                turn_id=self.tracker.turn_id,
             )
         )
 
@@ -300,9 +298,9 @@ class Run(Queues):
 
     def _take_back(self) -> None:
         if self.broken:
-            for call_id in [name for name, call in self.book.calls.items() if not call.running and not call.path]:
-                self.book.block_call(call_id, "the reply was cut off")
-            self.book.message_dropped(self.broken, keep=False)
+            for call_id in [name for name, call in self.tracker.calls.items() if not call.running and not call.path]:
+                self.tracker.block_call(call_id, "the reply was cut off")
+            self.tracker.abort_message(self.broken, keep=False)
             self.broken = ""
 
     def compaction_start(self, found: Object) -> None:
@@ -313,8 +311,8 @@ class Run(Queues):
         self.clear_timer("settle")
         if reason == "overflow":
             self._take_back()
-            self.book.write(ev.ContextOverflow(reason=self.last.error, turn_id=self.book.turn or None))
-        self.book.compact_start("manual" if reason == "manual" else "auto")
+            self.tracker.emit(ev.ContextOverflow(reason=self.last.error, turn_id=self.tracker.turn_id or None))
+        self.tracker.start_compaction("manual" if reason == "manual" else "auto")
 
     def compaction_end(self, found: Object) -> None:
         """One that could not even begin has an end alone, and says why the turn fails."""
@@ -324,16 +322,16 @@ class Run(Queues):
             self.last.error = error
         tokens = usage_of(object_of(result, "usage"))
         if tokens is not None:
-            self.book.usage(tokens, f"compaction-{text_of(result, 'firstKeptEntryId')}")
-        self.book.compact_end(ok=ok, summary=text_of(result, "summary"))
+            self.tracker.record_usage(tokens, f"compaction-{text_of(result, 'firstKeptEntryId')}")
+        self.tracker.end_compaction(ok=ok, summary=text_of(result, "summary"))
         self.pause()
 
     def summarization_retry_scheduled(self, found: Object) -> None:
-        if self.book.turn:
+        if self.tracker.turn_id:
             delay = int_of(found, "delayMs")
             reason = text_of(found, "errorMessage")
-            self.book.write(
-                ev.Retry(attempt=int_of(found, "attempt"), delay_ms=delay, reason=reason, turn_id=self.book.turn)
+            self.tracker.emit(
+                ev.Retry(attempt=int_of(found, "attempt"), delay_ms=delay, reason=reason, turn_id=self.tracker.turn_id)
             )
 
 

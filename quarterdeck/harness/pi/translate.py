@@ -11,7 +11,7 @@ from typing import cast
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json
-from quarterdeck.harness.base import BookTranslator, Object, Translator, text_of
+from quarterdeck.harness.base import Object, Translator, text_of
 from quarterdeck.harness.lines import LineBuffer
 from quarterdeck.harness.pi.commands import CAPABILITIES, Commands
 
@@ -22,11 +22,11 @@ IGNORED = frozenset({"turn_end", "entry_appended", "summarization_retry_attempt_
 class Pi(Commands):
     """Reads the streams of one process."""
 
-    __slots__ = ("_lines",)
-
     def __init__(self) -> None:
         super().__init__()
         self._lines = LineBuffer()
+        self.readers |= {"stdout": self.read_stdout, "stdin": self.read_stdin}
+        self.timer_callbacks |= {"settle": self.on_settle, "dialog": self.on_dialog}
 
     def read_stdout(self, data: Json) -> bool:
         if not isinstance(data, dict):
@@ -36,19 +36,17 @@ class Pi(Commands):
         handler = HANDLED.get(kind) if isinstance(kind, str) else None
         if handler is None:
             return kind in IGNORED if isinstance(kind, str) else self._read_raw(found)
-        if not self.book.ready_seen:
+        if not self.tracker.is_ready:
             self._hello(found)
         if kind == "agent_start":
             self.fresh = False
         handler(self, found)
         return True
 
-    readers = BookTranslator.readers | {"stdout": read_stdout, "stdin": Commands.read_stdin}
-
     def _hello(self, found: Object) -> None:
         """The first word shows that pi is there. What it says of itself, it says in its answer to get_state."""
         if found.get("command") != "get_state" or found.get("success") is not True:
-            self.book.ready(capabilities=CAPABILITIES)
+            self.tracker.report_ready(capabilities=CAPABILITIES)
 
     def _read_raw(self, found: Object) -> bool:
         raw = found.get("raw")
@@ -65,7 +63,7 @@ class Pi(Commands):
     def session_info_changed(self, found: Object) -> None:
         name = text_of(found, "name")
         if name:
-            self.book.write(ev.TitleGenerated(title=name))
+            self.tracker.emit(ev.TitleGenerated(title=name))
 
     def is_server(self) -> bool:
         return True
