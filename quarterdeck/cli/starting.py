@@ -137,7 +137,9 @@ def started(place: Home, options: Mapping[str, Any], lock: int) -> ServerInfo:
     return light
 
 
-def in_foreground(place: Home, options: Mapping[str, Any], lock: int, announce: Callable[[ServerInfo], None]) -> NoReturn:
+def in_foreground(
+    place: Home, options: Mapping[str, Any], lock: int, announce: Callable[[ServerInfo], None]
+) -> NoReturn:
     """This process becomes the keeper. A child tells of the server when it is ready, and leaves.
 
     The child comes first, so that the keeper knows it for a stranger, and what it opens (a browser) is not ended with

@@ -17,8 +17,7 @@ from quarterdeck.client.blocks import Splitter
 from quarterdeck.client.failures import Unreachable, refusal
 from quarterdeck.home import Home, home
 from quarterdeck.server import server_file
-from quarterdeck.server.server_file import InvalidTokenFile, read_owner_token
-from quarterdeck.server.server_file import ServerInfo
+from quarterdeck.server.server_file import InvalidTokenFile, ServerInfo, read_owner_token
 
 if TYPE_CHECKING:
     import http.client

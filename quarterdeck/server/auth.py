@@ -79,13 +79,13 @@ class Auth:
         host = hosts[0] if hosts else ""
         if len(hosts) != 1 or host_name(host) not in self._hosts:
             raise ForeignHost(host)
-        if len(origins) > 1 or not (not origins or self._is_own_origin(origins[0], host)):
+        if len(origins) > 1 or (origins and not self._is_own_origin(origins[0], host)):
             raise ForeignOrigin
         # Browsers send no Origin with images and scripts, but this. Other ports of this machine are the same site to a
         # browser, which also sends them our cookie, so only "same-origin" counts. A foreign page may link to us.
-        if headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
-            if headers.get("Sec-Fetch-Mode") != "navigate":
-                raise ForeignOrigin
+        is_own_site = headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none")
+        if not is_own_site and headers.get("Sec-Fetch-Mode") != "navigate":
+            raise ForeignOrigin
 
     def _is_own_origin(self, origin: str, host: str) -> bool:
         try:
@@ -138,9 +138,12 @@ class Auth:
             raise self.refuse(request, NoSecret(), is_wrong=True)
 
 
+_FORBIDDEN_IN_HOST = frozenset("/\\@?# \t,")
+
+
 def host_name(header: str) -> str | None:
     """Return the name in a Host header without the port, or None if the header isn't valid."""
-    if not header or any(letter in header for letter in "/\\@?# \t,"):
+    if not _FORBIDDEN_IN_HOST.isdisjoint(header):
         return None
     if header.startswith("["):
         name, bracket, rest = header[1:].partition("]")

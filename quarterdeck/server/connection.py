@@ -137,9 +137,7 @@ class Runner(web.AppRunner):
     aiohttp's access log is off, because it writes addresses, and that of a login holds a token (see access_log.py).
     """
 
-    def __init__(
-        self, app: web.Application, *, shutdown_timeout: float = 10.0, headers_s: float = HEADERS_S
-    ) -> None:
+    def __init__(self, app: web.Application, *, shutdown_timeout: float = 10.0, headers_s: float = HEADERS_S) -> None:
         super().__init__(app, handler_cancellation=True, shutdown_timeout=shutdown_timeout)
         self._headers_s = headers_s
 

@@ -76,7 +76,7 @@ class NoSecret(NoToken):
     def __init__(self) -> None:
         QuarterdeckError.__init__(
             self,
-            f"the request has no valid secret of this install or session",
+            "the request has no valid secret of this install or session",
             "Install the hooks again. The secret changes with the owner's token.",
         )
 
@@ -87,7 +87,9 @@ class ForeignHost(QuarterdeckError):
     code = "foreign_host"
 
     def __init__(self, host: str) -> None:
-        super().__init__(f"this server isn't called {host[:100]!r}", "Start it with --allow-host NAME to allow the name.")
+        super().__init__(
+            f"this server isn't called {host[:100]!r}", "Start it with --allow-host NAME to allow the name."
+        )
 
 
 class ForeignOrigin(QuarterdeckError):

@@ -1,8 +1,8 @@
 """Close streams whose token was revoked.
 
-A request is checked once, but a stream may stay open for days. Every process that changes the tokens writes a byte to a named
-pipe in the home (`Tokens.change_pipe`), and the server then checks all open streams. Files that were edited by hand don't
-write to the pipe; such a change is found with the next request of any client.
+A request is checked once, but a stream may stay open for days. Every process that changes the tokens writes a byte to a
+named pipe in the home (`Tokens.change_pipe`), and the server then checks all open streams. A change that was made with an
+editor isn't announced there; it is found with the next request of any client.
 """
 
 from __future__ import annotations

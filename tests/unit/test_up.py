@@ -25,7 +25,7 @@ from quarterdeck.cli.exits import Exit
 from quarterdeck.cli.wire import token_of
 from quarterdeck.process.identity import is_alive, start_time
 from quarterdeck.process.subreaper import gone_within, kill
-from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.server_file import ServerInfo
 from tests.conformance.marks import case
 from tests.servers import QD, At, eventually, home_at, is_gone
