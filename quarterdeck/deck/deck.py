@@ -19,6 +19,7 @@ from typing import IO
 from uuid import uuid4
 
 from quarterdeck import events as ev
+from quarterdeck.config import Settings, settings_from
 from quarterdeck.deck import recovery, validation
 from quarterdeck.deck.catalogue import Catalogue
 from quarterdeck.deck.clock import Clock, Jump
@@ -31,7 +32,6 @@ from quarterdeck.deck.restore import woken
 from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.seal import Seal
 from quarterdeck.deck.session import House, Session
-from quarterdeck.deck.settings import Settings, settings_from
 from quarterdeck.deck.supervisor import Supervisor
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, Image, Json

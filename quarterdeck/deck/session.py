@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
+from quarterdeck.config import Settings
 from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import validation
 from quarterdeck.deck.agents.connection import Launch
@@ -33,7 +34,6 @@ from quarterdeck.deck.git.tracker import Watch
 from quarterdeck.deck.interruption import interrupt
 from quarterdeck.deck.receipts import Receipts
 from quarterdeck.deck.rules import RuleStore
-from quarterdeck.deck.settings import Settings
 from quarterdeck.deck.slots import Slots
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin

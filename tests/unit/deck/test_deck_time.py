@@ -9,8 +9,8 @@ import pytest
 
 from quarterdeck import Deck, SessionHandle, Settings
 from quarterdeck import events as ev
+from quarterdeck.config import IDLE_TIMEOUT, InvalidSetting, settings_from
 from quarterdeck.deck.agents.observed_sessions import Adoption
-from quarterdeck.deck.settings import IDLE_TIMEOUT, InvalidSetting, settings_from
 from quarterdeck.events import Body
 from quarterdeck.harness.base import Signal
 from quarterdeck.kernel.session_list import Filter
