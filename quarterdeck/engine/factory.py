@@ -19,7 +19,7 @@ from quarterdeck.engine.model import Message, Model
 from quarterdeck.engine.options import Options, RetryPolicy, SubAgent
 from quarterdeck.engine.plugins.base import Plugin
 from quarterdeck.engine.runtime import Core, Resolve
-from quarterdeck.engine.tools.base import Tool, naming_kinds
+from quarterdeck.engine.tools.base import Tool, describe_kinds
 from quarterdeck.events import Body, Event, Json
 from quarterdeck.log.base import NEW, Fence, Log
 from quarterdeck.log.rows import last_gate
@@ -231,7 +231,7 @@ def _by_name(tools: Sequence[Tool], subagents: Mapping[str, SubAgent]) -> Mappin
     named = {tool.name: tool for tool in tools}
     if subagents and SPAWNER in named:
         kinds = {name: one.description for name, one in subagents.items()}
-        named[SPAWNER] = naming_kinds(named[SPAWNER], kinds)
+        named[SPAWNER] = describe_kinds(named[SPAWNER], kinds)
     return named
 
 

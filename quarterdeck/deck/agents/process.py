@@ -77,8 +77,10 @@ class AgentProcess:
             NoSuchFolder: the working directory doesn't exist.
             CannotStart: the system can't run the program.
         """
-        streams: tuple[Stream, Stream] = ("stdout", "stderr")
-        outputs = {stream: _OutputLines(stream, on_signal) for stream in streams}
+        outputs: dict[Stream, _OutputLines] = {
+            "stdout": _OutputLines("stdout", on_signal),
+            "stderr": _OutputLines("stderr", on_signal),
+        }
         merged = {**environment, **spawn.environment}
         try:
             child = _spawn(spawn, cwd, merged, nonce, lambda data, stream: outputs[stream].feed(data))
