@@ -55,18 +55,18 @@ class Dialogs:
             self._open_dialog(dialog_method, message)
         elif method == "notify":
             level = _LEVELS.get(text_of(message, "notifyType"), "info")
-            self.tracker.notice(text_of(message, "message"), level, "extension")
+            self.tracker.add_notice(text_of(message, "message"), level, "extension")
         elif method == "set_editor_text":
-            self.tracker.notice(EDITOR_NOTICE, source="extension")
+            self.tracker.add_notice(EDITOR_NOTICE, source="extension")
 
     def read_error(self, message: Object) -> None:
-        self.tracker.notice(text_of(message, "error"), "error", text_of(message, "extensionPath"))
+        self.tracker.add_notice(text_of(message, "error"), "error", text_of(message, "extensionPath"))
 
     def _open_dialog(self, method: _Method, message: Object) -> None:
         dialog_id = text_of(message, "id")
         if not dialog_id:
             return
-        self.tracker.dialog(
+        self.tracker.open_dialog(
             dialog_id,
             method,
             title=text_of(message, "title"),

@@ -95,7 +95,7 @@ class Run:
         }
 
     def restore(self, view: View) -> None:
-        self.is_running = bool(self.tracker.turn)
+        self.is_running = bool(self.tracker.turn_id)
         self._last_id = view.index
 
     def exit(self) -> None:
@@ -113,10 +113,10 @@ class Run:
         self.session.clear_timer("settle")
         self.is_running = True
         self._last_reply = _Reply()
-        self.tracker.begin()
+        self.tracker.start_turn()
 
     def start_request(self, _message: Object) -> None:
-        self.tracker.request()
+        self.tracker.start_request()
 
     def end(self, message: Object) -> None:
         """Read `agent_end`: an attempt is over."""
@@ -132,7 +132,7 @@ class Run:
 
     def _pause(self) -> None:
         """Settle soon, unless something begins at once. After an abort nothing does."""
-        if self._reports_settled or self.is_running or not self.tracker.turn:
+        if self._reports_settled or self.is_running or not self.tracker.turn_id:
             return
         if self._was_aborted():
             self.settle()
@@ -155,14 +155,14 @@ class Run:
         self._reply_id = self._failed_reply_id = self.session.accepted_id = ""
         self._last_reply = _Reply()
         if aborted:
-            self.tracker.abort("aborted")
+            self.tracker.abort_turn("aborted")
         elif reply.error:
             self._end_open_calls()
             kind = failure_kind(reply.error)
-            self.tracker.fail(kind, told(kind, reply.error))
+            self.tracker.fail_turn(kind, told(kind, reply.error))
         else:
             self._end_open_calls()
-            self.tracker.end("completed")
+            self.tracker.end_turn("completed")
         self.dialogs.forget_closed()
 
     def _was_aborted(self) -> bool:
@@ -195,13 +195,13 @@ class Run:
             reader(part, int_of(part, "contentIndex"), event)
 
     def _add_text(self, part: Object, block: int, event: Object) -> None:
-        self.tracker.text(
+        self.tracker.add_text(
             self._reply_id or self._name_reply(object_of(event, "message")), block, text_of(part, "delta")
         )
 
     def _add_thinking(self, part: Object, block: int, event: Object) -> None:
         reply_id = self._reply_id or self._name_reply(object_of(event, "message"))
-        self.tracker.thinking(reply_id, block, text_of(part, "delta"))
+        self.tracker.add_thinking(reply_id, block, text_of(part, "delta"))
 
     def _announce_call(self, part: Object, block: int, event: Object) -> None:
         """Announce a call. 0.73 names it in the message that it repeats, later versions in the part itself."""
@@ -210,17 +210,17 @@ class Run:
         call_id = text_of(part, "id") or text_of(repeated, "id")
         if call_id:
             name = text_of(part, "toolName") or text_of(repeated, "name")
-            self.tracker.announce(call_id, name, None, self._reply_id, block, partial=True)
+            self.tracker.open_call(call_id, name, None, self._reply_id, block, partial=True)
 
     def _complete_call(self, part: Object, block: int, _event: Object) -> None:
         call = object_of(part, "toolCall")
         call_id = text_of(call, "id")
         if call_id:
-            self.tracker.announce(call_id, text_of(call, "name"), call.get("arguments"), self._reply_id, block)
+            self.tracker.open_call(call_id, text_of(call, "name"), call.get("arguments"), self._reply_id, block)
 
     def _start_reply(self, message: Object) -> None:
         self._name_reply(message)
-        self.tracker.begin()
+        self.tracker.start_turn()
 
     def _name_reply(self, message: Object) -> str:
         """Choose the id of the reply that streams now. The start of the reply may have been missed."""
@@ -235,21 +235,21 @@ class Run:
         if reply.stop_reason == "error":
             self._failed_reply_id = reply_id
             if not reply.is_aborted:
-                self.tracker.write(ev.StreamError(reason=reply.error, turn_id=self.tracker.turn or None))
+                self.tracker.emit(ev.StreamError(reason=reply.error, turn_id=self.tracker.turn_id or None))
         elif reply.stop_reason == "aborted":
-            self.tracker.message_dropped(reply_id, keep=True)
+            self.tracker.abort_message(reply_id, keep=True)
         else:
             reply.error = ""
-            self.tracker.message_done(reply_id, blocks_of(message.get("content")), reply.stop_reason)
+            self.tracker.finish_message(reply_id, blocks_of(message.get("content")), reply.stop_reason)
 
     def _record_usage(self, message: Object, reply_id: str) -> None:
         tokens = usage_of(object_of(message, "usage"))
         if tokens is None:
             return
-        self.tracker.usage(tokens, reply_id, model_name(message))
+        self.tracker.record_usage(tokens, reply_id, model_name(message))
         total, limit = tokens.total_tokens, self.session.context_limit
         percent = 100 * total / limit if limit else None
-        self.tracker.write(ev.ContextUsage(tokens=total, limit=limit or None, percent=percent))
+        self.tracker.emit(ev.ContextUsage(tokens=total, limit=limit or None, percent=percent))
 
     def _read_user_message(self, message: Object) -> None:
         """Record a user's message once, under the id that we gave it if we sent it."""
@@ -257,7 +257,7 @@ class Run:
         text, images = content_text(content), images_of(content)
         sent_id = self._take_sent_id(text)
         if sent_id or not self.queues.deliver(text, images):
-            self.tracker.prompt(text, sent_id or message_id("user", message), images=images)
+            self.tracker.record_prompt(text, sent_id or message_id("user", message), images=images)
 
     def _take_sent_id(self, text: str) -> str:
         """Return the id of the prompt of ours that this is, or ''.
@@ -275,7 +275,7 @@ class Run:
     def _read_custom_message(self, message: Object) -> None:
         """Show an extension's own message if it asks to be shown."""
         if message.get("display") is True:
-            self.tracker.notice(content_text(message.get("content")), source=text_of(message, "customType"))
+            self.tracker.add_notice(content_text(message.get("content")), source=text_of(message, "customType"))
 
     def _new_id(self, prefix: str) -> str:
         self._last_id += 1
@@ -293,7 +293,7 @@ class Run:
         self.dialogs.call_continued(call_id)
         output = content_text(object_of(event, "partialResult").get("content"))
         if output:
-            self.tracker.output_so_far(call_id, output)
+            self.tracker.update_output(call_id, output)
 
     def end_call(self, event: Object) -> None:
         call_id = text_of(event, "toolCallId")
@@ -308,7 +308,7 @@ class Run:
             self.tracker.end_call(call_id, message.get("isError") is not True, result_of(message))
         duration, ended_at = int_of(message, "durationMs"), int_of(message, "timestamp")
         if duration and ended_at:
-            self.tracker.write(
+            self.tracker.emit(
                 ev.ToolExecutionMetrics(
                     name=name,
                     call_id=call_id,
@@ -324,7 +324,7 @@ class Run:
         """Take back the text of the attempt that failed and record the retry."""
         self.session.clear_timer("settle")
         self._take_back_reply()
-        self.tracker.begin()
+        self.tracker.start_turn()
         self._record_retry(event)
 
     def end_retry(self, event: Object) -> None:
@@ -341,20 +341,20 @@ class Run:
             for call_id, call in list(self.tracker.calls.items()):
                 if not call.running and not call.path:
                     self.tracker.block_call(call_id, "the reply was cut off")
-            self.tracker.message_dropped(self._failed_reply_id, keep=False)
+            self.tracker.abort_message(self._failed_reply_id, keep=False)
             self._failed_reply_id = ""
 
     def schedule_summary_retry(self, event: Object) -> None:
-        if self.tracker.turn:
+        if self.tracker.turn_id:
             self._record_retry(event)
 
     def _record_retry(self, event: Object) -> None:
-        self.tracker.write(
+        self.tracker.emit(
             ev.Retry(
                 attempt=int_of(event, "attempt"),
                 delay_ms=int_of(event, "delayMs"),
                 reason=text_of(event, "errorMessage"),
-                turn_id=self.tracker.turn,
+                turn_id=self.tracker.turn_id,
             )
         )
 
@@ -366,8 +366,8 @@ class Run:
         self.session.clear_timer("settle")
         if reason == "overflow":
             self._take_back_reply()
-            self.tracker.write(ev.ContextOverflow(reason=self._last_reply.error, turn_id=self.tracker.turn or None))
-        self.tracker.compact_start("manual" if reason == "manual" else "auto")
+            self.tracker.emit(ev.ContextOverflow(reason=self._last_reply.error, turn_id=self.tracker.turn_id or None))
+        self.tracker.start_compaction("manual" if reason == "manual" else "auto")
 
     def end_compaction(self, event: Object) -> None:
         """Read `compaction_end`. A compaction that couldn't begin has only an end, which says why the turn fails."""
@@ -377,6 +377,6 @@ class Run:
             self._last_reply.error = error
         tokens = usage_of(object_of(result, "usage"))
         if tokens is not None:
-            self.tracker.usage(tokens, f"compaction-{text_of(result, 'firstKeptEntryId')}")
-        self.tracker.compact_end(ok=ok, summary=text_of(result, "summary"))
+            self.tracker.record_usage(tokens, f"compaction-{text_of(result, 'firstKeptEntryId')}")
+        self.tracker.end_compaction(ok=ok, summary=text_of(result, "summary"))
         self._pause()

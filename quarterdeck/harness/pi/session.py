@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from quarterdeck import events as ev
 from quarterdeck.events import Image
-from quarterdeck.harness.base import BookTranslator, Object
+from quarterdeck.harness.base import BaseTranslator, Object
 from quarterdeck.harness.pi.content import texts_of
 from quarterdeck.kernel.view import View
 
@@ -14,9 +14,9 @@ from quarterdeck.kernel.view import View
 class PiSession:
     """State of one session that more than one part needs."""
 
-    def __init__(self, translator: BookTranslator) -> None:
+    def __init__(self, translator: BaseTranslator) -> None:
         self._translator = translator
-        self.tracker = translator.book
+        self.tracker = translator.tracker
         #: pi's own id for the session.
         self.session_id = ""
         self.model = ""
@@ -115,11 +115,11 @@ class Queues:
         """Record a text that is new in the lists."""
         item = _take(self._offered, text, list_name) or QueuedText(self._new_id(), text, list_name)
         self.session.prompts.pop(item.message_id, None)
-        self.tracker.live()
+        self.tracker.ensure_ready()
         if list_name == "steering":
-            self.tracker.write(ev.SteeringReceived(ref=item.message_id, text=text))
+            self.tracker.emit(ev.SteeringReceived(ref=item.message_id, text=text))
         else:
-            self.tracker.write(ev.PromptQueued(text=text, message_id=item.message_id))
+            self.tracker.emit(ev.PromptQueued(text=text, message_id=item.message_id))
         return item
 
     def deliver(self, text: str, images: tuple[Image, ...]) -> bool:
@@ -131,16 +131,16 @@ class Queues:
         if item is None:
             return False
         if item.list_name == "steering":
-            self.tracker.begin()
-            self.tracker.write(ev.SteeringApplied(refs=(item.message_id,), count=1, turn_id=self.tracker.turn))
+            self.tracker.start_turn()
+            self.tracker.emit(ev.SteeringApplied(refs=(item.message_id,), count=1, turn_id=self.tracker.turn_id))
         else:
-            self.tracker.prompt(text, item.message_id, images=images)
+            self.tracker.record_prompt(text, item.message_id, images=images)
         return True
 
     def drop_leaving(self) -> None:
         """Record that the texts that left the lists were cleared: the agent won't read them."""
         for item in self.leaving:
-            self.tracker.write(ev.PromptDropped(text=item.text, message_id=item.message_id))
+            self.tracker.emit(ev.PromptDropped(text=item.text, message_id=item.message_id))
         self.leaving.clear()
 
     def clear(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json
-from quarterdeck.harness.base import BookTranslator, Object, Translator, int_of, list_of, object_of, text_of
+from quarterdeck.harness.base import BaseTranslator, Object, Translator, int_of, list_of, object_of, text_of
 from quarterdeck.harness.failures import failure_kind, told
 from quarterdeck.harness.lines import LineBuffer
 from quarterdeck.harness.pi.content import exit_code_of, history_of, is_finished, messages_in_entries, model_name
@@ -108,13 +108,13 @@ class Commands:
         self.queues.offer(text_of(message, "id"), text_of(message, "message"), "followUp")
 
     def _send_abort(self, _message: Object) -> None:
-        self.run.is_aborting = bool(self.tracker.turn)
+        self.run.is_aborting = bool(self.tracker.turn_id)
 
     def _send_bash(self, message: Object) -> None:
         command_id, command = text_of(message, "id"), text_of(message, "command")
         if command_id:
             self._bashes[command_id] = command
-            self.tracker.write(ev.BashStart(bash_id=command_id, command=command))
+            self.tracker.emit(ev.BashStart(bash_id=command_id, command=command))
 
     # --- what pi answers
 
@@ -130,14 +130,14 @@ class Commands:
 
     def _fail(self, command_id: str, command: str, error: str) -> None:
         """Record that pi refused a command. A refused prompt outside a turn is a turn that failed."""
-        self.tracker.write(ev.CommandFailed(command_id=command_id, message=error))
+        self.tracker.emit(ev.CommandFailed(command_id=command_id, message=error))
         self.queues.withdraw_offer(command_id)
         prompt = self.session.prompts.pop(command_id, "")
         if command == "bash":
             self._end_bash(command_id, "", None)
-        elif prompt and not self.tracker.turn:
+        elif prompt and not self.tracker.turn_id:
             kind = failure_kind(error)
-            self.tracker.fail(kind, told(kind, error))
+            self.tracker.fail_turn(kind, told(kind, error))
 
     def _read_prompt_accepted(self, data: Object, sent: Object) -> None:
         """Read the answer to a prompt: `handled` by an extension's command, `queued`, or accepted by an idle agent."""
@@ -157,7 +157,7 @@ class Commands:
 
     def _read_aborted(self, _data: Object, _sent: Object) -> None:
         """Read the answer to an abort, which comes when everything is over. Newer versions settled before it."""
-        if not self.tracker.turn:
+        if not self.tracker.turn_id:
             # The abort stopped a compaction, so the next turn isn't aborted.
             self.run.is_aborting = False
         elif not self.run.is_running:
@@ -171,13 +171,13 @@ class Commands:
         if session_id != session.session_id or (name and name != session.model):
             session.session_id, session.model = session_id, name or session.model
             resumable = bool(text_of(data, "sessionFile"))
-            self.tracker.ready(session_id, name, capabilities=CAPABILITIES, resumable=resumable)
+            self.tracker.report_ready(session_id, name, capabilities=CAPABILITIES, resumable=resumable)
         self.read_thinking_level(data)
         # pi's own description of its state outweighs what we concluded from its events.
         if data.get("isCompacting") is True:
-            self.tracker.compact_start("auto")
+            self.tracker.start_compaction("auto")
         elif data.get("isStreaming") is True:
-            self.tracker.begin()
+            self.tracker.start_turn()
         elif data.get("isStreaming") is False:
             self.run.settle_if_paused()
 
@@ -193,7 +193,7 @@ class Commands:
         history = history_of(messages)
         if self.session.may_restore and history:
             self.session.may_restore = False
-            self.tracker.restored(is_finished(messages), history)
+            self.tracker.record_history(is_finished(messages), history)
 
     def _read_stats(self, data: Object, sent: Object) -> None:
         self._read_context_usage(object_of(data, "contextUsage"), sent)
@@ -207,7 +207,7 @@ class Commands:
         self.session.context_limit = limit
         is_count = isinstance(tokens, int) and not isinstance(tokens, bool)
         is_number = isinstance(percent, int | float) and not isinstance(percent, bool)
-        self.tracker.write(
+        self.tracker.emit(
             ev.ContextUsage(
                 tokens=tokens if is_count else None,
                 limit=limit,
@@ -223,7 +223,7 @@ class Commands:
         session.context_limit = int_of(data, "contextWindow") or session.context_limit
         name = model_name(data)
         if name and name != session.model:
-            self.tracker.write(ev.ModelSwitched(to=name, from_=session.model))
+            self.tracker.emit(ev.ModelSwitched(to=name, from_=session.model))
             session.model = name
 
     def _read_model_cycled(self, data: Object, sent: Object) -> None:
@@ -238,27 +238,27 @@ class Commands:
         level = text_of(message, "level", "thinkingLevel")
         if level and level != self.session.thinking:
             self.session.thinking = level
-            self.tracker.write(ev.SettingChanged(thinking=level))
+            self.tracker.emit(ev.SettingChanged(thinking=level))
 
     def _read_session_switched(self, data: Object, sent: Object) -> None:
         """Switch to another session. Its id comes with the next `get_state`, or is in the name of its file."""
         if data.get("cancelled") is True:
             return
-        if self.tracker.turn:
-            self.tracker.abort("another session was opened")
+        if self.tracker.turn_id:
+            self.tracker.abort_turn("another session was opened")
         self.queues.clear()
         file_stem = text_of(sent, "sessionPath").rpartition("/")[2].removesuffix(".jsonl")
         self.session.session_id = file_stem.rpartition("_")[2]
         self.session.may_restore = True
         self.run.abandon()
-        self.tracker.ready(self.session.session_id, capabilities=CAPABILITIES)
+        self.tracker.report_ready(self.session.session_id, capabilities=CAPABILITIES)
 
     # --- the user's own shell commands
 
     def read_bash_output(self, message: Object) -> None:
         command_id, delta = text_of(message, "id"), text_of(message, "delta")
         if command_id in self._bashes and delta:
-            self.tracker.write(ev.BashOutput(bash_id=command_id, delta=delta))
+            self.tracker.emit(ev.BashOutput(bash_id=command_id, delta=delta))
 
     def _read_bash_end(self, data: Object, sent: Object) -> None:
         self._end_bash(text_of(sent, "id"), text_of(data, "output"), exit_code_of(data))
@@ -266,7 +266,7 @@ class Commands:
     def _end_bash(self, command_id: str, output: str, exit_code: int | None) -> None:
         command = self._bashes.pop(command_id, None)
         if command is not None:
-            self.tracker.write(ev.BashEnd(bash_id=command_id, exit_code=exit_code, output=output, command=command))
+            self.tracker.emit(ev.BashEnd(bash_id=command_id, exit_code=exit_code, output=output, command=command))
 
     def end_bashes(self) -> None:
         """End the user's shell commands: the process that ran them exited."""
@@ -279,7 +279,7 @@ class Commands:
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-class PiTranslator(BookTranslator):
+class PiTranslator(BaseTranslator):
     """Reads the standard streams of one pi process."""
 
     def __init__(self) -> None:
@@ -290,6 +290,8 @@ class PiTranslator(BookTranslator):
         self.run = Run(self.session, self.queues, self.dialogs)
         self.commands = Commands(self.session, self.queues, self.run, self.dialogs)
         self._lines = LineBuffer()
+        self.readers |= {"stdout": self.read_stdout, "stdin": self.read_stdin}
+        self.timer_callbacks |= {"settle": self.run.settle, "dialog": self.dialogs.expire}
         #: Readers by the type of pi's event.
         self.event_readers: dict[str, Callable[[Object], None]] = {
             "response": self.commands.read_response,
@@ -344,7 +346,7 @@ class PiTranslator(BookTranslator):
         reader = self.event_readers.get(kind)
         if reader is None:
             return kind in _IGNORED
-        if not self.book.ready_seen:
+        if not self.tracker.is_ready:
             self._record_ready(message)
         if kind == "agent_start":
             self.session.may_restore = False
@@ -354,7 +356,7 @@ class PiTranslator(BookTranslator):
     def _record_ready(self, message: Object) -> None:
         """Take pi's first message as a sign that it is ready. Its answer to `get_state` says so in more detail."""
         if message.get("command") != "get_state" or message.get("success") is not True:
-            self.book.ready(capabilities=CAPABILITIES)
+            self.tracker.report_ready(capabilities=CAPABILITIES)
 
     def _read_text(self, text: str) -> bool:
         """Read a line that the driver passed on as it was: an object after all, or an extension's prose."""
@@ -364,20 +366,10 @@ class PiTranslator(BookTranslator):
                 known = self.read_stdout(piece) and known
         return known
 
-    readers = BookTranslator.readers | {"stdout": read_stdout, "stdin": read_stdin}
-
     def _read_session_info(self, message: Object) -> None:
         title = text_of(message, "name")
         if title:
-            self.book.write(ev.TitleGenerated(title=title))
-
-    # --- timers
-
-    def on_settle(self) -> None:
-        self.run.settle()
-
-    def on_dialog(self) -> None:
-        self.dialogs.expire()
+            self.tracker.emit(ev.TitleGenerated(title=title))
 
     # --- the process
 
