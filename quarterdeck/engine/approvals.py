@@ -16,8 +16,7 @@ from quarterdeck import events as ev
 from quarterdeck.engine.errors import QuestionWithdrawn
 from quarterdeck.engine.journal import now_ms
 from quarterdeck.engine.plugins.base import Emit, Hold
-from quarterdeck.events import Body, GateRequest, Json, Option
-from quarterdeck.events.gate import GateStatus
+from quarterdeck.events import Body, GateRequest, GateStatus, Json, Option
 from quarterdeck.kernel.command_results import Decided
 from quarterdeck.kernel.gate import to_decide
 

@@ -12,8 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Image, Json, TokenUsage
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind, Image, Json, TokenUsage
 
 # ----------------------------------------------------------------------------------------------------------- messages
 

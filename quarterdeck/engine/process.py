@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from quarterdeck import events as ev
+from quarterdeck.config import config_file
 from quarterdeck.engine.deck_pipe import DeckLog, lines_of, own_pipes
 from quarterdeck.engine.errors import InvalidOption, PromptRefused, SteeringRefused
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, QuarterdeckError, QueueFull
@@ -35,11 +36,11 @@ from quarterdeck.events import Event, Image
 
 # The agent and its tools are imported after the first line was read, so that the process answers early.
 if TYPE_CHECKING:
+    from quarterdeck.config import McpServer
     from quarterdeck.engine.agent import Agent
     from quarterdeck.engine.bash import Bash
     from quarterdeck.engine.setup import Setup
     from quarterdeck.engine.tools.mcp.servers import McpServers
-    from quarterdeck.engine.tools.mcp.settings import McpServer
     from quarterdeck.log.base import Log
 
 Line = dict[str, Any]
@@ -137,20 +138,18 @@ class AgentProcess:
         return self._opened.result()
 
     async def open(self, line: Line) -> None:
-        from quarterdeck.engine.setup import prepared
+        from quarterdeck.engine.setup import prepare_agent
 
         # Choose the id here, not in create_agent: the session's files are stored under it, and a later process of the
         # same session must find them.
         session_id = _text(line, "session") or secrets.token_hex(8)
-        setup = prepared(Path.cwd(), _text(line, "mode"), session_id, _text(line, "model"), os.environ)
+        setup = prepare_agent(Path.cwd(), _text(line, "mode"), session_id, _text(line, "model"), os.environ)
         self._opened.set_result(await _open_agent({**line, "session": session_id}, setup, self._log))
         self._start_mcp_servers()
 
     def _start_mcp_servers(self) -> None:
         """Start the configured MCP servers in the background. Prompts wait for their tools."""
-        from quarterdeck.engine.tools.config import tool_settings
-
-        servers = tool_settings(os.environ).servers
+        servers = config_file(os.environ).mcp_servers()
         if servers:
             self._mcp_start = asyncio.create_task(self._attach_mcp_tools(servers))
 
