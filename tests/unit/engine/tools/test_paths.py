@@ -291,7 +291,7 @@ class TestRaces:
         place = resolve("a/s.txt", hands)
         (hands.cwd / "a").rename(hands.cwd / "kept")
         (hands.cwd / "a").symlink_to(hands.cwd.parent / "work-secret")
-        from quarterdeck.engine.tools.paths import WrongKind, open_path, open_parent
+        from quarterdeck.engine.tools.paths import WrongKind, open_parent, open_path
 
         with pytest.raises(WrongKind):
             open_path(place)
