@@ -149,7 +149,7 @@ class Core:
         return [one for one in self.journal.state.queue if one.kind == "prompt"]
 
     def steering_waits(self) -> bool:
-        return queue.steering(self.journal.state.queue) > 0
+        return queue.steering_count(self.journal.state.queue) > 0
 
     def steering_refs(self) -> tuple[str, ...]:
         return tuple(one.id for one in self.journal.state.queue if one.kind == "steer")
@@ -258,7 +258,7 @@ class Core:
             await self.prompt(text, images, ref)
             return Steered(ref, "prompted")
         limit = self.options.max_steering_queue
-        if queue.steering(self.journal.state.queue) >= limit:
+        if queue.steering_count(self.journal.state.queue) >= limit:
             self._tell_steering(ref, text, "rejected_full", images)
             await self.journal.settled()
             raise QueueFull(limit)

@@ -8,7 +8,7 @@ from quarterdeck.events import Block, HistoryMessage
 from quarterdeck.harness.acp.content import arguments, asking_info, result_of, text_of_block
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.base import Object, object_of, text_of
-from quarterdeck.kernel.timeline import plain
+from quarterdeck.kernel.timeline import json_text
 
 Role = Literal["user", "assistant"]
 _SPOKEN: dict[str, tuple[Role, Literal["text", "thinking"]]] = {
@@ -65,7 +65,7 @@ class History:
         status = update.get("status")
         if status in ("completed", "failed"):
             result = result_of(update)
-            text = result if isinstance(result, str) else "" if result is None else plain(result)
+            text = result if isinstance(result, str) else "" if result is None else json_text(result)
             block = Block(block=len(blocks), kind="tool_result", call_id=call_id, text=text, ok=status == "completed")
             blocks.append(block)
             self._open_calls.discard(call_id)

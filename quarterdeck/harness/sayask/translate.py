@@ -145,7 +145,7 @@ class SayAsk(Answers):
     def restore(self, view: View) -> None:
         """What the timeline holds was told; only what is newer is news."""
         super().restore(view)
-        self.floor = max((int(found[1]) for name in view.timeline.places if (found := _TIME.match(name))), default=0)
+        self.floor = max((int(found[1]) for name in view.timeline.positions if (found := _TIME.match(name))), default=0)
         self.model = view.state.profile.model
         self.requested = bool(self.floor)
         self._nameless = view.index
