@@ -15,6 +15,7 @@ _EXPORTS: dict[str, str] = {
     "Agent": "quarterdeck.engine.agent",
     "AgentDown": "quarterdeck.engine.errors",
     "AgentGone": "quarterdeck.engine.errors",
+    "AgentOptions": "quarterdeck.engine.options",
     "AgentStatus": "quarterdeck.engine.agent",
     "AlreadyDecided": "quarterdeck.errors",
     "AsyncClient": "quarterdeck.client.client",
@@ -40,10 +41,10 @@ _EXPORTS: dict[str, str] = {
     "Image": "quarterdeck.events",
     "InvalidCommand": "quarterdeck.kernel.commands",
     "InvalidInput": "quarterdeck.deck.validation",
-    "InvalidMcpServer": "quarterdeck.engine.tools.mcp.settings",
+    "InvalidMcpServer": "quarterdeck.config",
     "InvalidOption": "quarterdeck.engine.errors",
     "InvalidRule": "quarterdeck.policy",
-    "InvalidSetting": "quarterdeck.deck.settings",
+    "InvalidSetting": "quarterdeck.config",
     "InvalidTool": "quarterdeck.engine.tools.function",
     "LogUnavailable": "quarterdeck.log.base",
     "McpNotInstalled": "quarterdeck.engine.tools.mcp.connection",
@@ -72,7 +73,7 @@ _EXPORTS: dict[str, str] = {
     "RulesUnreadable": "quarterdeck.deck.rules",
     "SessionHandle": "quarterdeck.deck.handle",
     "SessionRefused": "quarterdeck.engine.errors",
-    "Settings": "quarterdeck.deck.settings",
+    "Settings": "quarterdeck.config",
     "StaleFence": "quarterdeck.log.base",
     "Status": "quarterdeck.kernel.command_results",
     "Steered": "quarterdeck.kernel.command_results",
@@ -101,6 +102,9 @@ if TYPE_CHECKING:
     # Importing a name `as` itself marks it as re-exported in a typed package.
     from quarterdeck.client.client import AsyncClient as AsyncClient
     from quarterdeck.client.client import Client as Client
+    from quarterdeck.config import InvalidMcpServer as InvalidMcpServer
+    from quarterdeck.config import InvalidSetting as InvalidSetting
+    from quarterdeck.config import Settings as Settings
     from quarterdeck.deck.deck import Deck as Deck
     from quarterdeck.deck.deck import DeckClosed as DeckClosed
     from quarterdeck.deck.deck import HomeInUse as HomeInUse
@@ -115,8 +119,6 @@ if TYPE_CHECKING:
     from quarterdeck.deck.opening import open as open  # noqa: A004
     from quarterdeck.deck.receipts import IdempotencyMismatch as IdempotencyMismatch
     from quarterdeck.deck.rules import RulesUnreadable as RulesUnreadable
-    from quarterdeck.deck.settings import InvalidSetting as InvalidSetting
-    from quarterdeck.deck.settings import Settings as Settings
     from quarterdeck.deck.validation import InvalidInput as InvalidInput
     from quarterdeck.deck.validation import NoSuchFolder as NoSuchFolder
     from quarterdeck.deck.validation import OutsideWorkspace as OutsideWorkspace
@@ -135,6 +137,7 @@ if TYPE_CHECKING:
     from quarterdeck.engine.factory import resume as resume
     from quarterdeck.engine.model import Message as Message
     from quarterdeck.engine.model import ModelError as ModelError
+    from quarterdeck.engine.options import AgentOptions as AgentOptions
     from quarterdeck.engine.options import RetryPolicy as RetryPolicy
     from quarterdeck.engine.options import SubAgent as SubAgent
     from quarterdeck.engine.plugins.base import Plugin as Plugin
@@ -147,7 +150,6 @@ if TYPE_CHECKING:
     from quarterdeck.engine.tools.function import tool as tool
     from quarterdeck.engine.tools.mcp.connection import McpNotInstalled as McpNotInstalled
     from quarterdeck.engine.tools.mcp.servers import McpServers as McpServers
-    from quarterdeck.engine.tools.mcp.settings import InvalidMcpServer as InvalidMcpServer
     from quarterdeck.errors import AlreadyDecided as AlreadyDecided
     from quarterdeck.errors import NoSuchGate as NoSuchGate
     from quarterdeck.errors import NotAllowed as NotAllowed

@@ -14,7 +14,7 @@ Tell: TypeAlias = Callable[[Any, list[Body], Origin], None]
 Watch: TypeAlias = Callable[[Signal, float], None]
 
 
-class Ear:
+class SignalReader:
     """`tell` is called with everything that a signal, or a deadline, means."""
 
     #: Set while what is told may be written down a few milliseconds later, together with more.
@@ -28,7 +28,7 @@ class Ear:
         self.is_ended = False
         self._tell = tell
         #: Whose word it is, where a source is not what its name says: the built-in agent's output is the engine's.
-        self._origins: Mapping[str, Origin] = getattr(translator, "origins", {})
+        self._origins: Mapping[str, Origin] = translator.origins
         self._now = now
         self._timer: asyncio.TimerHandle | None = None
         self._fires_at = 0.0

@@ -14,29 +14,27 @@ from quarterdeck.events import Json
 from quarterdeck.harness.base import Object, list_of, object_of, text_of
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.core import Core
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.tracker import AgentPath
 
 
 class Agents(Core):
     """Who works for the main agent."""
 
-    __slots__ = ("callers", "live", "paths", "spawning")
-
     def new_process(self) -> None:
         Core.new_process(self)
-        self.paths: dict[str, Path] = {}
+        self.paths: dict[str, AgentPath] = {}
         #: sub-agents at work → the call that started them
         self.live: dict[str, str] = {}
         #: Agent calls whose sub-agent is not known yet → the path of the caller
-        self.spawning: dict[str, Path] = {}
+        self.spawning: dict[str, AgentPath] = {}
         self.callers: dict[str, str] = {}
 
-    def spawns(self, call_id: str, path: Path) -> None:
+    def spawns(self, call_id: str, path: AgentPath) -> None:
         """A call that starts a sub-agent."""
         if call_id not in self.callers:
             self.spawning[call_id] = path
 
-    def path_of(self, agent_id: str, call_id: str = "") -> Path:
+    def path_of(self, agent_id: str, call_id: str = "") -> AgentPath:
         """The path of an agent. `call_id` is the call that started it, where that is told."""
         agent_id = agent_id or self.callers.get(call_id) or call_id
         known = self.paths.get(agent_id)
@@ -49,7 +47,7 @@ class Agents(Core):
             self.callers[call_id] = agent_id
         return path
 
-    def path_in(self, found: Object) -> Path:
+    def path_in(self, found: Object) -> AgentPath:
         """The agent that a line of the stream belongs to; empty for the main one."""
         agent, parent = found.get("agent_id"), found.get("parent_tool_use_id")
         if not agent and not parent:
@@ -63,12 +61,12 @@ class Agents(Core):
         if agent_id in self.live:
             return
         self.live[agent_id] = call_id
-        self.book.write(
+        self.tracker.emit(
             ev.SubagentStart(
                 child_sid=agent_id,
                 description=title,
                 call_id=call_id or self.call_of(agent_id),
-                turn_id=self.book.turn or None,
+                turn_id=self.tracker.turn_id or None,
                 agent_path=path[:-1],
             )
         )
@@ -80,24 +78,24 @@ class Agents(Core):
     def agent_ends(self, agent_id: str, ok: bool = True, result: Json = None) -> None:
         """A sub-agent is done; nothing of it is open any more."""
         path = self.paths.get(agent_id, (agent_id,))
-        self.book.close_path(path)
+        self.tracker.close_subagent(path)
         if self.live.pop(agent_id, None) is not None:
-            self.book.write(
+            self.tracker.emit(
                 ev.SubagentEnd(
                     child_sid=agent_id,
                     result=result,
                     ok=ok,
-                    turn_id=self.book.turn or None,
+                    turn_id=self.tracker.turn_id or None,
                     agent_path=path[:-1],
                 )
             )
-        self.book.background_end(agent_id, ok)
+        self.tracker.end_background(agent_id, ok)
 
     def close_work(self, ok: bool | None = None) -> None:
         """Sub-agents that are not in the background end with the turn."""
         Core.close_work(self, ok)
         for agent_id in list(self.live) if self.live else ():
-            if agent_id not in self.book.background:
+            if agent_id not in self.tracker.background:
                 self.agent_ends(agent_id, ok is not False)
 
     # --- tasks, which are both sub-agents and shells
@@ -107,14 +105,14 @@ class Agents(Core):
         is_agent = "agent" in kind
         if is_agent:
             self.agent_begins(task_id, title)
-        self.book.background_start("subagent" if is_agent else "shell", task_id, title)
+        self.tracker.start_background("subagent" if is_agent else "shell", task_id, title)
 
     def task_over(self, task_id: str, ok: bool | None, result: Json = None) -> None:
         """A task is over."""
         if task_id in self.live:
             self.agent_ends(task_id, ok is not False, result)
         else:
-            self.book.background_end(task_id, ok)
+            self.tracker.end_background(task_id, ok)
 
     def tasks_are(self, tasks: list[Any]) -> None:
         """The whole list of what runs in the background: what is not in it is over."""
@@ -123,7 +121,7 @@ class Agents(Core):
             name = text_of(task, "id", "task_id")
             if name and text_of(task, "status") not in tables.TASK_ENDS:
                 listed[name] = task
-        for task_id in list(self.book.background):
+        for task_id in list(self.tracker.background):
             if task_id not in listed:
                 self.task_over(task_id, None)
         for task_id, task in listed.items():
@@ -139,7 +137,7 @@ class Agents(Core):
             self.task_runs(shell, "shell", title)
         elif agent_id and (found.get("isAsync") is True or text_of(found, "status") == "async_launched"):
             self.task_runs(agent_id, "agent", text_of(found, "description"))
-        elif agent_id and agent_id in self.live and agent_id not in self.book.background:
+        elif agent_id and agent_id in self.live and agent_id not in self.tracker.background:
             self.agent_ends(agent_id, result=texts_in(list_of(found, "content")) or None)
 
     def notified(self, text: str) -> None:

@@ -16,7 +16,7 @@ from quarterdeck.events import Json, Option, Question
 from quarterdeck.harness.base import Object, list_of, object_of, text_of
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.calls import Calls
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.tracker import AgentPath
 
 Decision: TypeAlias = Literal["allow", "deny"]
 _OPTIONS = (Option(id="allow", label="Allow", kind="allow_once"), Option(id="deny", label="Deny", kind="reject_once"))
@@ -38,8 +38,6 @@ class Pending(Struct):
 class Asks(Calls):
     """Gates of Claude Code, opened and closed by whoever tells first."""
 
-    __slots__ = ("decided", "form_requests", "forms", "pending", "requests")
-
     def new_process(self) -> None:
         Calls.new_process(self)
         self.decided: dict[str, None] = {}
@@ -56,12 +54,12 @@ class Asks(Calls):
         call_id: str,
         tool: str,
         args: Json,
-        path: Path,
+        path: AgentPath,
         suggestions: list[Any] | None = None,
         hint: str = "",
     ) -> None:
         """A person is asked about a call. What was decided already is not asked again."""
-        if call_id in self.decided or call_id in self.over or call_id in self.book.gates:
+        if call_id in self.decided or call_id in self.over or call_id in self.tracker.gates:
             return
         if not path:
             self.working()
@@ -69,87 +67,87 @@ class Asks(Calls):
         if tool == tables.QUESTION_TOOL:
             self.asks_questions(call_id, args, path)
             return
-        if call_id not in self.book.calls:
-            self.book.announce(call_id, tool, args, path=path)
+        if call_id not in self.tracker.calls:
+            self.tracker.open_call(call_id, tool, args, path=path)
             self.args[call_id] = args
         ask = "command" if tool in tables.SHELL_TOOLS else "mcp" if tool.startswith("mcp__") else "tool"
         options = (_OPTIONS[0], *suggested(suggestions or []), _OPTIONS[1])
-        self.book.ask(call_id, tool, args, call_id, ask, hint=hint, options=options, path=path)
+        self.tracker.open_approval(call_id, tool, args, call_id, ask, hint=hint, options=options, path=path)
 
-    def call_like(self, name: str, args: Json, path: Path) -> str:
+    def call_like(self, name: str, args: Json, path: AgentPath) -> str:
         """The open call that an ask without an id is about: same agent, same tool, best with the same arguments.
 
         Calls that need a permission run one after the other, so it is the oldest that nobody decided yet.
         """
-        found = [call_id for call_id, call in self.book.calls.items() if call.path == path and call.name == name]
+        found = [call_id for call_id, call in self.tracker.calls.items() if call.path == path and call.name == name]
         same = [call_id for call_id in found if args is not None and self.args.get(call_id) == args] or found
         undecided = [call_id for call_id in same if call_id not in self.decided]
         return (undecided or same or [""])[0]
 
-    def asks_questions(self, call_id: str, args: Json, path: Path) -> None:
+    def asks_questions(self, call_id: str, args: Json, path: AgentPath) -> None:
         """The model asks; the call waits for the answers."""
         questions = questions_in(args)
         first = questions[0] if questions else Question(text=tables.QUESTION_TOOL)
         self.call_runs(call_id, tables.QUESTION_TOOL, args, path)
-        self.book.question(call_id, first.text, first.options, questions, call_id, path=path)
+        self.tracker.open_question(call_id, first.text, first.options, questions, call_id, path=path)
 
     def decides(self, call_id: str, decision: Decision, by: str, reason: str = "", answers: Json = None) -> None:
         """An approval or a question is decided. A refused call ends at once: it never ran."""
-        gate = self.book.gates.get(call_id)
+        gate = self.tracker.gates.get(call_id)
         if gate is None:
             return
         self.decided[call_id] = None
         if gate.kind == "question":
             self.answered(call_id, decision, by, answers)
         elif decision == "allow":
-            self.book.allow_call(call_id, by)
+            self.tracker.approve_call(call_id, by)
         else:
-            self.book.refuse_call(call_id, by, reason=reason)
+            self.tracker.reject_call(call_id, by, reason=reason)
         if decision == "deny":
             self.call_over(call_id, ok=False, result=reason or "denied", path=gate.path)
 
     def answered(self, call_id: str, decision: Decision, by: str, answers: Json) -> None:
         """A question is answered, or refused."""
         if decision == "deny":
-            self.book.answer(call_id, status="withdrawn", by=by)
+            self.tracker.answer_question(call_id, status="withdrawn", by=by)
         else:
-            self.book.answer(call_id, answer_in(answers), by=by)
+            self.tracker.answer_question(call_id, answer_in(answers), by=by)
 
     def withdraws(self, call_id: str) -> None:
         """Nobody waits for this answer any more."""
-        if call_id not in self.book.gates:
+        if call_id not in self.tracker.gates:
             return
         self.decided[call_id] = None
-        self.book.close_gate(call_id, "withdrawn")
+        self.tracker.close_gate(call_id, "withdrawn")
 
     def call_over(
-        self, call_id: str, ok: bool, result: Json, name: str = "", path: Path = (), response: Json = None
+        self, call_id: str, ok: bool, result: Json, name: str = "", path: AgentPath = (), response: Json = None
     ) -> None:
         """A call that ended waits for nobody: its question was answered somewhere, perhaps with these words."""
-        gate = self.book.gates.get(call_id)
+        gate = self.tracker.gates.get(call_id)
         if gate is not None and gate.kind == "question":
             answers = object_of(response).get("answers")
             status = "answered" if ok and answers else "answered_elsewhere"
-            self.book.answer(call_id, answer_in(answers) if ok else None, status)
+            self.tracker.answer_question(call_id, answer_in(answers) if ok else None, status)
         self.decided.pop(call_id, None)
         Calls.call_over(self, call_id, ok, result, name, path, response)
 
-    def moved_on(self, path: Path) -> None:
+    def moved_on(self, path: AgentPath) -> None:
         """An agent went on: whatever it asked was answered, here or in the terminal."""
-        self.book.close_gates("answered_elsewhere", "approval", "question", path=path)
+        self.tracker.close_gates("answered_elsewhere", "approval", "question", path=path)
 
     def asks_vaguely(self, title: str) -> None:
         """Somebody says that a dialog is open, and nothing else is known of it: where a sub-agent asks, it is that one's."""
-        if self.book.turn and not self.book.gates:
-            running = [name for name, call in self.book.calls.items() if call.running and not call.path]
+        if self.tracker.turn_id and not self.tracker.gates:
+            running = [name for name, call in self.tracker.calls.items() if call.running and not call.path]
             call_id = running[-1] if running else ""
             tool = self.name_of(call_id)
-            self.book.ask(VAGUE, tool, self.args.get(call_id), call_id, title=title)
+            self.tracker.open_approval(VAGUE, tool, self.args.get(call_id), call_id, title=title)
 
     def unask_vague(self) -> None:
         """The dialog is known by its name now, or gone."""
-        if self.book.gates:
-            self.book.resolve(VAGUE, "answered_elsewhere")
+        if self.tracker.gates:
+            self.tracker.resolve_approval(VAGUE, "answered_elsewhere")
 
     def allowed_always(self, tool: str, permissions: list[Any]) -> None:
         """Rules that came with an answer."""
@@ -157,7 +155,7 @@ class Asks(Calls):
             found = object_of(one)
             if text_of(found, "type") == "addRules" and text_of(found, "behavior") == "allow":
                 scope = tables.SCOPES.get(text_of(found, "destination"), "session")
-                self.book.write(ev.ToolApprovedAlways(tool=tool, scope=scope, rule=rules_of(found)))
+                self.tracker.emit(ev.ToolApprovedAlways(tool=tool, scope=scope, rule=rules_of(found)))
 
     # --- forms of MCP servers
 
@@ -165,24 +163,24 @@ class Asks(Calls):
         """A server wants something of a person. The hook and the stream tell the same form; its name is the first one."""
         key = (text_of(found, "mcp_server_name"), text_of(found, "message"))
         for ref, known in self.forms.items():
-            if known == key and ref in self.book.gates:
+            if known == key and ref in self.tracker.gates:
                 return ref
         ref = request_id or self.named("form")
         self.forms[ref] = key
         method, options = shape_of(object_of(found, "requested_schema"), text_of(found, "mode"))
-        self.book.dialog(ref, method, title=key[0], message=key[1] or text_of(found, "url"), options=options)
+        self.tracker.open_dialog(ref, method, title=key[0], message=key[1] or text_of(found, "url"), options=options)
         return ref
 
     def form_closes(self, ref: str, action: str, content: Json) -> None:
         """The form was filled in, or not."""
         self.forms.pop(ref, None)
-        self.book.close_dialog(ref, content, "answered" if action == "accept" else "cancelled")
+        self.tracker.close_dialog(ref, content, "answered" if action == "accept" else "cancelled")
 
     def forms_gone(self) -> None:
         """The call that wanted a form is over."""
         for ref in list(self.forms):
             self.forms.pop(ref)
-            self.book.close_dialog(ref, status="answered_elsewhere")
+            self.tracker.close_dialog(ref, status="answered_elsewhere")
 
     # --- hooks that we may answer
 
@@ -203,7 +201,7 @@ class Asks(Calls):
             best = min(mine, key=lambda one: abs(self.now - after - one.at))
             chosen = best if abs(self.now - after - best.at) <= _FIT_S else None
         else:
-            chosen = next((one for one in mine if one.ref in self.book.gates), mine[-1])
+            chosen = next((one for one in mine if one.ref in self.tracker.gates), mine[-1])
         if chosen is None:
             return ""
         self.pending.remove(chosen)

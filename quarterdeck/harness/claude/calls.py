@@ -8,15 +8,13 @@ from quarterdeck.harness.base import Object, object_of, text_of
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.agents import Agents
 from quarterdeck.harness.todos import todos_in
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.tracker import AgentPath
 
 _OVER_KEPT = 256
 
 
 class Calls(Agents):
     """Calls that are announced, run and end once, though several sources say so."""
-
-    __slots__ = ("args", "over", "todos")
 
     def __init__(self) -> None:
         #: what open calls were called with
@@ -26,17 +24,17 @@ class Calls(Agents):
         self.todos: dict[str, Todo] = {}
         Agents.__init__(self)
 
-    def call_announced(self, call_id: str, name: str, args: Json, message_id: str, block: int, path: Path) -> None:
+    def call_announced(self, call_id: str, name: str, args: Json, message_id: str, block: int, path: AgentPath) -> None:
         """The model wants this call; no arguments while they are still streamed."""
         if not call_id or call_id in self.over:
             return
         if not path:
             self.working()
-        self.book.announce(call_id, name, args, message_id, block, partial=args is None, path=path)
+        self.tracker.open_call(call_id, name, args, message_id, block, partial=args is None, path=path)
         if args is not None:
             self.args[call_id] = args
 
-    def call_runs(self, call_id: str, name: str, args: Json, path: Path) -> None:
+    def call_runs(self, call_id: str, name: str, args: Json, path: AgentPath) -> None:
         """The call runs."""
         if call_id in self.over:
             return
@@ -47,22 +45,22 @@ class Calls(Agents):
             self.spawns(call_id, path)
         elif name == tables.PLAN_TOOL and text_of(object_of(args), "plan") and not self.is_running(call_id):
             plan = Plan(text=text_of(object_of(args), "plan"))
-            self.book.write(ev.PlanGenerated(plan=plan, turn_id=self.book.turn or None, agent_path=path))
-        self.book.start_call(call_id, name, args, path)
+            self.tracker.emit(ev.PlanGenerated(plan=plan, turn_id=self.tracker.turn_id or None, agent_path=path))
+        self.tracker.start_call(call_id, name, args, path)
 
     def changes_args(self, call_id: str, args: Object) -> None:
         """Whoever allowed a call may have changed what it is called with."""
-        call = self.book.calls.get(call_id)
+        call = self.tracker.calls.get(call_id)
         if args and call is not None and call.name != tables.QUESTION_TOOL and args != self.args.get(call_id):
             self.args[call_id] = args
-            self.book.announce(call_id, call.name, args, path=call.path)
+            self.tracker.open_call(call_id, call.name, args, path=call.path)
 
     def is_running(self, call_id: str) -> bool:
-        call = self.book.calls.get(call_id)
+        call = self.tracker.calls.get(call_id)
         return call is not None and call.running
 
     def call_over(
-        self, call_id: str, ok: bool, result: Json, name: str = "", path: Path = (), response: Json = None
+        self, call_id: str, ok: bool, result: Json, name: str = "", path: AgentPath = (), response: Json = None
     ) -> None:
         """The call ended; `response` is what the tool itself gave back. A second end is not told."""
         if call_id in self.over:
@@ -75,7 +73,7 @@ class Calls(Agents):
             name_now = name or self.name_of(call_id)
             if name_now in tables.LISTING_TOOLS:
                 self.todos_changed(name_now, args, response)
-        self.book.end_call(call_id, ok, result, name, path)
+        self.tracker.end_call(call_id, ok, result, name, path)
         self.spawning.pop(call_id, None)
 
     def mark_over(self, call_id: str) -> None:
@@ -84,11 +82,11 @@ class Calls(Agents):
             del self.over[next(iter(self.over))]
 
     def name_of(self, call_id: str) -> str:
-        call = self.book.calls.get(call_id)
+        call = self.tracker.calls.get(call_id)
         return call.name if call is not None else ""
 
     def close_work(self, ok: bool | None = None) -> None:
-        for call_id, call in self.book.calls.items() if self.book.calls else ():
+        for call_id, call in self.tracker.calls.items() if self.tracker.calls else ():
             if not call.path:
                 self.mark_over(call_id)
         Agents.close_work(self, ok)
@@ -119,7 +117,7 @@ class Calls(Agents):
     def told_todos(self, todos: dict[str, Todo]) -> None:
         if todos != self.todos:
             self.todos = todos
-            self.book.write(ev.TodoChange(todos=tuple(todos.values()), turn_id=self.book.turn or None))
+            self.tracker.emit(ev.TodoChange(todos=tuple(todos.values()), turn_id=self.tracker.turn_id or None))
 
 
 def readable(response: Json) -> Json:

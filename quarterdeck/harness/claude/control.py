@@ -30,8 +30,6 @@ _BY_FIELD = (
 class Control(Replies):
     """Requests and answers in both directions."""
 
-    __slots__ = ("callbacks", "commands")
-
     def new_process(self) -> None:
         Replies.new_process(self)
         self.commands: dict[str, str] = {}
@@ -89,7 +87,7 @@ class Control(Replies):
         tool, args = text_of(request, "tool_name"), request.get("input")
         path = self.path_of(text_of(request, "agent_id")) if text_of(request, "agent_id") else ()
         call_id = text_of(request, "tool_use_id") or self.call_like(tool, args, path) or self.named("call")
-        known = self.book.calls.get(call_id)
+        known = self.tracker.calls.get(call_id)
         self.requests[request_id] = call_id
         self.asks(
             call_id,
@@ -134,7 +132,7 @@ class Control(Replies):
             (name for field, name in _BY_FIELD if field in answer), ""
         )
         if text_of(response, "subtype") == "error":
-            self.book.write(ev.CommandFailed(command_id=request_id, message=text_of(response, "error")))
+            self.tracker.emit(ev.CommandFailed(command_id=request_id, message=text_of(response, "error")))
             return True
         reader = _ANSWERS.get(command)
         if reader is not None:
@@ -150,7 +148,7 @@ class Control(Replies):
         self.told_mode(text_of(answer, "current_permission_mode"))
 
     def interrupt_taken(self, _answer: Object) -> None:
-        self.interrupted = bool(self.book.turn)
+        self.interrupted = bool(self.tracker.turn_id)
 
     def model_set(self, answer: Object) -> None:
         self.told_model(text_of(answer, "model"))
@@ -161,12 +159,12 @@ class Control(Replies):
     def context_told(self, answer: Object) -> None:
         tokens, limit = int_of(answer, "totalTokens"), int_of(answer, "maxTokens", "rawMaxTokens")
         percent = 100 * tokens / limit if limit else None
-        self.book.write(ev.ContextUsage(tokens=tokens, limit=limit or None, percent=percent))
+        self.tracker.emit(ev.ContextUsage(tokens=tokens, limit=limit or None, percent=percent))
 
     def title_made(self, answer: Object) -> None:
         title = text_of(answer, "title")
         if title:
-            self.book.write(ev.TitleGenerated(title=title))
+            self.tracker.emit(ev.TitleGenerated(title=title))
 
 
 def content_of(content: Json) -> tuple[str, tuple[Image, ...]]:

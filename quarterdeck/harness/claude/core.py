@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, FailureKind, Image, Json
-from quarterdeck.harness.base import BookTranslator, Object, Signal, object_of, text_of
+from quarterdeck.harness.base import BaseTranslator, Object, Signal, object_of, text_of
 from quarterdeck.harness.claude import tables
 from quarterdeck.kernel.view import View
 
@@ -50,46 +50,14 @@ class Held(Struct):
     images: tuple[Image, ...]
 
 
-class Core(BookTranslator):
+class Core(BaseTranslator):
     """The session, its turn and its prompts.
 
     What every session or signal needs names the base that it builds on: `super()` costs more than most of these methods.
     """
 
-    __slots__ = (
-        "asked_before",
-        "billing",
-        "closing",
-        "command_due",
-        "count",
-        "deferred",
-        "displayed",
-        "gone",
-        "held",
-        "hooked",
-        "inited",
-        "interrupted",
-        "limited",
-        "mode",
-        "mode_word",
-        "model",
-        "owed",
-        "owed_at",
-        "prompt_id",
-        "read",
-        "requested",
-        "said",
-        "sent",
-        "session_id",
-        "status",
-        "steerable",
-        "stream",
-        "submits_told",
-        "version",
-    )
-
     def __init__(self) -> None:
-        BookTranslator.__init__(self)
+        BaseTranslator.__init__(self)
         self.count = 0
         self.session_id = ""
         self.model = ""
@@ -126,9 +94,9 @@ class Core(BookTranslator):
         self.displayed: str = ""
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
-        if self.book.signal_now == "stale":
-            self.book.signal("live")
-        return BookTranslator.feed(self, signal, now)
+        if self.tracker.signal == "stale":
+            self.tracker.set_signal("live")
+        return BaseTranslator.feed(self, signal, now)
 
     def restore(self, view: View) -> None:
         super().restore(view)
@@ -143,7 +111,7 @@ class Core(BookTranslator):
             self.session_id = ""
         elif event == "stdin_closed":
             self.closing = True
-        return BookTranslator.read_proc(self, data)
+        return BaseTranslator.read_proc(self, data)
 
     def named(self, kind: str) -> str:
         """A name for something that Claude Code left without one."""
@@ -158,10 +126,10 @@ class Core(BookTranslator):
         self.version = version or self.version
         self.told_model(model)
         said = (self.session_id, bool(self.model), self.version, self.steerable)
-        if said == self.said and self.book.ready_seen and not self.book.exited:
+        if said == self.said and self.tracker.is_ready and not self.tracker.has_exited:
             return
         self.said = said
-        self.book.ready(
+        self.tracker.report_ready(
             native_session_id=self.session_id,
             model=self.model,
             version=self.version,
@@ -174,7 +142,7 @@ class Core(BookTranslator):
         if not model or model == self.model:
             return
         if self.model:
-            self.book.write(ev.ModelSwitched(to=model, from_=self.model))
+            self.tracker.emit(ev.ModelSwitched(to=model, from_=self.model))
         self.model = model
 
     def told_mode(self, mode: str) -> None:
@@ -185,11 +153,11 @@ class Core(BookTranslator):
         self.mode_word = mode
         if mapped != self.mode:
             self.mode = mapped
-            self.book.write(ev.SettingChanged(mode=mapped, auto_approve=mapped in tables.AUTO_MODES))
+            self.tracker.emit(ev.SettingChanged(mode=mapped, auto_approve=mapped in tables.AUTO_MODES))
 
     def binds(self, session_id: str, event: str, found: Object) -> bool:
         """Whether a hook of another session than ours makes that ours: the first one does, and /clear and /resume do."""
-        rebinds = event == "SessionStart" and (self.book.exited or text_of(found, "source") == "clear")
+        rebinds = event == "SessionStart" and (self.tracker.has_exited or text_of(found, "source") == "clear")
         if self.session_id and not rebinds:
             return False
         self.session_id = session_id
@@ -199,20 +167,20 @@ class Core(BookTranslator):
 
     def begin(self) -> None:
         """A turn is open from here on."""
-        if self.book.turn:
+        if self.tracker.turn_id:
             return
-        if not self.book.ready_seen or self.book.exited:
+        if not self.tracker.is_ready or self.tracker.has_exited:
             self.ready()
         self.begun()
 
     def begun(self) -> None:
         """The first moment of a turn: what else was sent waits until it is read."""
         self.new_turn()
-        self.book.stop_asked = False
+        self.tracker.stop_requested = False
         if self.status == "idle":
             self.clear_timer("settled")  # what the file said before the turn says nothing of it
-        if not self.book.turn:
-            self.book.begin()
+        if not self.tracker.turn_id:
+            self.tracker.start_turn()
         for ref, sent in self.sent.items() if self.sent else ():
             if not sent.told:
                 self.queues(ref, sent)
@@ -225,7 +193,7 @@ class Core(BookTranslator):
             self.release()
         if firm:
             self.limited = False
-        if self.book.turn:
+        if self.tracker.turn_id:
             return
         waiting = next(iter(self.sent), None)
         if waiting is not None:
@@ -235,45 +203,45 @@ class Core(BookTranslator):
     def finish(self, outcome: Literal["completed", "failed"] = "completed") -> None:
         """The turn is over by itself. Claude Code waits for its calls, so none of them can still run."""
         self.close_work(ok=True)
-        self.book.end(outcome)
+        self.tracker.end_turn(outcome)
 
     def fail(self, kind: FailureKind, message: str = "", resets_at: int | None = None) -> None:
         """The turn cannot go on."""
         self.release()
         self.close_work(ok=False)
         self.limited = kind == "usage_limit"
-        self.book.fail(kind, message, resets_at)
+        self.tracker.fail_turn(kind, message, resets_at)
 
     def stop(self, reason: str = "interrupted") -> None:
         """The turn was ended from outside."""
         self.close_work()
-        self.book.abort(reason)
+        self.tracker.abort_turn(reason)
 
     def pause(self) -> None:
         """A call was deferred: the turn waits outside of any process, and goes on when the session is resumed."""
-        for call_id in [name for name, call in self.book.calls.items() if not call.path]:
-            del self.book.calls[call_id]
+        for call_id in [name for name, call in self.tracker.calls.items() if not call.path]:
+            del self.tracker.calls[call_id]
         self.close_work()
-        self.book.interrupted()
+        self.tracker.leave_turn_unfinished()
 
     def close_work(self, ok: bool | None = None) -> None:
         """What a turn cannot leave behind. `ok` says how calls ended of which nothing was heard; None leaves them."""
         if self.sent:
             self.sent = {ref: sent for ref, sent in self.sent.items() if sent.told != "prompt"}
-        if ok is not None and self.book.calls:
-            for call_id in [name for name, call in self.book.calls.items() if call.running and not call.path]:
-                self.book.end_call(call_id, ok)
+        if ok is not None and self.tracker.calls:
+            for call_id in [name for name, call in self.tracker.calls.items() if call.running and not call.path]:
+                self.tracker.end_call(call_id, ok)
 
     def compacts(self, trigger: str) -> None:
         """The conversation is being shortened."""
-        if not self.book.turn:
+        if not self.tracker.turn_id:
             self.ready()
             self.new_turn()
-        self.book.compact_start("manual" if trigger == "manual" else "auto" if trigger == "auto" else None)
+        self.tracker.start_compaction("manual" if trigger == "manual" else "auto" if trigger == "auto" else None)
 
     def goes_on(self) -> None:
         """A hook kept the agent from stopping, so the turn that we closed at its Stop is not over."""
-        if self.book.turn:
+        if self.tracker.turn_id:
             return
         prompt_id = self.prompt_id
         self.owed = max(0, self.owed - 1)
@@ -299,19 +267,19 @@ class Core(BookTranslator):
     def sends(self, text: str, ref: str, images: tuple[Image, ...] = ()) -> None:
         """We sent a text. An agent that is not there yet, or is busy, reads it later."""
         sent = self.sent[ref] = Sent(text, "", images)
-        if self.book.turn:
+        if self.tracker.turn_id:
             self.queues(ref, sent)
             return
         if self.now - self.owed_at > OWED_S:
             self.owed = 0
-        if self.book.ready_seen and not self.book.exited and len(self.sent) == 1:
+        if self.tracker.is_ready and not self.tracker.has_exited and len(self.sent) == 1:
             sent.told = "prompt"
             self.takes(text, ref, images=images)
 
     def queues(self, ref: str, sent: Sent) -> None:
         """A text waits for the running turn."""
         sent.told = "queued"
-        self.book.write(ev.SteeringReceived(ref=ref, text=sent.text, status="queued", images=sent.images))
+        self.tracker.emit(ev.SteeringReceived(ref=ref, text=sent.text, status="queued", images=sent.images))
 
     def reads(self, ref: str) -> None:
         """A text that we sent is read now: into the open turn, or as the beginning of one."""
@@ -319,8 +287,8 @@ class Core(BookTranslator):
         self.read = [*self.read[-_READ_KEPT + 1 :], sent.text.strip()]
         if sent.told == "prompt":
             self.working(firm=False)
-        elif self.book.turn:
-            self.book.write(ev.SteeringApplied(refs=(ref,), count=1, turn_id=self.book.turn))
+        elif self.tracker.turn_id:
+            self.tracker.emit(ev.SteeringApplied(refs=(ref,), count=1, turn_id=self.tracker.turn_id))
         else:
             self.takes(sent.text, ref, images=sent.images)
 
@@ -337,9 +305,9 @@ class Core(BookTranslator):
             self.tells(text, ref, source, images)
 
     def tells(self, text: str, ref: str, source: Literal["user", "agent"], images: tuple[Image, ...]) -> None:
-        if not self.book.ready_seen or self.book.exited:
+        if not self.tracker.is_ready or self.tracker.has_exited:
             self.ready()
-        self.book.prompt(text, ref, source, images)
+        self.tracker.record_prompt(text, ref, source, images)
         self.begun()
 
     def release(self) -> None:
@@ -372,15 +340,15 @@ class Core(BookTranslator):
 
     def is_other_turn(self, prompt_id: str) -> bool:
         """Whether a prompt belongs to another turn than the open one: one id serves one turn, steering included."""
-        return bool(self.book.turn and prompt_id and self.prompt_id and prompt_id != self.prompt_id)
+        return bool(self.tracker.turn_id and prompt_id and self.prompt_id and prompt_id != self.prompt_id)
 
     def typed(self, text: str, prompt_id: str) -> None:
         """A prompt that we did not send."""
         source: Literal["user", "agent"] = "agent" if text.startswith(tables.AGENT_PROMPTS) else "user"
         ref = prompt_id if prompt_id and prompt_id != self.prompt_id else self.named("prompt")
         shown = summary_in(text) if source == "agent" else text
-        if self.book.turn:
-            self.book.prompt(shown, ref, source)
+        if self.tracker.turn_id:
+            self.tracker.record_prompt(shown, ref, source)
         else:
             self.takes(shown, ref, source)
 
@@ -391,22 +359,24 @@ class Core(BookTranslator):
 
         Where there is a file, silence means nothing; but a hook may be newer than the file: look again later.
         """
-        book, timers = self.book, self.timers
+        tracker, timers = self.tracker, self.timers
         if self.status:
             if "settled" in timers:
                 self.set_timer("settled", FILE_LAG_S)
-        elif book.turn and not (self.stream or book.gates or book.compacting or (book.calls and book.runs_calls())):
+        elif tracker.turn_id and not (
+            self.stream or tracker.gates or tracker.is_compacting or (tracker.calls and tracker.has_running_calls())
+        ):
             timers["silence"] = self.now + SILENCE_S
         elif timers:
             self.clear_timer("silence")
 
     def may_be_interrupted(self) -> None:
         """The call that asked does not run: either the turn was interrupted, or the terminal's own dialog is left."""
-        if self.book.turn and not (self.stream or self.status):
+        if self.tracker.turn_id and not (self.stream or self.status):
             self.set_timer("silence", SILENCE_S)
 
     def on_silence(self) -> None:
-        self.book.signal("stale", "no hook for a while, and hooks do not tell interrupts")
+        self.tracker.set_signal("stale", "no hook for a while, and hooks do not tell interrupts")
 
 
 def summary_in(text: str) -> str:

@@ -7,19 +7,18 @@ main agent. With the stream beside them, calls and texts are told by the stream 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from quarterdeck.events import Json
-from quarterdeck.harness.base import Object, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, is_object, list_of, object_of, text_of
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.approvals import Asks
 from quarterdeck.harness.claude.calls import readable
 from quarterdeck.harness.claude.failing import kind_of, resets_in
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.tracker import AgentPath
 
 #: A checker learns nothing from a comparison with this, so it asks for no `cast`, which is a call at run time.
-_DICT: Any = dict
-Handler: TypeAlias = Callable[["Hooks", Object, Path], None]
+Handler: TypeAlias = Callable[["Hooks", Object, AgentPath], None]
 _SUBMITS_KEPT = 64
 #: Hooks of one event run side by side, so the same prompt may be told several times, but not long after each other.
 _TWICE_S = 2.0
@@ -43,8 +42,6 @@ _AGENT_HOOKS = frozenset(
 class Hooks(Asks):
     """All 33 hooks."""
 
-    __slots__ = ("display_index", "shown", "submits")
-
     def new_process(self) -> None:
         Asks.new_process(self)
         self.shown = ""
@@ -53,7 +50,7 @@ class Hooks(Asks):
 
     def read_hook(self, data: Json) -> bool:
         """One hook, whichever way it came."""
-        if not isinstance(data, _DICT):
+        if not is_object(data):
             return False
         found: Object = data
         name = text_of(found, "hook_event_name")
@@ -96,63 +93,63 @@ class Hooks(Asks):
         if not prompt_id or before is None or self.now - before >= _TWICE_S:
             return False
         # it waits for all hooks of a prompt before it goes on, so nothing has happened since
-        return not (self.book.runs_calls() or self.book.gates or self.book.compacting)
+        return not (self.tracker.has_running_calls() or self.tracker.gates or self.tracker.is_compacting)
 
     def wakes(self) -> None:
         """A sign of life outside a turn, which says nothing of one unless we know of nothing at all."""
-        if self.book.exited or not self.book.ready_seen:
+        if self.tracker.has_exited or not self.tracker.is_ready:
             self.begin()
 
     # --- the session
 
-    def on_hook_session_start(self, found: Object, _: Path) -> None:
+    def on_hook_session_start(self, found: Object, _: AgentPath) -> None:
         source = text_of(found, "source")
         self.ready(text_of(found, "session_id"), text_of(found, "model"))
         if source == "compact":
-            self.book.compact_end()
+            self.tracker.end_compaction()
 
-    def on_hook_session_end(self, found: Object, _: Path) -> None:
+    def on_hook_session_end(self, found: Object, _: AgentPath) -> None:
         reason = text_of(found, "reason")
-        if self.book.exited:
+        if self.tracker.has_exited:
             return
         if self.deferred:
             self.pause()
         elif reason == "clear" and self.stream:
             self.command_due = True
             self.finish()
-        self.book.ended(reason)
+        self.tracker.end_session(reason)
 
-    def on_hook_user_prompt_submit(self, found: Object, _: Path) -> None:
+    def on_hook_user_prompt_submit(self, found: Object, _: AgentPath) -> None:
         text, prompt_id = text_of(found, "prompt"), text_of(found, "prompt_id")
         if self.is_told(prompt_id, text):
             return
         self.notified(text)
         if not self.is_other_turn(prompt_id):
-            book = self.book
-            if book.compacting:
-                book.compact_end(ok=False)
-            if book.gates:
+            tracker = self.tracker
+            if tracker.is_compacting:
+                tracker.end_compaction(ok=False)
+            if tracker.gates:
                 self.moved_on(())
-            if book.calls and not self.stream:
+            if tracker.calls and not self.stream:
                 self.close_calls()
         self.submitted(text, prompt_id)
         self.awaits("UserPromptSubmit", text)
 
     def close_calls(self) -> None:
         """The main agent reads a prompt, so no call of it runs, though its end was not told."""
-        for call_id, call in list(self.book.calls.items()):
+        for call_id, call in list(self.tracker.calls.items()):
             if call.running and not call.path:
                 self.call_over(call_id, ok=True, result=None)
 
-    def on_hook_stop(self, found: Object, _: Path) -> None:
-        if "background_tasks" in found and (found["background_tasks"] or self.book.background):
+    def on_hook_stop(self, found: Object, _: AgentPath) -> None:
+        if "background_tasks" in found and (found["background_tasks"] or self.tracker.background):
             self.tasks_are(list_of(found, "background_tasks"))
-        if not self.book.turn:
+        if not self.tracker.turn_id:
             self.ready()
         elif not self.stream:
             self.said_last(text_of(found, "last_assistant_message"))
             self.finish()
-        elif self.book.background:
+        elif self.tracker.background:
             # in text mode its result is printed only when the background work is done too
             self.ends_before_its_result()
         self.awaits("Stop", "")
@@ -160,20 +157,20 @@ class Hooks(Asks):
     def said_last(self, text: str) -> None:
         """Where texts are not displayed to us, at least the last one is told."""
         if text and not self.displayed:
-            self.book.text(self.named("message"), 0, text)
+            self.tracker.add_text(self.named("message"), 0, text)
 
-    def on_hook_stop_failure(self, found: Object, _: Path) -> None:
-        if self.stream or not (self.book.turn or self.held):
+    def on_hook_stop_failure(self, found: Object, _: AgentPath) -> None:
+        if self.stream or not (self.tracker.turn_id or self.held):
             return
         text = text_of(found, "last_assistant_message", "error_details", "error")
         kind = kind_of(text, 0, text_of(found, "error"))
         self.fail(kind, text, resets_in(text))
 
-    def on_hook_interrupt(self, _found: Object, _: Path) -> None:
+    def on_hook_interrupt(self, _found: Object, _: AgentPath) -> None:
         self.stop()
         self.ready()
 
-    def on_hook_notification(self, found: Object, _: Path) -> None:
+    def on_hook_notification(self, found: Object, _: AgentPath) -> None:
         if self.stream:
             return
         kind = text_of(found, "notification_type")
@@ -185,16 +182,16 @@ class Hooks(Asks):
 
     # --- texts, only where no stream tells them better
 
-    def on_hook_message_display(self, found: Object, _: Path) -> None:
+    def on_hook_message_display(self, found: Object, _: AgentPath) -> None:
         message_id, delta = text_of(found, "message_id"), text_of(found, "delta")
         if self.stream or self.held is not None or not message_id or self.is_shown(message_id, found.get("index")):
             return
-        if self.book.turn or text_of(found, "prompt_id") != self.prompt_id:
+        if self.tracker.turn_id or text_of(found, "prompt_id") != self.prompt_id:
             self.working()
-            self.book.text(message_id, 0, delta)
+            self.tracker.add_text(message_id, 0, delta)
         elif message_id != self.displayed:
             # the turn of this text is over already, so it opens none
-            self.book.aside(message_id, 0, delta)
+            self.tracker.add_text_outside_turn(message_id, 0, delta)
         self.displayed = message_id
         if found.get("final") is True:
             self.shown = message_id
@@ -213,81 +210,81 @@ class Hooks(Asks):
             return
         self.shown = ""
         if name == "StopFailure" and not self.stream:
-            self.book.message_dropped(shown)
+            self.tracker.abort_message(shown)
         else:
-            self.book.message_done(shown)
+            self.tracker.finish_message(shown)
 
     # --- calls
 
-    def on_hook_pre_tool_use(self, found: Object, path: Path) -> None:
+    def on_hook_pre_tool_use(self, found: Object, path: AgentPath) -> None:
         name, args = text_of(found, "tool_name"), found.get("tool_input")
         call_id = text_of(found, "tool_use_id") or self.named("call")
-        if self.book.compacting and not path:
-            self.book.compact_end(ok=False)
+        if self.tracker.is_compacting and not path:
+            self.tracker.end_compaction(ok=False)
         self.call_runs(call_id, name, args, path)
         self.awaits("PreToolUse", call_id)
         if name == tables.QUESTION_TOOL:
             self.asks(call_id, name, args, path)
 
-    def call_in(self, found: Object, path: Path) -> str:
+    def call_in(self, found: Object, path: AgentPath) -> str:
         """The call that a hook is about."""
         call_id = text_of(found, "tool_use_id")
-        if call_id in self.book.calls or call_id in self.over:
+        if call_id in self.tracker.calls or call_id in self.over:
             return call_id
         return self.call_like(text_of(found, "tool_name"), found.get("tool_input"), path) or call_id
 
-    def on_hook_post_tool_use(self, found: Object, path: Path) -> None:
+    def on_hook_post_tool_use(self, found: Object, path: AgentPath) -> None:
         response = found.get("tool_response")
         self.posts(found, path, True, readable(response), response)
 
-    def on_hook_post_tool_use_failure(self, found: Object, path: Path) -> None:
+    def on_hook_post_tool_use_failure(self, found: Object, path: AgentPath) -> None:
         self.posts(found, path, False, found.get("error"), None)
 
-    def posts(self, found: Object, path: Path, ok: bool, result: Json, response: Json) -> None:
+    def posts(self, found: Object, path: AgentPath, ok: bool, result: Json, response: Json) -> None:
         """A call ended. The stream tells it too, with the words that the model reads."""
         call_id = self.call_in(found, path)
         if not path:
-            if not self.book.turn:
+            if not self.tracker.turn_id:
                 self.wakes()
             if self.forms:
                 self.forms_gone()
         if self.stream and not path:
-            self.book.resolve(call_id, "answered_elsewhere")
+            self.tracker.resolve_approval(call_id, "answered_elsewhere")
         elif call_id:
             self.call_over(call_id, ok, result, text_of(found, "tool_name"), path, response)
 
-    def on_hook_post_tool_batch(self, found: Object, path: Path) -> None:
-        if not (path or self.book.turn):
+    def on_hook_post_tool_batch(self, found: Object, path: AgentPath) -> None:
+        if not (path or self.tracker.turn_id):
             self.wakes()
         if path or not self.stream:
             for one in list_of(found, "tool_calls"):
                 self.ends_in_batch(object_of(one), path)
-        if self.book.gates:
+        if self.tracker.gates:
             self.moved_on(path)
 
-    def ends_in_batch(self, found: Object, path: Path) -> None:
+    def ends_in_batch(self, found: Object, path: AgentPath) -> None:
         """A call after which no hook of its own came was refused, or was no call that could run."""
         call_id, name = text_of(found, "tool_use_id"), text_of(found, "tool_name")
         if not call_id or call_id in self.over:
             return
-        if call_id not in self.book.calls:
+        if call_id not in self.tracker.calls:
             self.call_announced(call_id, name, found.get("tool_input"), "", 0, path)
         self.call_over(call_id, False, found.get("tool_response"), name, path)
 
-    def on_hook_permission_request(self, found: Object, path: Path) -> None:
+    def on_hook_permission_request(self, found: Object, path: AgentPath) -> None:
         name, args = text_of(found, "tool_name"), found.get("tool_input")
         call_id = text_of(found, "tool_use_id") or self.call_like(name, args, path) or self.named("call")
         self.asks(call_id, name, args, path, list_of(found, "permission_suggestions"))
         self.awaits("PermissionRequest", call_id)
 
-    def on_hook_permission_denied(self, found: Object, path: Path) -> None:
+    def on_hook_permission_denied(self, found: Object, path: AgentPath) -> None:
         if path or not self.stream:
             self.call_over(self.call_in(found, path), False, text_of(found, "reason"), path=path)
 
-    def on_hook_permission_decision(self, found: Object, path: Path) -> None:
+    def on_hook_permission_decision(self, found: Object, path: AgentPath) -> None:
         """The word of a forwarder that asked a reviewer: all but `ask_user` is a decision."""
         word = text_of(found, "decision")
-        asked = [ref for ref, gate in self.book.gates.items() if gate.kind == "approval" and gate.path == path]
+        asked = [ref for ref, gate in self.tracker.gates.items() if gate.kind == "approval" and gate.path == path]
         ref = text_of(found, "tool_use_id") or (asked[0] if asked else "")
         if word not in ("", "ask", "ask_user"):
             denied = word in ("deny", "denied", "reject", "rejected", "block")
@@ -295,38 +292,38 @@ class Hooks(Asks):
 
     # --- sub-agents, compaction, the rest
 
-    def on_hook_subagent_start(self, found: Object, _: Path) -> None:
+    def on_hook_subagent_start(self, found: Object, _: AgentPath) -> None:
         agent_id = text_of(found, "agent_id")
         if agent_id:
             self.agent_begins(agent_id, text_of(found, "agent_type"))
 
-    def on_hook_subagent_stop(self, found: Object, _: Path) -> None:
+    def on_hook_subagent_stop(self, found: Object, _: AgentPath) -> None:
         agent_id = text_of(found, "agent_id")
         if agent_id:
             self.agent_ends(agent_id, result=text_of(found, "last_assistant_message") or None)
 
-    def on_hook_pre_compact(self, found: Object, _: Path) -> None:
+    def on_hook_pre_compact(self, found: Object, _: AgentPath) -> None:
         self.compacts(text_of(found, "trigger"))
         self.awaits("PreCompact", "")
 
-    def on_hook_post_compact(self, found: Object, _: Path) -> None:
-        self.book.compact_end(summary=text_of(found, "compact_summary"))
+    def on_hook_post_compact(self, found: Object, _: AgentPath) -> None:
+        self.tracker.end_compaction(summary=text_of(found, "compact_summary"))
 
-    def on_hook_post_model_switch(self, found: Object, _: Path) -> None:
+    def on_hook_post_model_switch(self, found: Object, _: AgentPath) -> None:
         self.told_model(text_of(found, "to_model"))
 
-    def on_hook_elicitation(self, found: Object, _: Path) -> None:
+    def on_hook_elicitation(self, found: Object, _: AgentPath) -> None:
         self.awaits("Elicitation", self.form_opens(found))
 
-    def on_hook_elicitation_result(self, found: Object, _: Path) -> None:
+    def on_hook_elicitation_result(self, found: Object, _: AgentPath) -> None:
         server = text_of(found, "mcp_server_name")
         for ref in [ref for ref, (name, _) in self.forms.items() if name == server]:
             self.form_closes(ref, text_of(found, "action"), found.get("content"))
 
-    def on_hook_task_created(self, found: Object, _: Path) -> None:
+    def on_hook_task_created(self, found: Object, _: AgentPath) -> None:
         self.todo_is(text_of(found, "task_id"), text_of(found, "task_subject"))
 
-    def on_hook_task_completed(self, found: Object, _: Path) -> None:
+    def on_hook_task_completed(self, found: Object, _: AgentPath) -> None:
         self.todo_is(text_of(found, "task_id"), text_of(found, "task_subject"), "completed")
 
 

@@ -13,8 +13,6 @@ from quarterdeck.harness.claude.hooks import Hooks
 class Replies(Hooks):
     """What was answered, by the event that was answered."""
 
-    __slots__ = ()
-
     def read_reply(self, data: Json) -> bool:
         found = object_of(data)
         answer = object_of(found, "answer")
@@ -27,7 +25,7 @@ class Replies(Hooks):
         """We answered a hook. Most answers only let the agent go on."""
         title = text_of(object_of(answer, "hookSpecificOutput"), "sessionTitle")
         if title:
-            self.book.write(ev.TitleGenerated(title=title))
+            self.tracker.emit(ev.TitleGenerated(title=title))
         reader = _REPLIES.get(event)
         if reader is not None:
             reader(self, ref, answer)
@@ -43,7 +41,7 @@ class Replies(Hooks):
         behaviour = text_of(found, "behavior")
         if behaviour == "allow":
             tool = self.name_of(call_id)
-            is_open = call_id in self.book.gates
+            is_open = call_id in self.tracker.gates
             self.decides(call_id, "allow", "user", answers=object_of(found, "updatedInput").get("answers"))
             if is_open:
                 self.allowed_always(tool, list_of(found, "updatedPermissions"))
@@ -70,10 +68,10 @@ class Replies(Hooks):
     def kept_from_running(self, call_id: str, reason: str) -> None:
         """A hook refused the call before anybody was asked."""
         self.withdraws(call_id)
-        if call_id in self.book.calls:
+        if call_id in self.tracker.calls:
             self.mark_over(call_id)
             self.args.pop(call_id, None)
-            self.book.block_call(call_id, reason)
+            self.tracker.block_call(call_id, reason)
 
     def reply_elicitation(self, ref: str, answer: Object) -> None:
         told = object_of(answer, "hookSpecificOutput")
@@ -92,11 +90,11 @@ class Replies(Hooks):
 
     def refused(self, text: str, reason: str) -> None:
         """A prompt that a hook did not let through; the model never saw it."""
-        self.book.write(ev.PromptRejected(reason=reason or "blocked by a hook", text=text))
+        self.tracker.emit(ev.PromptRejected(reason=reason or "blocked by a hook", text=text))
 
     def reply_pre_compact(self, _: str, answer: Object) -> None:
         if text_of(answer, "decision") == "block":
-            self.book.compact_end(ok=False)
+            self.tracker.end_compaction(ok=False)
 
     def read_disconnect(self, data: Json) -> bool:
         """Claude Code closed a hook's connection: an interrupt, or it waited too long. Nobody reads our answer."""

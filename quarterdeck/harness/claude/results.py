@@ -19,15 +19,6 @@ from quarterdeck.kernel.view import View
 class Results(Control):
     """The frame of a turn."""
 
-    __slots__ = (
-        "failure",
-        "hook_calls",
-        "lifecycle",
-        "resets_at",
-        "spending",
-        "stop_reason",
-    )
-
     def __init__(self) -> None:
         self.spending = Spending()
         Control.__init__(self)
@@ -52,14 +43,14 @@ class Results(Control):
         self.stream = True
         self.clear_timer("lingers")
         for one in self.spending.result(found):
-            self.book.usage(one.tokens, one.name, one.model, self.billing, one.path)
+            self.tracker.record_usage(one.tokens, one.name, one.model, self.billing, one.path)
         self.command_due = False
         failure, self.failure = self.failure, None
         if self.owed:
             self.owed -= 1
         elif self.is_failure(found):
             self.failed(found, failure)
-        elif self.book.turn:
+        elif self.tracker.turn_id:
             self.over_by(found)
         return True
 
@@ -87,11 +78,11 @@ class Results(Control):
         if kind is None and text_of(found, "subtype") == "success":
             names = text_of(found, "api_error_type"), text_of(found, "terminal_reason")
             kind, text = known or (kind_of(text, int_of(found, "api_error_status"), *names), text)
-        if not self.book.turn and not self.sent and self.held is None:
-            self.book.notice(text, "error")
+        if not self.tracker.turn_id and not self.sent and self.held is None:
+            self.tracker.add_notice(text, "error")
             return
         if text_of(found, "terminal_reason") == "prompt_too_long":
-            self.book.write(ev.ContextOverflow(reason=text, turn_id=self.book.turn or None))
+            self.tracker.emit(ev.ContextOverflow(reason=text, turn_id=self.tracker.turn_id or None))
         resets = self.resets_at if kind in ("usage_limit", "rate_limit") else None
         self.fail(kind or "internal", text, resets or resets_in(text))
 
@@ -109,7 +100,7 @@ class Results(Control):
         """/clear: the process goes on with another session, and a result for the command follows."""
         self.command_due = True
         self.stream = True
-        if self.book.turn:
+        if self.tracker.turn_id:
             self.finish()
         return True
 
@@ -133,29 +124,31 @@ class Results(Control):
         self.told_mode(text_of(found, "permissionMode"))
         if self.command_due:
             return
-        if self.inited and self.book.turn and not self.is_busy():
+        if self.inited and self.tracker.turn_id and not self.is_busy():
             self.past_turn()
         told = next((ref for ref, sent in self.sent.items() if sent.told == "prompt"), None)
         if told is not None and self.held is None:
             self.reads(told)
         self.working(firm=False)
-        self.inited = bool(self.book.turn)
+        self.inited = bool(self.tracker.turn_id)
 
     def is_busy(self) -> bool:
         """Whether the main agent is in the middle of something."""
-        return self.book.runs_calls() or bool(self.book.texts.open_messages(())) or bool(self.book.gates)
+        return (
+            self.tracker.has_running_calls() or bool(self.tracker.messages.unfinished(())) or bool(self.tracker.gates)
+        )
 
     def system_status(self, found: Object) -> None:
         self.told_mode(text_of(found, "permissionMode"))
         status = text_of(found, "status")
         if status == "requesting":
             self.working(firm=False)
-            if self.book.turn:
+            if self.tracker.turn_id:
                 self.requests_model()
         elif status == "compacting":
             self.compacts("")
         elif "compact_result" in found:
-            self.book.compact_end(ok=text_of(found, "compact_result") in ("", "success"))
+            self.tracker.end_compaction(ok=text_of(found, "compact_result") in ("", "success"))
 
     def requests_model(self) -> None:
         """A request goes out. Texts that waited for the end of the calls are read with it."""
@@ -166,25 +159,25 @@ class Results(Control):
             for ref in [ref for ref, sent in self.sent.items() if sent.told == "queued"]:
                 self.reads(ref)
         self.asked_before = True
-        self.book.request(self.model)
+        self.tracker.start_request(self.model)
 
     def system_api_retry(self, found: Object) -> None:
         self.working(firm=False)
         reason = text_of(found, "error") or str(int_of(found, "error_status") or "")
-        self.book.write(
+        self.tracker.emit(
             ev.Retry(
                 attempt=int_of(found, "attempt"),
                 delay_ms=int_of(found, "retry_delay_ms"),
                 reason=reason,
-                turn_id=self.book.turn or None,
+                turn_id=self.tracker.turn_id or None,
             )
         )
 
     def system_compact_boundary(self, found: Object) -> None:
-        self.book.compact_end()
+        self.tracker.end_compaction()
         tokens = int_of(object_of(found, "compact_metadata"), "post_tokens")
         if tokens:
-            self.book.write(ev.ContextUsage(tokens=tokens))
+            self.tracker.emit(ev.ContextUsage(tokens=tokens))
 
     def system_microcompact_boundary(self, found: Object) -> None:
         self.system_compact_boundary(found)
@@ -194,25 +187,27 @@ class Results(Control):
         if text_of(found, "state") != "idle":
             return
         self.owed = 0
-        if self.book.turn and self.inited:
+        if self.tracker.turn_id and self.inited:
             self.stop() if self.interrupted else self.finish()
 
     def system_permission_denied(self, found: Object) -> None:
         call_id = text_of(found, "tool_use_id")
-        self.book.resolve(call_id, "rejected", text_of(found, "decision_reason_type"), reason=text_of(found, "message"))
+        self.tracker.resolve_approval(
+            call_id, "rejected", text_of(found, "decision_reason_type"), reason=text_of(found, "message")
+        )
         self.decided[call_id] = None
 
     def system_informational(self, found: Object) -> None:
         outcome = object_of(found, "prompt_submit_outcome")
         if text_of(outcome, "kind") == "blocked_by_hook":
-            if self.book.turn:
+            if self.tracker.turn_id:
                 self.refused("", text_of(outcome, "reason"))
         else:
             level = text_of(found, "level")
-            self.book.notice(text_of(found, "content"), "warning" if level == "warning" else "info")
+            self.tracker.add_notice(text_of(found, "content"), "warning" if level == "warning" else "info")
 
     def system_local_command_output(self, found: Object) -> None:
-        self.book.notice(text_of(found, "content", "output"))
+        self.tracker.add_notice(text_of(found, "content", "output"))
 
     def system_task_started(self, found: Object) -> None:
         task_id, kind = text_of(found, "task_id"), text_of(found, "task_type")

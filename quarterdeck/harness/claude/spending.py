@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from quarterdeck.events import TokenUsage
 from quarterdeck.harness.base import Object, int_of, object_of
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.tracker import AgentPath
 from quarterdeck.kernel.usage import Ledger
 
-_Key: TypeAlias = tuple[str, Path]
+_Key: TypeAlias = tuple[str, AgentPath]
 _NOTHING = TokenUsage()
 _KIND = "usage"
 #: Between the parts of a sum's name; no model and no agent has it in its own.
@@ -31,7 +31,7 @@ class Share(Struct, frozen=True):
 
     name: str
     model: str
-    path: Path
+    path: AgentPath
     tokens: TokenUsage
 
 
@@ -66,7 +66,7 @@ class Spending:
         if any(tokens.cost_usd is not None for tokens in self._sums.values()):
             self._start()
 
-    def message(self, message_id: str, usage: Object, model: str, path: Path) -> Iterator[Share]:
+    def message(self, message_id: str, usage: Object, model: str, path: AgentPath) -> Iterator[Share]:
         """Tokens of one message, as far as they are known; told again, they replace what was told before."""
         (key, before) = self._messages.get(message_id, ((model, path), _NOTHING))
         now = _more(before, tokens_of(usage))

@@ -17,7 +17,7 @@ from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.control import content_of
 from quarterdeck.harness.claude.results import Results
 from quarterdeck.harness.claude.spending import Share
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.tracker import AgentPath
 
 Reader: TypeAlias = Callable[["Stream", Object], bool]
 _MESSAGES_KEPT = 64
@@ -30,12 +30,10 @@ LINGERS_S = 1.0
 class Stream(Results):
     """Replies, calls and their results."""
 
-    __slots__ = ("blocks", "streaming")
-
     def new_process(self) -> None:
         Results.new_process(self)
         #: the message that each agent streams now
-        self.streaming: dict[Path, str] = {}
+        self.streaming: dict[AgentPath, str] = {}
         #: how many blocks of a message came whole
         self.blocks: dict[str, int] = {}
 
@@ -68,7 +66,7 @@ class Stream(Results):
         self.spent(self.spending.message(message_id, object_of(message, "usage"), text_of(message, "model"), path))
         return True
 
-    def replies_with(self, message_id: str, path: Path) -> None:
+    def replies_with(self, message_id: str, path: AgentPath) -> None:
         """The model answers. Without partial messages this is also all that is known of the request before it."""
         if message_id in self.blocks:
             return
@@ -102,21 +100,21 @@ class Stream(Results):
         reader = _DELTAS.get(kind) if isinstance(kind, str) else None
         if reader is None:
             return isinstance(kind, str) and kind in tables.QUIET_DELTAS
-        path: Path = ()
+        path: AgentPath = ()
         if found.get("parent_tool_use_id") or found.get("agent_id"):
             path = self.path_in(found)
         reader(self, piece, index, path)
         return True
 
-    def text_delta(self, piece: Object, index: int, path: Path) -> None:
+    def text_delta(self, piece: Object, index: int, path: AgentPath) -> None:
         text, message_id = piece.get("text"), self.streaming.get(path)
-        if isinstance(text, str) and message_id is not None and (self.book.turn or path):
-            self.book.text(message_id, index, text, path)
+        if isinstance(text, str) and message_id is not None and (self.tracker.turn_id or path):
+            self.tracker.add_text(message_id, index, text, path)
 
-    def thinking_delta(self, piece: Object, index: int, path: Path) -> None:
+    def thinking_delta(self, piece: Object, index: int, path: AgentPath) -> None:
         text, message_id = piece.get("thinking"), self.streaming.get(path)
-        if isinstance(text, str) and message_id is not None and (self.book.turn or path):
-            self.book.thinking(message_id, index, text, path)
+        if isinstance(text, str) and message_id is not None and (self.tracker.turn_id or path):
+            self.tracker.add_thinking(message_id, index, text, path)
 
     def message_delta(self, found: Object) -> bool:
         event, path = object_of(found, "event"), self.path_in(found)
@@ -131,20 +129,20 @@ class Stream(Results):
         message_id = self.streaming.pop(path, None)
         if message_id is None:
             return True
-        self.book.message_done(message_id, stop_reason=self.stop_reason, path=path)
-        if not path and self.stop_reason in _LAST_WORDS and self.book.background:
+        self.tracker.finish_message(message_id, stop_reason=self.stop_reason, path=path)
+        if not path and self.stop_reason in _LAST_WORDS and self.tracker.background:
             self.set_timer("lingers", LINGERS_S)
-        if "abandoned_blocks" in found and self.book.turn and not path and not self.interrupted:
-            self.book.write(ev.StreamError(reason="the reply was cut off", turn_id=self.book.turn))
+        if "abandoned_blocks" in found and self.tracker.turn_id and not path and not self.interrupted:
+            self.tracker.emit(ev.StreamError(reason="the reply was cut off", turn_id=self.tracker.turn_id))
         return True
 
     def spent(self, shares: Iterator[Share]) -> None:
         """Tokens and cost are told as sums."""
         for one in shares:
-            self.book.usage(one.tokens, one.name, one.model, self.billing, one.path)
+            self.tracker.record_usage(one.tokens, one.name, one.model, self.billing, one.path)
 
     def on_lingers(self) -> None:
-        if self.book.turn and not self.is_busy():
+        if self.tracker.turn_id and not self.is_busy():
             self.ends_before_its_result()
 
     # --- replies by blocks
@@ -164,10 +162,10 @@ class Stream(Results):
         for block in blocks:
             self.block(message_id, object_of(block), path)
         if self.streaming.get(path) != message_id:
-            self.book.message_done(message_id, stop_reason=text_of(message, "stop_reason"), path=path)
+            self.tracker.finish_message(message_id, stop_reason=text_of(message, "stop_reason"), path=path)
         return True
 
-    def block(self, message_id: str, found: Object, path: Path) -> None:
+    def block(self, message_id: str, found: Object, path: AgentPath) -> None:
         """One block of a reply, whole."""
         index = self.blocks.get(message_id, 0)
         self.blocks[message_id] = index + 1
@@ -177,10 +175,10 @@ class Stream(Results):
             self.call_announced(call_id, name, found.get("input"), message_id, index, path)
             if kind == "tool_use":
                 self.call_runs(call_id, name, found.get("input"), path)
-        elif kind == "text" and (path or self.book.turn):
-            self.book.text_so_far(message_id, index, text_of(found, "text"), path)
-        elif kind == "thinking" and (path or self.book.turn):
-            self.book.thinking_so_far(message_id, index, text_of(found, "thinking"), path)
+        elif kind == "text" and (path or self.tracker.turn_id):
+            self.tracker.update_text(message_id, index, text_of(found, "text"), path)
+        elif kind == "thinking" and (path or self.tracker.turn_id):
+            self.tracker.update_thinking(message_id, index, text_of(found, "thinking"), path)
 
     def own_words(self, found: Object, blocks: list[Any]) -> None:
         """What Claude Code puts in by itself: why a request failed, or what a local command printed."""
@@ -189,7 +187,7 @@ class Stream(Results):
             names = text_of(found, "error"), text_of(found, "api_error_type")
             self.failing_with(text, int_of(found, "api_error_status"), names)
         else:
-            self.book.notice(text)
+            self.tracker.add_notice(text)
 
     # --- what comes back to the model
 
@@ -206,7 +204,7 @@ class Stream(Results):
                 self.user_text(found, text)
         return True
 
-    def tool_result(self, found: Object, part: Object, path: Path) -> None:
+    def tool_result(self, found: Object, part: Object, path: AgentPath) -> None:
         call_id = text_of(part, "tool_use_id")
         if not call_id or call_id in self.over:
             return
@@ -221,17 +219,17 @@ class Stream(Results):
         """A text in the user's role: an interrupt, a command's output, an echo of ours, or words of a hook."""
         ref = text_of(found, "uuid")
         if text.startswith(tables.INTERRUPTED):
-            self.interrupted = bool(self.book.turn)
+            self.interrupted = bool(self.tracker.turn_id)
         elif text.startswith(tables.LOCAL_OUTPUT):
             printed = text.partition(">")[2].rpartition("</")[0]
             # the switch itself is told besides
-            self.book.notice("" if printed.startswith("Set model to") else printed)
+            self.tracker.add_notice("" if printed.startswith("Set model to") else printed)
         elif found.get("isReplay") is True:
             if ref in self.sent:
                 self.reads(ref)
         elif found.get("isSynthetic") is True and text.startswith("Stop hook feedback:"):
             self.goes_on()
-            self.book.write(ev.Intervention(prompt=text, turn_id=self.book.turn or None))
+            self.tracker.emit(ev.Intervention(prompt=text, turn_id=self.tracker.turn_id or None))
 
     # --- other lines
 
@@ -242,12 +240,12 @@ class Stream(Results):
             self.reads(ref)
         elif text_of(found, "state") in ("cancelled", "dropped") and ref in self.sent:
             sent = self.sent.pop(ref)
-            self.book.write(ev.PromptDropped(text=sent.text, message_id=ref))
+            self.tracker.emit(ev.PromptDropped(text=sent.text, message_id=ref))
         return True
 
     def tool_progress(self, found: Object) -> bool:
         call_id = text_of(found, "tool_use_id")
-        call = self.book.calls.get(call_id)
+        call = self.tracker.calls.get(call_id)
         if call is not None and not call.running:
             self.call_runs(call_id, call.name, self.args.get(call_id), call.path)
         return True
@@ -283,7 +281,7 @@ _PARTS: dict[str, Reader] = {
     "message_stop": Stream.message_stop,
     **dict.fromkeys(tables.QUIET_EVENTS, quiet),
 }
-_DELTAS: dict[str, Callable[[Stream, Object, int, Path], None]] = {
+_DELTAS: dict[str, Callable[[Stream, Object, int, AgentPath], None]] = {
     "text_delta": Stream.text_delta,
     "thinking_delta": Stream.thinking_delta,
 }

@@ -11,7 +11,7 @@ import msgspec
 
 from quarterdeck import events as ev
 from quarterdeck.events import Json, TokenUsage
-from quarterdeck.harness.base import BookTranslator, Object, ignored, object_of, text_of
+from quarterdeck.harness.base import Object, ignore, object_of, text_of
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.core import FILE_LAG_S
 from quarterdeck.harness.claude.spending import tokens_of
@@ -28,7 +28,27 @@ def claude() -> Claude:
 class Claude(Stream):
     """Everything that is known of one session of Claude Code."""
 
-    __slots__ = ("dialog_left", "last_words", "title", "waits_for")
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers |= {
+            "stdout": self.read_stdout,
+            "stdin": self.read_stdin,
+            "stderr": self.read_stderr,
+            "hook": self.read_hook,
+            "hook.reply": self.read_reply,
+            "hook.disconnect": self.read_disconnect,
+            "file": self.read_file,
+            "notify": self.read_notify,
+            "otlp.log": self.read_otlp,
+            "otlp.metric": ignore,
+            "otlp.span": ignore,
+        }
+        self.timer_callbacks |= {
+            "held": self.on_held,
+            "silence": self.on_silence,
+            "lingers": self.on_lingers,
+            "settled": self.on_settled,
+        }
 
     def new_process(self) -> None:
         Stream.new_process(self)
@@ -47,7 +67,7 @@ class Claude(Stream):
         before, self.status = self.status, status
         self.told_title(text_of(found, "name"))
         session_id = text_of(found, "sessionId")
-        if session_id and (session_id != self.session_id or not self.book.ready_seen or self.book.exited):
+        if session_id and (session_id != self.session_id or not self.tracker.is_ready or self.tracker.has_exited):
             self.ready(session_id, version=text_of(found, "version"))
         self.waits_for = text_of(found, "waitingFor")
         if not self.hooked:
@@ -80,13 +100,13 @@ class Claude(Stream):
             self.asks_vaguely(self.waits_for)
         elif self.dialog_left:
             # somebody answered in the terminal, whoever asked: no dialog is left there
-            for path in {gate.path for gate in self.book.gates.values()}:
+            for path in {gate.path for gate in self.tracker.gates.values()}:
                 self.moved_on(path)
 
     def told_title(self, title: str) -> None:
         if title and title != self.title:
             self.title = title
-            self.book.write(ev.TitleGenerated(title=title))
+            self.tracker.emit(ev.TitleGenerated(title=title))
 
     # --- telemetry: late and batched, so it is for the cost only
 
@@ -112,7 +132,7 @@ class Claude(Stream):
             cost_usd=cost,
         )
         name = text_of(attributes, "request_id") or self.named("request")
-        self.book.usage(tokens, name, text_of(attributes, "model"), self.billing)
+        self.tracker.record_usage(tokens, name, text_of(attributes, "model"), self.billing)
 
     def read_notify(self, data: Json) -> bool:
         """A notification may be forwarded as the hook that it is."""
@@ -130,25 +150,11 @@ class Claude(Stream):
         if self.deferred:
             self.pause()
         # whoever closes its input asks it to leave: the code then only repeats how the last turn ended
-        self.book.stop_asked |= self.closing
-        if code and not self.book.stop_asked:
-            self.book.notice(self.last_words, "error", "stderr")
+        self.tracker.stop_requested |= self.closing
+        if code and not self.tracker.stop_requested:
+            self.tracker.add_notice(self.last_words, "error", "stderr")
         self.gone = True
         Stream.on_exit(self, code, signal)
-
-    readers = BookTranslator.readers | {
-        "stdout": Stream.read_stdout,
-        "stdin": Stream.read_stdin,
-        "stderr": read_stderr,
-        "hook": Stream.read_hook,
-        "hook.reply": Stream.read_reply,
-        "hook.disconnect": Stream.read_disconnect,
-        "file": read_file,
-        "notify": read_notify,
-        "otlp.log": read_otlp,
-        "otlp.metric": ignored,
-        "otlp.span": ignored,
-    }
 
 
 def content_in(data: Json) -> Object:

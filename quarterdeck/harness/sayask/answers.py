@@ -17,8 +17,6 @@ from quarterdeck.harness.sayask.turns import Turns
 class Answers(Turns):
     """Commands of ours."""
 
-    __slots__ = ()
-
     def new_task(self) -> None:
         """What follows belongs to another task."""
         self.requested = self.halted = self.cancelling = self.offered = False
@@ -56,14 +54,14 @@ class Answers(Turns):
     def _answered(self, yes: bool, button: bool, text: str, found: Object) -> None:
         """A button or a text of a person, for whatever is asked now."""
         approval, question = self.open_gate("approval"), self.open_gate("question")
-        call = self.book.gates[approval].call_id if approval else ""
+        call = self.tracker.gates[approval].call_id if approval else ""
         if approval and yes:
             self.allow(call, "user")
         elif approval:
             self.refuse(call, "user", text)
         elif question:
             self.sent.append(text)
-            self.book.answer(question, text or ("yes" if yes else "no"), by="user")
+            self.tracker.answer_question(question, text or ("yes" if yes else "no"), by="user")
         elif text and not button:
             self.prompted(text, text_of(found, "id", "message_id"))
             self.sent.append(text)
@@ -71,7 +69,7 @@ class Answers(Turns):
     def cancel_task(self, found: Object) -> None:
         """Only what comes back shows that it was cancelled; until then the turn goes on."""
         del found
-        self.cancelling = bool(self.book.turn)
+        self.cancelling = bool(self.tracker.turn_id)
 
     def show_task(self, found: Object) -> None:
         """Another task is opened: its past follows."""

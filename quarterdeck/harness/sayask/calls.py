@@ -31,8 +31,6 @@ _ASKS: dict[str, Literal["tool", "command", "browser", "mcp"]] = {
 class Calls(Rows):
     """Calls by id, with the gate that each waits on."""
 
-    __slots__ = ("asking", "command", "draft", "pending", "printed")
-
     def __init__(self) -> None:
         Rows.__init__(self)
         #: Calls whose end nobody told, in the order of their beginning.
@@ -65,7 +63,7 @@ class Calls(Rows):
         """A call that needs no yes: it runs."""
         self._call(message, row, message.data())
         if not message.partial and row.call and not self.halted:
-            self.book.start_call(row.call)
+            self.tracker.start_call(row.call)
 
     def _call(self, message: Message, row: Row, data: Object) -> None:
         """Announces the call of this row, in pieces or whole."""
@@ -83,7 +81,7 @@ class Calls(Rows):
 
     def _announce(self, message: Message, row: Row, data: Object) -> None:
         args = call_args(message, data)
-        self.book.announce(row.call, call_name(message, data), args, message.ts, partial=message.partial)
+        self.tracker.open_call(row.call, call_name(message, data), args, message.ts, partial=message.partial)
         self.draft = row.call if message.partial else ""
         if message.what == "command":
             self.command, self.printed = row.call, []
@@ -93,7 +91,7 @@ class Calls(Rows):
         name = call_name(message, data)
         args = call_args(message, data)
         target = text_of(cast(Object, args), "command", "path", "uri", "text") if isinstance(args, dict) else ""
-        self.book.ask(
+        self.tracker.open_approval(
             message.ts or row.call,
             name,
             args,
@@ -104,23 +102,23 @@ class Calls(Rows):
 
     def _todos(self, data: Object) -> None:
         if "todos" in data and (todos := todos_in(data["todos"])) is not None:
-            self.book.write(ev.TodoChange(todos=todos))
+            self.tracker.emit(ev.TodoChange(todos=todos))
 
     def say_task_progress(self, message: Message, row: Row) -> None:
         del row
         todos = todos_in(message.text)
         if todos is not None and not message.partial:
-            self.book.write(ev.TodoChange(todos=todos))
+            self.tracker.emit(ev.TodoChange(todos=todos))
 
     # --- how it goes
 
     def command_output(self, message: Message, row: Row) -> None:
         """Never a question, though some agents call it an ask. Each row adds to what the command printed."""
         call = row.call = row.call or self.command
-        open_call = self.book.calls.get(call)
+        open_call = self.tracker.calls.get(call)
         if not call or open_call is None:
             return
-        if self.book.gates or not open_call.running:
+        if self.tracker.gates or not open_call.running:
             self.allow(call)
         data = message.data()
         # a command may print JSON of its own: only a report on an execution is to be looked into
@@ -131,7 +129,7 @@ class Calls(Rows):
         row.said = text
         if fresh:
             self.printed.append(fresh)
-            self.book.output(call, fresh)
+            self.tracker.add_output(call, fresh)
 
     def on_output(self) -> None:
         """The command is over, and nothing more was printed."""
@@ -155,23 +153,23 @@ class Calls(Rows):
         if self.pending:
             self.end_pending(self.pending[-1], False, message.text)
         else:
-            self.book.notice(message.text, "error")
+            self.tracker.add_notice(message.text, "error")
 
     def allow(self, call: str, by: str = "") -> None:
         """The call runs, so it was allowed."""
-        self.book.allow_call(self.gate_of(call), by)
-        self.book.start_call(call)
+        self.tracker.approve_call(self.gate_of(call), by)
+        self.tracker.start_call(call)
 
     def refuse(self, call: str, by: str = "", reason: str = "") -> None:
         """The call will not run. Nobody will tell its end, so it is told here."""
-        self.book.refuse_call(self.gate_of(call), by, reason=reason)
+        self.tracker.reject_call(self.gate_of(call), by, reason=reason)
         if call in self.pending:
             self.pending.remove(call)
-            self.book.block_call(call, reason or "denied")
+            self.tracker.block_call(call, reason or "denied")
 
     def gate_of(self, call: str) -> str:
         """The open gate of a call; '' when there is none."""
-        for ref, gate in self.book.gates.items():
+        for ref, gate in self.tracker.gates.items():
             if gate.call_id == call and gate.kind == "approval":
                 return ref
         return ""
@@ -183,8 +181,8 @@ class Calls(Rows):
         self.pending.remove(call)
         if call == self.draft:
             self.draft = ""
-        self.book.allow_call(self.gate_of(call))
-        self.book.end_call(call, ok, result)
+        self.tracker.approve_call(self.gate_of(call))
+        self.tracker.end_call(call, ok, result)
 
     def settle_calls(self, results: list[Result], ok: bool = True) -> None:
         """No call of the past goes on: each ended as the request says, or as `ok` when it says nothing."""
@@ -225,8 +223,8 @@ class Calls(Rows):
         self._whole_question()
         chosen = text_of(data, "selected")
         if chosen or message.answered:
-            self.book.answer(message.ts, chosen or None)
-        elif not row.told or message.ts in self.book.gates:
+            self.tracker.answer_question(message.ts, chosen or None)
+        elif not row.told or message.ts in self.tracker.gates:
             self._question(message, row, data)
 
     def on_question(self) -> None:
@@ -245,25 +243,25 @@ class Calls(Rows):
         """Asked again because there is more of it, it takes the place of what was asked."""
         self.moved_on(message)
         row.told = True
-        self.book.gates.pop(message.ts, None)
+        self.tracker.gates.pop(message.ts, None)
         text = text_of(data, "question", "response") or message.text
-        self.book.question(message.ts or self.new_name(), text, options_of(data))
+        self.tracker.open_question(message.ts or self.new_name(), text, options_of(data))
 
     def moved_on(self, message: Message) -> None:
         """The agent says something new: what it asked before is answered, whoever answered it."""
         if self.asking is not None:
             self._whole_question()
-        for ref, gate in list(self.book.gates.items()) if self.book.gates else ():
+        for ref, gate in list(self.tracker.gates.items()) if self.tracker.gates else ():
             if not gate.path and ref.isdecimal() and len(ref) < 20 and int(ref) < message.age:
-                self.book.close_gate(ref, "answered_elsewhere")
+                self.tracker.close_gate(ref, "answered_elsewhere")
 
     def is_asking(self) -> bool:
         """Whether a person is asked something now."""
-        return bool(self.book.gates) and bool(self.open_gate("approval") or self.open_gate("question"))
+        return bool(self.tracker.gates) and bool(self.open_gate("approval") or self.open_gate("question"))
 
     def open_gate(self, kind: str) -> str:
         """The oldest open gate of this kind; '' when there is none."""
-        for ref, gate in self.book.gates.items():
+        for ref, gate in self.tracker.gates.items():
             if gate.kind == kind:
                 return ref
         return ""

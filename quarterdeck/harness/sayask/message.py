@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from quarterdeck.events import Json
-from quarterdeck.harness.base import DICT, Object, int_of, object_of, text_of
+from quarterdeck.harness.base import Object, int_of, is_object, object_of, text_of
 from quarterdeck.harness.lines import object_in
 
 #: What makes two messages the same one: time, and say or ask with what.
@@ -62,7 +62,7 @@ class Message(Struct, gc=False):
         found: Any = self.parsed
         if found is None:
             found = self.raw.get("metadata")
-            if not isinstance(found, DICT):
+            if not is_object(found):
                 found = (object_in(self.text) if self.text[:1] == "{" else None) or {}
             self.parsed = found
         return found

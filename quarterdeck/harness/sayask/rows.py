@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from quarterdeck import events as ev
 from quarterdeck.events import Block
-from quarterdeck.harness.base import DICT, BookTranslator, Object
+from quarterdeck.harness.base import BaseTranslator, Object, is_object
 from quarterdeck.harness.sayask.message import Key, Message
 
 #: How the modes of these agents are called on our scale. In act mode they ask, unless they were started otherwise.
@@ -40,13 +40,11 @@ class Row(Struct, gc=False):
 Handler: TypeAlias = Callable[[Any, Message, Row], None]
 
 
-class Rows(BookTranslator):
+class Rows(BaseTranslator):
     """Rows, and the texts in them."""
 
-    __slots__ = ("_nameless", "floor", "halted", "mode", "model", "native_mode", "rows")
-
     def __init__(self) -> None:
-        BookTranslator.__init__(self)
+        BaseTranslator.__init__(self)
         self.rows: dict[Key, Row] = {}
         #: Messages up to this time were told before this translator began.
         self.floor = 0
@@ -82,11 +80,11 @@ class Rows(BookTranslator):
     def _settings(self, raw: Object) -> None:
         """The model and the mode stand on every message."""
         info: Any = raw.get("modelInfo")
-        if not isinstance(info, DICT):
+        if not is_object(info):
             return
         model, mode = info.get("modelId"), info.get("mode")
         if model != self.model and isinstance(model, str) and model:
-            self.book.write(
+            self.tracker.emit(
                 ev.ModelSwitched(to=model, from_=self.model) if self.model else ev.SettingChanged(model=model)
             )
             self.model = model
@@ -97,7 +95,7 @@ class Rows(BookTranslator):
     def _mode_is(self, mode: str) -> None:
         if mode != self.mode:
             if self.mode or mode == "plan":
-                self.book.write(ev.SettingChanged(mode=mode))
+                self.tracker.emit(ev.SettingChanged(mode=mode))
             self.mode = mode
 
     def new_name(self) -> str:
@@ -120,12 +118,12 @@ class Rows(BookTranslator):
         name = row.said = row.said or message.name or self.new_name()
         words = message.text if message.text.strip() else ""
         if message.partial and message.text:
-            (self.book.text_so_far if kind == "text" else self.book.thinking_so_far)(name, 0, message.text)
+            (self.tracker.update_text if kind == "text" else self.tracker.update_thinking)(name, 0, message.text)
         elif not message.partial:
-            if self.book.turn and words and row.fresh:
+            if self.tracker.turn_id and words and row.fresh:
                 # it begins, so that the run is seen to speak; its pieces would only say twice what the whole says
-                (self.book.text if kind == "text" else self.book.thinking)(name, 0, "")
-            self.book.message_done(name, (Block(kind=kind, text=words),) if words else None)
+                (self.tracker.add_text if kind == "text" else self.tracker.add_thinking)(name, 0, "")
+            self.tracker.finish_message(name, (Block(kind=kind, text=words),) if words else None)
 
 
 def _is_old(message: Message, row: Row, size: int, digest: int) -> bool:

@@ -14,12 +14,11 @@ from typing import Any, Literal, cast
 from quarterdeck import events as ev
 from quarterdeck.events import Json
 from quarterdeck.harness.base import (
-    DICT,
-    BookTranslator,
     Object,
     Translator,
-    ignored,
+    ignore,
     int_of,
+    is_object,
     list_of,
     object_of,
     text_of,
@@ -130,8 +129,6 @@ _SHUTTING_DOWN = " received, shutting down"
 class SayAsk(Answers):
     """Reads the streams of one process."""
 
-    __slots__ = ("_asked_early", "_held", "_loading", "_past_seen", "_shutting_down")
-
     def __init__(self) -> None:
         Answers.__init__(self)
         #: The first messages of a task, until it is known whether they are the past.
@@ -141,6 +138,15 @@ class SayAsk(Answers):
         self._shutting_down = False
         #: File edits of Cline 1 that were asked on its partial stream.
         self._asked_early: set[str] = set()
+        self.readers |= {
+            "stdout": self.read_stdout,
+            "stdout.state": self.read_state,
+            "stdout.partial": self.read_partial,
+            "stdout.view": ignore,
+            "stdin": self.read_stdin,
+            "stdin.rpc": ignore,
+        }
+        self.timer_callbacks |= {"output": self.on_output, "question": self.on_question, "loading": self.on_loading}
 
     def restore(self, view: View) -> None:
         """What the timeline holds was told; only what is newer is news."""
@@ -150,18 +156,18 @@ class SayAsk(Answers):
         self.requested = bool(self.floor)
         self._nameless = view.index
         self._loading = not self.requested
-        self.pending = [call for call, one in self.book.calls.items() if not one.path]
+        self.pending = [call for call, one in self.tracker.calls.items() if not one.path]
         self.command = self.pending[-1] if self.pending else ""
 
     # --- sources
 
     def read_stdout(self, data: Json) -> bool:
-        if not isinstance(data, DICT):
+        if not is_object(data):
             return self._read_other(data)
         found: Object = data
         message = message_of(found)
         if message is not None:
-            if not self.book.ready_seen:
+            if not self.tracker.is_ready:
                 self._hello()
             return self._read_message(message)
         if len(found) == 1:
@@ -184,18 +190,8 @@ class SayAsk(Answers):
         known = self.read_stdout(data)
         message = message_of(cast(Object, data)) if self._asked_early and isinstance(data, dict) else None
         if message is not None and self._is_answered_edit(message):
-            self.book.close_gate(message.ts, "answered_elsewhere")
+            self.tracker.close_gate(message.ts, "answered_elsewhere")
         return known
-
-    readers = BookTranslator.readers | {
-        "proc": BookTranslator.read_proc,
-        "stdout": read_stdout,
-        "stdout.state": read_state,
-        "stdout.partial": read_partial,
-        "stdout.view": ignored,
-        "stdin": Answers.read_stdin,
-        "stdin.rpc": ignored,
-    }
 
     def _is_answered_edit(self, message: Message) -> bool:
         if message.label != "ask:tool" or message.partial or message.ts not in self._asked_early:
@@ -234,7 +230,7 @@ class SayAsk(Answers):
         if _SHUTTING_DOWN in words:
             self._go_live()
             self._shutting_down = True
-        self.book.notice(words)
+        self.tracker.add_notice(words)
 
     def _read_object(self, found: Object) -> bool:
         name = text_of(found, "event", "type")
@@ -245,7 +241,7 @@ class SayAsk(Answers):
         if name in _OWN_LINES:
             level = _OWN_LINES[name]
             if level is not None:
-                self.book.notice(text_of(found, "content", "message"), level)
+                self.tracker.add_notice(text_of(found, "content", "message"), level)
             return True
         return False
 
@@ -298,19 +294,19 @@ class SayAsk(Answers):
         self.requested = self.offered = True
         last = held[-1].what if held else ""
         finished = message.what == "resume_completed_task" or last == "completion_result"
-        self.book.restored(finished, history_of(held))
+        self.tracker.record_history(finished, history_of(held))
 
     def _hello(self, native: str = "", model: str = "") -> None:
-        if not self.book.ready_seen or native:
-            self.book.ready(native, model, resumable=True)
+        if not self.tracker.is_ready or native:
+            self.tracker.report_ready(native, model, resumable=True)
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
         """An exit while the agent offers to resume, or that it said it would make, is no end of the work."""
         self._go_live()
-        asked = self.book.stop_asked or self._shutting_down or (code == 0 and self.offered)
+        asked = self.tracker.stop_requested or self._shutting_down or (code == 0 and self.offered)
         self.timers.clear()
         self.calls_over()
-        self.book.process_exited(code, signal, asked=asked)
+        self.tracker.record_process_exit(code, signal, asked=asked)
         self.new_task()
 
     def new_task(self) -> None:
@@ -328,13 +324,13 @@ class SayAsk(Answers):
     def session_title_generated(self, found: Object) -> None:
         title = text_of(found, "title")
         if title:
-            self.book.write(ev.TitleGenerated(title=title))
+            self.tracker.emit(ev.TitleGenerated(title=title))
 
     def mode_changed(self, found: Object) -> None:
         mode = MODES.get(text_of(found, "mode"))
         if mode is not None and mode != self.mode:
             self.mode, self.native_mode = mode, ""
-            self.book.write(ev.SettingChanged(mode=mode))
+            self.tracker.emit(ev.SettingChanged(mode=mode))
 
     def welcome(self, found: Object) -> None:
         """Where Kilo works, and what it was told there."""
@@ -342,7 +338,7 @@ class SayAsk(Answers):
         kept = {name: value for name, value in options.items() if isinstance(value, str) and value}
         instructions: list[Any] = [one for one in list_of(options, "instructions") if isinstance(one, str) and one]
         self._hello()
-        self.book.write(ev.PluginEvent(name="welcome", payload=kept | _given("instructions", instructions)))
+        self.tracker.emit(ev.PluginEvent(name="welcome", payload=kept | _given("instructions", instructions)))
 
     def error(self, found: Object) -> None:
         """Cline 2's last word before it leaves with a failure. An ask may have told it before."""
@@ -363,17 +359,17 @@ class SayAsk(Answers):
     def say_info(self, message: Message, row: Row) -> None:
         if row.partial and not message.partial:
             self._whole_question()
-            self.book.notice(message.text)
+            self.tracker.add_notice(message.text)
 
     def say_warning(self, message: Message, row: Row) -> None:
         if row.partial and not message.partial:
-            self.book.notice(message.text, "warning")
+            self.tracker.add_notice(message.text, "warning")
 
     def say_checkpoint(self, message: Message, row: Row) -> None:
         """Internal: it has no text and changes nothing."""
         if row.fresh:
             saved = text_of(message.raw, "lastCheckpointHash") or message.ts
-            self.book.write(ev.CheckpointSaved(checkpoint_id=saved))
+            self.tracker.emit(ev.CheckpointSaved(checkpoint_id=saved))
 
 
 #: Lines that are no messages, by their event or type.

@@ -35,8 +35,6 @@ _USAGE = frozenset({*_TOKENS, "cost"})
 class Turns(Calls):
     """The beginning and the end of everything else."""
 
-    __slots__ = ("cancelling", "failed", "finishing", "offered", "request", "requested", "sent")
-
     def __init__(self) -> None:
         Calls.__init__(self)
         #: A text before the first request is the echo of the prompt.
@@ -75,7 +73,7 @@ class Turns(Calls):
             return
         question = self.open_gate("question")
         if question and message.text not in self.sent:
-            self.book.answer(question, message.text, message_id=message.ts)
+            self.tracker.answer_question(question, message.text, message_id=message.ts)
         else:
             self.moved_on(message)
             self.prompted(message.text, message.ts)
@@ -85,16 +83,16 @@ class Turns(Calls):
         del message, row
         ref = self.open_gate("approval")
         if ref:
-            self.allow(self.book.gates[ref].call_id)
+            self.allow(self.tracker.gates[ref].call_id)
 
     def prompted(self, text: str, message_id: str) -> None:
         """A turn begins with this text, unless one is under way."""
         self.halted = self.cancelling = self.offered = False
         if text in self.sent:
             self.sent.remove(text)
-            self.book.begin()
+            self.tracker.start_turn()
         else:
-            self.book.prompt(text, message_id)
+            self.tracker.record_prompt(text, message_id)
 
     # --- requests
 
@@ -113,7 +111,7 @@ class Turns(Calls):
             self.cancelled()
         elif reason in _BROKEN and not row.told:
             row.told = True
-            self.book.write(ev.StreamError(reason=text_of(data, "streamingFailedMessage") or reason))
+            self.tracker.emit(ev.StreamError(reason=text_of(data, "streamingFailedMessage") or reason))
 
     def _begin_request(self, message: Message, request: str) -> None:
         self.settle_calls(results_in(request) if self.pending else [])
@@ -123,7 +121,7 @@ class Turns(Calls):
         self.request = message.ts
         self.finishing = ""
         self.moved_on(message)
-        self.book.request()
+        self.tracker.start_request()
 
     def say_api_req_retried(self, message: Message, row: Row) -> None:
         """The same request goes out again."""
@@ -131,14 +129,14 @@ class Turns(Calls):
         if row.fresh:
             self.halted = False
             self.failed = None
-            self.book.request()
+            self.tracker.start_request()
 
     def _use(self, data: Object, request: str) -> None:
         taken, given, read, written = [_count(data, name) for name in _TOKENS]
         cost = price_of(data.get("cost"))
         if taken or given or read or written or cost is not None:
             tokens = TokenUsage(input=taken, output=given, cache_read=read, cache_write=written, cost_usd=cost)
-            self.book.usage(tokens, f"request-{request}", self.model)
+            self.tracker.record_usage(tokens, f"request-{request}", self.model)
 
     def say_error_retry(self, message: Message, row: Row) -> None:
         """The request failed and is tried again after a pause; the last of these says that it is not."""
@@ -146,29 +144,33 @@ class Turns(Calls):
             return
         data = message.data()
         reason = _words(text_of(data, "errorMessage")) or message.text
-        self.book.write(ev.StreamError(reason=reason, turn_id=self.book.turn or None))
+        self.tracker.emit(ev.StreamError(reason=reason, turn_id=self.tracker.turn_id or None))
         if data.get("failed") is not True:
             delay = int_of(data, "delaySeconds") * 1000
             attempt = int_of(data, "attempt")
-            self.book.write(ev.Retry(attempt=attempt, delay_ms=delay, reason=reason, turn_id=self.book.turn or None))
+            self.tracker.emit(
+                ev.Retry(attempt=attempt, delay_ms=delay, reason=reason, turn_id=self.tracker.turn_id or None)
+            )
 
     def say_api_req_retry_delayed(self, message: Message, row: Row) -> None:
         """Roo's and Kilo's word for it: a text that counts down."""
         if row.fresh and not self.halted:
-            self.book.write(ev.Retry(attempt=1, reason=message.text.partition("\n")[0], turn_id=self.book.turn or None))
+            self.tracker.emit(
+                ev.Retry(attempt=1, reason=message.text.partition("\n")[0], turn_id=self.tracker.turn_id or None)
+            )
 
     def say_condense_context(self, message: Message, row: Row) -> None:
         """The conversation is shortened: while it lasts the message is partial."""
         if self.halted or not row.partial:
             return
-        self.book.compact_start("auto")
+        self.tracker.start_compaction("auto")
         if not message.partial:
-            self.book.compact_end()
+            self.tracker.end_compaction()
 
     def say_condense_context_error(self, message: Message, row: Row) -> None:
         del row
-        self.book.compact_end(ok=False)
-        self.book.notice(message.text, "warning")
+        self.tracker.end_compaction(ok=False)
+        self.tracker.add_notice(message.text, "warning")
 
     # --- ends
 
@@ -195,12 +197,12 @@ class Turns(Calls):
         self.settle_calls([])
         self.finishing = ""
         self.cancelling = False
-        self.book.end("completed")
+        self.tracker.end_turn("completed")
 
     def cancelled(self) -> None:
         """A person cancelled the turn. What comes after it restates what was."""
         self.calls_over()
-        self.book.abort("cancelled")
+        self.tracker.abort_turn("cancelled")
         self.halted = True
         self.cancelling = False
 
@@ -215,11 +217,11 @@ class Turns(Calls):
 
     def fail(self, kind: FailureKind, words: str) -> None:
         """The turn failed."""
-        if not self.book.turn and self.failed is not None and self.failed[0] == kind:
+        if not self.tracker.turn_id and self.failed is not None and self.failed[0] == kind:
             return
         self.settle_calls([], ok=False)
         self.failed = (kind, words)
-        self.book.fail(kind, told(kind, words))
+        self.tracker.fail_turn(kind, told(kind, words))
 
     def ask_resume(self, message: Message, row: Row) -> None:
         """The agent was cut off, or a person cancelled, and it offers to go on."""
@@ -227,15 +229,15 @@ class Turns(Calls):
             return
         self.offered = True
         self.clear_timer("question")
-        if self.book.turn and (self.cancelling or self.book.stop_asked or self.is_asking()):
+        if self.tracker.turn_id and (self.cancelling or self.tracker.stop_requested or self.is_asking()):
             self.cancelled()
-        elif self.book.turn:
+        elif self.tracker.turn_id:
             self.calls_over()
-            self.book.interrupted()
+            self.tracker.leave_turn_unfinished()
         elif self.failed is not None:
             # only a cancel leads from a failed request here
             self.failed = None
-            self.book.write(ev.AgentAbort(reason="cancelled"))
+            self.tracker.emit(ev.AgentAbort(reason="cancelled"))
 
 
 def _count(data: Object, name: str) -> int:

@@ -16,9 +16,9 @@ import signal
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, TextIO
 
+from quarterdeck.config import McpServer
 from quarterdeck.engine.tools.base import Outcome, ToolContext
 from quarterdeck.engine.tools.mcp.result import outcome_of
-from quarterdeck.engine.tools.mcp.settings import McpServer
 from quarterdeck.engine.tools.threads import in_thread
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.process.tree import MARK, kin_of, signalled
