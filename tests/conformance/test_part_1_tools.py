@@ -100,7 +100,7 @@ def test_the_ask_user_tool_asks_and_is_answered(tmp_path: Path) -> None:
             assert asked.question == "Which?"
             assert asked.options == (Option(id="1", label="red"), Option(id="2", label="blue"))
             assert asked.ref
-            await agent.respond("2", asked.ref)
+            await agent.respond(asked.ref, "2")
             assert await agent.collect_reply() == "blue then"
             (answered,) = heard.of("user_responded")
             assert (answered.session_id, answered.body.ref, answered.body.response) == ("s7", asked.ref, "2")
@@ -119,7 +119,7 @@ def test_an_abort_ends_everything_that_the_shell_started(tmp_path: Path) -> None
             await agent.prompt("go")
             pids = await two_pids(tmp_path / "pids")
             assert all(map(alive, pids))
-            await agent.abort("enough")
+            await agent.abort(reason="enough")
             killed = await heard.until("tool_killed")
             assert (killed.name, killed.call_id, killed.reason) == ("shell", "c1", "enough")
             assert (await heard.until("agent_abort")).reason == "enough"
