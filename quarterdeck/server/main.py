@@ -38,8 +38,8 @@ from quarterdeck.deck.login import LoginShell
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness import registry
 from quarterdeck.home import Home, home
-from quarterdeck.process.identity import NONCE, Identity, start_time
-from quarterdeck.process.subreaper import lifeline
+from quarterdeck.process.identity import NONCE_VARIABLE, Identity, start_time
+from quarterdeck.process.subreaper import take_lifeline
 from quarterdeck.server import log_setup
 from quarterdeck.server.app import Server
 from quarterdeck.server.connection import Runner
@@ -288,10 +288,10 @@ async def _listen(runner: web.AppRunner, settings: ServerSettings, tls: ssl.SSLC
 def main(arguments: Sequence[str]) -> int:
     """Run a server and return its exit code."""
     options = msgspec.json.decode(arguments[0] if arguments else "{}", type=StartOptions)
-    lifeline_fd = lifeline()
+    lifeline_fd = take_lifeline()
     keeper = _find_keeper(lifeline_fd)
     # If a shell of an agent started us, don't let the deck kill us together with that agent.
-    os.environ.pop(NONCE, None)
+    os.environ.pop(NONCE_VARIABLE, None)
     starter = Starter(options)
     files = home()
     files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -9,10 +9,10 @@ Every `qd` command reads these files: don't import anything heavy here.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from quarterdeck.files import write_atomic
 from quarterdeck.home import Home
 from quarterdeck.process.identity import Identity, is_alive
 
@@ -64,12 +64,7 @@ _EXAMPLE = ServerInfo(0, 0, 0, 0, "", "", 0, {})
 
 def write_server_info(home: Home, info: ServerInfo) -> None:
     """Replace `server.json` atomically. Only the user can read it."""
-    import tempfile  # Here, because it is slow to import and commands only read.
-
-    descriptor, name = tempfile.mkstemp(dir=home.folder, prefix=".server.json.")
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(json.dumps(info._asdict(), indent=1) + "\n")
-    os.replace(name, home.server)
+    write_atomic(home.server, json.dumps(info._asdict(), indent=1) + "\n", durable=False)
 
 
 def remove_server_info(home: Home, pid: int) -> None:

@@ -8,15 +8,12 @@ stores only their hashes, in `tokens.json`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import hmac
 import logging
 import os
 import secrets
-import tempfile
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -24,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.files import locked, write_atomic
 from quarterdeck.server.server_file import InvalidTokenFile, read_owner_token
 
 log = logging.getLogger("quarterdeck.server")
@@ -103,6 +101,8 @@ class Tokens:
     def __init__(self, home: Path) -> None:
         self._owner_file = home / "token"
         self._file = home / "tokens.json"
+        #: Held while the list is changed: two processes could otherwise undo each other, and bring back a revoked token.
+        self._lock_file = home / "tokens.lock"
         #: Named pipe that gets a byte whenever a token was created, rotated or revoked (token_watch.py).
         self.change_pipe = home / "tokens.bell"
         #: Called when the files are found to have changed.
@@ -133,7 +133,7 @@ class Tokens:
     def rotate(self) -> str:
         """Replace the owner's token. The old one stops working at once."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        _write_private(self._owner_file, f"{token}\n".encode())
+        write_atomic(self._owner_file, f"{token}\n".encode())
         self._notify()
         return token
 
@@ -144,7 +144,7 @@ class Tokens:
             TokenExists: the name is taken.
         """
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        with self._lock():
+        with locked(self._lock_file):
             stored = self.stored()
             if name == OWNER or any(other.name == name for other in stored):
                 raise TokenExists(name)
@@ -157,7 +157,7 @@ class Tokens:
         Raises:
             NoSuchToken: there is no token with this name.
         """
-        with self._lock():
+        with locked(self._lock_file):
             stored = self.stored()
             remaining = tuple(token for token in stored if token.name != name)
             if len(remaining) == len(stored):
@@ -229,15 +229,8 @@ class Tokens:
 
     # Writing files
 
-    @contextmanager
-    def _lock(self) -> Generator[None]:
-        """Prevent two processes from undoing each other's change: a revoked token could reappear."""
-        with open(self._file.with_suffix(".lock"), "a", encoding="ascii") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
     def _store(self, tokens: tuple[StoredToken, ...]) -> None:
-        _write_private(self._file, msgspec.json.encode(tokens))
+        write_atomic(self._file, msgspec.json.encode(tokens))
         self._notify()
 
     def _notify(self) -> None:
@@ -252,18 +245,3 @@ class Tokens:
 
 def _hash(token: str) -> str:
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    """Replace a file atomically. Nobody else can read it at any time."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
