@@ -7,7 +7,6 @@ store, where `read_file` finds it, even if the store has moved when the session 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Sequence
 from hashlib import sha256
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 from quarterdeck.engine.plugins.base import Answers, Context, Emit, InvalidPluginOption, Plugin, ReplaceToolResult
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.events import LargeResultOffloaded, Notice
+from quarterdeck.files import write_atomic
 
 FOLDER = "large_tool_results"
 #: Tools that limit or page their results themselves.
@@ -90,12 +90,4 @@ def _file_name(call_id: str) -> str:
 def _store(path: Path, data: bytes) -> None:
     """Write a file atomically, readable only by its owner."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_atomic(path, data, durable=False)
