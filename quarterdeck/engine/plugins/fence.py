@@ -9,12 +9,12 @@ from pathlib import Path
 
 from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, Plugin
 from quarterdeck.events import Notice
-from quarterdeck.policy import Place
+from quarterdeck.policy import Workspace
 
 
-def place_of(context: Context) -> Place:
+def place_of(context: Context) -> Workspace:
     """The place of this session, with the real file system behind it; for one judgement, which asks of a path once."""
-    return Place(
+    return Workspace(
         session_id=context.session_id,
         cwd=str(context.cwd),
         home=os.environ.get("HOME") or str(Path.home()),
