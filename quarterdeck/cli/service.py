@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import click
 
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.files import write_atomic
 from quarterdeck.home import Home
-from quarterdeck.server.server_file import found
+from quarterdeck.server.server_file import find_server
 
 UNIT = "quarterdeck.service"
 LABEL = "quarterdeck.server"
@@ -146,11 +147,9 @@ def install(place: Home, options: Mapping[str, Any]) -> None:
         if sys.platform == "darwin" and wanted.path.exists():
             _run(wanted.end)
         wanted.path.parent.mkdir(parents=True, exist_ok=True)
-        part = wanted.path.with_suffix(".part")
-        part.write_text(wanted.text, "utf-8")
-        part.replace(wanted.path)
+        write_atomic(wanted.path, wanted.text, mode=0o644)
     click.echo(f"{wanted.path}: {'written' if is_new else 'is there already'}")
-    if is_new and found(place) is not None:
+    if is_new and find_server(place) is not None:
         click.echo("a server is running already: `qd down`, and the service takes over at the next login", err=True)
         _told(wanted.begin[:-1])
         return

@@ -18,7 +18,7 @@ from quarterdeck.engine.options import AgentOptions, ModelResolver, SubAgent, re
 from quarterdeck.engine.plugins.base import Plugin
 from quarterdeck.engine.runtime import AgentRuntime
 from quarterdeck.engine.subagent import SPAWNER
-from quarterdeck.engine.tools.base import Tool, naming_kinds
+from quarterdeck.engine.tools.base import Tool, describe_kinds
 from quarterdeck.events import Body, Event, Json
 from quarterdeck.log.base import NEW, Fence, Log
 from quarterdeck.log.rows import last_gate
@@ -125,7 +125,7 @@ def _tools_by_name(tools: Sequence[Tool], subagents: Mapping[str, SubAgent]) -> 
     by_name = {tool.name: tool for tool in tools}
     if subagents and SPAWNER in by_name:
         kinds = {name: kind.description for name, kind in subagents.items()}
-        by_name[SPAWNER] = naming_kinds(by_name[SPAWNER], kinds)
+        by_name[SPAWNER] = describe_kinds(by_name[SPAWNER], kinds)
     return by_name
 
 

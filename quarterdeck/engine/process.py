@@ -38,7 +38,7 @@ from quarterdeck.events import Event, Image
 if TYPE_CHECKING:
     from quarterdeck.config import McpServer
     from quarterdeck.engine.agent import Agent
-    from quarterdeck.engine.bash import Bash
+    from quarterdeck.engine.bash import UserCommand
     from quarterdeck.engine.setup import Setup
     from quarterdeck.engine.tools.mcp.servers import McpServers
     from quarterdeck.log.base import Log
@@ -129,7 +129,7 @@ class AgentProcess:
         self._log = log
         self._opened: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._shell_commands: set[Bash] = set()
+        self._shell_commands: set[UserCommand] = set()
         self._mcp_servers: McpServers | None = None
         self._mcp_start: asyncio.Task[None] | None = None
 
@@ -248,9 +248,9 @@ class AgentProcess:
         await self._agent.compact()
 
     async def bash(self, line: Line) -> None:
-        from quarterdeck.engine.bash import Bash
+        from quarterdeck.engine.bash import UserCommand
 
-        bash = Bash(_text(line, "id"), _text(line, "command"), self._log.say)
+        bash = UserCommand(_text(line, "id"), _text(line, "command"), self._log.say)
         self._shell_commands.add(bash)
         try:
             await bash.run()

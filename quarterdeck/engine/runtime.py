@@ -189,7 +189,7 @@ class AgentRuntime:
             await self.prompt(text, images, ref)
             return Steered(ref, "prompted")
         limit = self.options.max_steering_queue
-        if queue.steering(self.journal.state.queue) >= limit:
+        if queue.steering_count(self.journal.state.queue) >= limit:
             self._record_steering(ref, text, "rejected_full", images)
             await self.journal.settled()
             raise QueueFull(limit)

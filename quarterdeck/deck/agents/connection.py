@@ -50,7 +50,7 @@ class AgentConnection(SignalReader):
         try:
             spawn = self.driver.spawn(self.start)
             self.translator.restore(view)
-            self._process = await AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self.hear)
+            self._process = AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self.hear)
         finally:
             self.begun.set()
         self.say(self.driver.opening(self.start))

@@ -263,7 +263,7 @@ class SayAskTranslator(BaseTranslator):
     def restore(self, view: View) -> None:
         """Continue after the messages that the timeline has: only later ones are news."""
         super().restore(view)
-        times = [int(match[1]) for entry_id in view.timeline.places if (match := _TIME_IN_ID.match(entry_id))]
+        times = [int(match[1]) for entry_id in view.timeline.positions if (match := _TIME_IN_ID.match(entry_id))]
         self.session.restored_until = max(times, default=0)
         self.session.model = view.state.profile.model
         self.session.reserve_ids(view.index)
