@@ -17,12 +17,12 @@ _EXPORTS: dict[str, str] = {
     "AgentGone": "quarterdeck.engine.errors",
     "AgentStatus": "quarterdeck.engine.agent",
     "AlreadyDecided": "quarterdeck.errors",
-    "AsyncClient": "quarterdeck.client.client",
+    "AsyncClient": "quarterdeck.client.api",
     "Badge": "quarterdeck.kernel.session_list",
     "CannotDo": "quarterdeck.harness.driver",
     "ChangedFile": "quarterdeck.deck.git.diff",
     "Changes": "quarterdeck.kernel.profile",
-    "Client": "quarterdeck.client.client",
+    "Client": "quarterdeck.client.sync_client",
     "Decided": "quarterdeck.kernel.command_results",
     "Deck": "quarterdeck.deck.deck",
     "DeckClosed": "quarterdeck.deck.deck",
@@ -99,8 +99,8 @@ __all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 # pyright: ignore[reportUn
 
 if TYPE_CHECKING:
     # "as" the same name is how a typed package says that it passes a name on.
-    from quarterdeck.client.client import AsyncClient as AsyncClient
-    from quarterdeck.client.client import Client as Client
+    from quarterdeck.client.api import AsyncClient as AsyncClient
+    from quarterdeck.client.sync_client import Client as Client
     from quarterdeck.deck.deck import Deck as Deck
     from quarterdeck.deck.deck import DeckClosed as DeckClosed
     from quarterdeck.deck.deck import HomeInUse as HomeInUse
