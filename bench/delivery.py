@@ -71,7 +71,7 @@ class Scene:
         handle = await deck.create("test", cwd=str(home))
         session = await deck.in_use(handle.id)
         session.users += 1
-        self._record = session.record
+        self._record = session.writer
         start = [ev.AgentReady(), ev.PromptReceived(text="Go", message_id="p"), ev.AgentStart(), ev.MessageStart("m")]
         self._record.write(start, "stream")
         await self._record.settled()

@@ -21,7 +21,7 @@ from quarterdeck.engine.model import (
     ThinkingPiece,
     ToolSpec,
 )
-from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
 from quarterdeck.events import Event, TokenUsage, encode_body
 from quarterdeck.kernel.view import View, fold, fold_all
 from tests.fuzz.legal import violations
@@ -82,10 +82,10 @@ def thinking(*pieces: str) -> list[Step]:
     return [ThinkingPiece(piece) for piece in pieces]
 
 
-def tool(name: str, run: Callable[[dict[str, Any], Hands], Any] | None = None, **options: Any) -> Tool:
+def tool(name: str, run: Callable[[dict[str, Any], ToolContext], Any] | None = None, **options: Any) -> Tool:
     """A tool that gives `name: arguments`, or what `run` gives."""
 
-    async def running(args: dict[str, Any], hands: Hands) -> Outcome:
+    async def running(args: dict[str, Any], hands: ToolContext) -> Outcome:
         if run is None:
             return Outcome(f"{name} {args}")
         given = run(args, hands)
@@ -106,7 +106,7 @@ class Gate:
         self.cancelled = False
         self.tool = tool(name, self._run, **options)
 
-    async def _run(self, args: dict[str, Any], hands: Hands) -> str:
+    async def _run(self, args: dict[str, Any], hands: ToolContext) -> str:
         self.began.set()
         try:
             await self.go.wait()

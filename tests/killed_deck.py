@@ -14,7 +14,7 @@ from pathlib import Path
 
 from quarterdeck import Deck
 from quarterdeck import events as ev
-from quarterdeck.deck.agents.observed_sessions import Adoption
+from quarterdeck.deck.agents.observed_sessions import ObservedSessions
 from quarterdeck.deck.session import Session
 from quarterdeck.harness import registry
 from quarterdeck.harness.driver import Decision
@@ -24,10 +24,10 @@ from tests.decks import at_home, eventually
 
 async def opened(deck: Deck, native: str) -> Session:
     """A session of an agent that somebody else started, in the middle of a turn."""
-    session = await Adoption(deck).session("claude", native, "")
+    session = await ObservedSessions(deck).session("claude", native, "")
     seen = session.observe(registry.translator("claude"))
     session.hear(seen, [ev.AgentReady(native_session_id=native), ev.AgentStart(turn_id="t1")], "hook")
-    await session.record.settled()
+    await session.writer.settled()
     return session
 
 
@@ -36,15 +36,15 @@ def asked_in(session: Session, count: int) -> Sequence[Gate]:
     before = len(session.state.gates.open)
     for number in range(count):
         request = ev.GateRequest(tool="Edit", args={"file_path": "/x"}, ref=f"{session.id}.{before + number}")
-        assert session.observation is not None
-        session.hear(session.observation, [ev.ApprovalRequired(gate=request)], "hook")
+        assert session.observed_agent is not None
+        session.hear(session.observed_agent, [ev.ApprovalRequired(gate=request)], "hook")
     return session.state.gates.open[before:]
 
 
 async def decided_in(session: Session, gates: Sequence[Gate]) -> None:
     """A person allows them, one by one."""
     for gate in gates:
-        await session.record.commit(session.closings((gate,), Decision(status="approved"), "user"), "user")
+        await session.writer.commit(session.closings((gate,), Decision(status="approved"), "user"), "user")
 
 
 async def several_open(deck: Deck) -> None:
@@ -66,8 +66,8 @@ async def last_decided_first(deck: Deck) -> None:
 async def turn_ended(deck: Deck) -> None:
     await last_decided_first(deck)
     for session in deck.sessions_in_use():
-        assert session.observation is not None
-        session.hear(session.observation, [ev.AgentEnd(turn_id="t1")], "hook")
+        assert session.observed_agent is not None
+        session.hear(session.observed_agent, [ev.AgentEnd(turn_id="t1")], "hook")
 
 
 async def put_to_rest_and_woken(deck: Deck) -> None:
@@ -101,7 +101,7 @@ STORIES: dict[str, Callable[[Deck], Awaitable[None]]] = {
 
 async def _settled(deck: Deck) -> None:
     for session in deck.sessions_in_use():
-        await session.record.settled()
+        await session.writer.settled()
 
 
 async def main(folder: Path, story: str) -> None:

@@ -19,19 +19,19 @@ from typing import IO
 from uuid import uuid4
 
 from quarterdeck import events as ev
+from quarterdeck.config import Settings, settings_from
 from quarterdeck.deck import recovery, validation
 from quarterdeck.deck.catalogue import Catalogue
 from quarterdeck.deck.clock import Clock, Jump
 from quarterdeck.deck.creation import Creation, created
 from quarterdeck.deck.environment import Environments, Fixed, Given, Surroundings
-from quarterdeck.deck.git.tracker import Watch
+from quarterdeck.deck.git.tracker import ChangeTracker
 from quarterdeck.deck.handle import SessionHandle
 from quarterdeck.deck.recording import trace_file, trace_of
 from quarterdeck.deck.restore import woken
 from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.seal import Seal
-from quarterdeck.deck.session import House, Session
-from quarterdeck.deck.settings import Settings, settings_from
+from quarterdeck.deck.session import DeckServices, Session
 from quarterdeck.deck.supervisor import Supervisor
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, Image, Json
@@ -98,13 +98,13 @@ class Deck:
         self._supervisor = Supervisor(settings.running_limit)
         self._catalogue = Catalogue(stored, self._live_view)
         self._last_gate = self._catalogue.last_gate
-        self.changes = Watch(home, settings.track_changes, clock.wall, self._catalogue.rows)
+        self.changes = ChangeTracker(home, settings.track_changes, clock.wall, self._catalogue.rows)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._has_jumped = False
         self.is_closed = False
         self._closing: asyncio.Task[None] | None = None
-        self.house = self._supervisor.house = House(
+        self.services = self._supervisor.services = DeckServices(
             log=log,
             clock=clock,
             settings=settings,
@@ -220,7 +220,7 @@ class Deck:
     async def _repair(self) -> None:
         left = [await self._session(row.id) for row in self._catalogue.rows() if row.status == "active"]
         # whose turns were open when they were left: their rows may not know their last gates
-        self._last_gate = max(self._last_gate, 0, *(one.record.last_gate for one in left))
+        self._last_gate = max(self._last_gate, 0, *(one.writer.last_gate for one in left))
         await recovery.repair(left)
         self._tidy()
 
@@ -266,7 +266,7 @@ class Deck:
         if session is None and session_id in self._catalogue:
             session = await self._session(session_id)
         if session is None:
-            session = self._supervisor.add(Session(self.house, session_id, View(), ""))
+            session = self._supervisor.add(Session(self.services, session_id, View(), ""))
         had_own, was_recorded = session_id in self.environments, session_id in self._recorded
         if chosen is not None:
             self.environments.add(session_id, chosen)
@@ -346,15 +346,15 @@ class Deck:
         await self._log.probe()
         for session in self._supervisor.sessions.values():
             # a wish that was refused is over; facts that still wait are not
-            if session.record.trouble is not None and not session.record.is_settled:
-                raise session.record.trouble
+            if session.writer.trouble is not None and not session.writer.is_settled:
+                raise session.writer.trouble
 
     async def delete(self, session_id: str) -> None:
         """Removes a session and its log. Only one at rest can be removed."""
         self.check_open()
         session = await self._session(session_id)
         cmd.check(session.state, cmd.Delete())
-        await session.startup.stop()
+        await session.launcher.stop()
         await self._delete(session)
         trace_file(self.home, session_id).unlink(missing_ok=True)
         await asyncio.to_thread(shutil.rmtree, Home(self.home).results / session_id, ignore_errors=True)
@@ -363,16 +363,16 @@ class Deck:
     async def _delete(self, session: Session) -> None:
         """Once nothing of it is on its way to the log. Whoever comes before it is gone is done first, and may wake it."""
         while True:
-            while not session.record.is_settled:
-                await session.record.settled()
+            while not session.writer.is_settled:
+                await session.writer.settled()
             cmd.check(session.state, cmd.Delete())
-            fence, at = session.record.fence, self.clock.wall()
+            fence, at = session.writer.fence, self.clock.wall()
             last = Event(session.id, session.view.index + 1, at, "user", ev.SessionDeleted())
             try:
                 await self._log.delete(session.id, fence, last, self._deleted)
                 return
             except StaleFence:
-                if session.record.is_settled and session.record.fence == fence:
+                if session.writer.is_settled and session.writer.fence == fence:
                     raise  # it is not ours any more
 
     def _deleted(self, receipt: Receipt) -> None:
@@ -432,9 +432,9 @@ class Deck:
     async def shows(self, event: Event) -> None:
         """A reader of the log can be a moment ahead of the view; returns when the view has this event, too."""
         live = self._supervisor.sessions.get(event.session_id)
-        if live is not None and live.record.durable.index < event.index:
+        if live is not None and live.writer.durable.index < event.index:
             with contextlib.suppress(QuarterdeckError):  # this one is durable, whatever becomes of those behind it
-                await live.record.settled()
+                await live.writer.settled()
 
     async def _session(self, session_id: str) -> Session:
         """From the log, unless it is in use already."""
@@ -447,7 +447,7 @@ class Deck:
         if live is not None:
             return live
         self._catalogue.wakes(session_id)
-        session = self._supervisor.add(Session(self.house, session_id, found.view, stored.fence, found.last_gate))
+        session = self._supervisor.add(Session(self.services, session_id, found.view, stored.fence, found.last_gate))
         if found.refolded is not None:
             session.note(found.refolded)
         return session
@@ -455,10 +455,10 @@ class Deck:
     def _live_view(self, session_id: str) -> View | None:
         """What is durable: nothing else is told to anybody."""
         live = self._supervisor.sessions.get(session_id)
-        return live.record.durable if live is not None and live.record.durable.index else None
+        return live.writer.durable if live is not None and live.writer.durable.index else None
 
     def _in_use(self) -> list[str]:
-        return [name for name, session in self._supervisor.sessions.items() if session.record.durable.index]
+        return [name for name, session in self._supervisor.sessions.items() if session.writer.durable.index]
 
     def _at_rest(self) -> None:
         """Something ended; soon afterwards whoever has nothing to do is put back."""
@@ -470,7 +470,7 @@ class Deck:
         self._timers.pop("tidy", None)
         for name, session in list(self._supervisor.sessions.items()):
             if session.is_idle and session.view.index:
-                view, record = session.view, session.record
+                view, record = session.view, session.writer
                 row, state = record.row_of(view.state), packed(view.state)
                 del self._supervisor.sessions[name]
                 self._catalogue.rests(Stored(row, view.index, state, view.index, record.fence))

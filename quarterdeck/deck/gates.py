@@ -9,7 +9,6 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.deck.links import resolved
 from quarterdeck.deck.rules import RuleStore, RulesUnreadable
 from quarterdeck.events import Body
 from quarterdeck.harness.driver import Decision
@@ -140,7 +139,7 @@ def place_of(state: State) -> Place:
     """Where the session works, as rules see it."""
     profile = state.profile
     root = profile.repo.root if profile.repo is not None else ""
-    return Place(profile.id, profile.cwd, root, _HOME, resolve=resolved)
+    return Place(profile.id, profile.cwd, root, _HOME, resolve=os.path.realpath)
 
 
 def verdict_on(gate: Gate, state: State, store: RuleStore, of_session: Iterable[Rule]) -> Verdict:

@@ -20,20 +20,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
+from quarterdeck.config import Settings
 from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import validation
-from quarterdeck.deck.agents.connection import Launch
-from quarterdeck.deck.agents.launcher import Startup
-from quarterdeck.deck.agents.observed import Observation
-from quarterdeck.deck.agents.signal_reader import Ear
+from quarterdeck.deck.agents.connection import AgentConnection
+from quarterdeck.deck.agents.launcher import Launcher
+from quarterdeck.deck.agents.observed import ObservedAgent
+from quarterdeck.deck.agents.signal_reader import SignalReader
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.delivery import Delivery
 from quarterdeck.deck.environment import Given
-from quarterdeck.deck.git.tracker import Watch
+from quarterdeck.deck.git.tracker import ChangeTracker
 from quarterdeck.deck.interruption import interrupt
 from quarterdeck.deck.receipts import Receipts
 from quarterdeck.deck.rules import RuleStore
-from quarterdeck.deck.settings import Settings
 from quarterdeck.deck.slots import Slots
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin
@@ -56,7 +56,7 @@ A = TypeVar("A", bound=Answer)
 _TO_AN_AGENT = frozenset({"prompt", "steer", "retry", "resume", "switch_model", "switch_mode", "bash", "compact"})
 
 
-class House(Struct):
+class DeckServices(Struct):
     """What a session needs of the deck around it."""
 
     log: Log
@@ -80,16 +80,16 @@ class House(Struct):
     #: native session id → the session that has a process for it
     owners: dict[str, str]
     tally: Tally
-    changes: Watch
+    changes: ChangeTracker
 
 
 class Session:
     """One that is in use. The deck makes it when somebody needs it and lets it go when nobody does."""
 
-    def __init__(self, house: House, session_id: str, view: View, fence: Fence, last_gate: int = 0) -> None:
-        self.house = house
+    def __init__(self, house: DeckServices, session_id: str, view: View, fence: Fence, last_gate: int = 0) -> None:
+        self.services = house
         self.id = session_id
-        self.record = Record(
+        self.writer = Record(
             house.log,
             self._published,
             session_id,
@@ -102,10 +102,10 @@ class Session:
             last_gate,
         )
         self.receipts = Receipts(house.log, session_id, is_new=not view.index)
-        self.launch: Launch | None = None
+        self.connection: AgentConnection | None = None
         #: Set while an agent that somebody else started tells us what it does.
-        self.observation: Observation | None = None
-        self.startup = Startup(self)
+        self.observed_agent: ObservedAgent | None = None
+        self.launcher = Launcher(self)
         self.delivery = Delivery(self)
         #: Commands under way and readers: while there are any the session stays in memory.
         self.users = 0
@@ -123,31 +123,31 @@ class Session:
 
     @property
     def state(self) -> State:
-        return self.record.view.state
+        return self.writer.view.state
 
     @property
     def view(self) -> View:
-        return self.record.view
+        return self.writer.view
 
     @property
     def is_idle(self) -> bool:
         """Nothing lives here: what the log holds is all there is."""
-        held = self.users or self.record.trouble
-        busy = held or self.launch or self.startup.is_under_way or self.delivery.is_under_way or self._answers
-        return not busy and self.record.is_settled and not self._is_observing
+        held = self.users or self.writer.trouble
+        busy = held or self.connection or self.launcher.is_under_way or self.delivery.is_under_way or self._answers
+        return not busy and self.writer.is_settled and not self._is_observing
 
     @property
     def _is_observing(self) -> bool:
         """Whether an agent of somebody else's is in the middle of something."""
-        seen = self.observation
+        seen = self.observed_agent
         return seen is not None and (seen.is_held or seen.is_waiting or self.state.turn.is_open)
 
     @property
     def capabilities(self) -> Capabilities:
         """What the agent can do, running or not."""
-        if self.launch is not None:
-            return self.launch.driver.capabilities
-        return self.house.harness_of(self.state.profile.agent).make_driver().capabilities
+        if self.connection is not None:
+            return self.connection.driver.capabilities
+        return self.services.harness_of(self.state.profile.agent).make_driver().capabilities
 
     @property
     def cannot(self) -> frozenset[str]:
@@ -186,25 +186,25 @@ class Session:
             outcome = error.code
             raise
         finally:
-            self.house.tally.commands[name, outcome] += 1
+            self.services.tally.commands[name, outcome] += 1
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._commands.discard(task)
         self.users -= 1
         if not task.cancelled():
             task.exception()  # looked at: its caller may have left
-        self.house.slots.nudge()
-        self.house.at_rest()
+        self.services.slots.nudge()
+        self.services.at_rest()
 
     async def commit(self, bodies: Sequence[Body], answer: A, name: str, client_id: str, print_: str) -> A:
         """What a command causes, with its receipt in the same append."""
         if not client_id:
             if bodies:
-                await self.record.commit(bodies, "user")
+                await self.writer.commit(bodies, "user")
             return answer
         stored = msgspec.to_builtins(answer)
         receipt = CommandReceipt(client_id=client_id, command=name, fingerprint=print_, answer=stored)
-        await self.record.commit([*bodies, receipt], "user")
+        await self.writer.commit([*bodies, receipt], "user")
         self.receipts.remember(receipt)
         return answer
 
@@ -222,21 +222,21 @@ class Session:
         try:
             view = View()
             # the log may hold more than the record knows to be durable, so both must have come to an end
-            while view.index < self.record.view.index or not self.record.is_settled:
-                await self.record.settled()
-                events = await self.house.log.read(self.id, view.index, PAGE)
-                view = fold_all(events, view) if events else replace(view, index=self.record.durable.index)
+            while view.index < self.writer.view.index or not self.writer.is_settled:
+                await self.writer.settled()
+                events = await self.services.log.read(self.id, view.index, PAGE)
+                view = fold_all(events, view) if events else replace(view, index=self.writer.durable.index)
                 self._rules = session_rules(events, self._rules)
-            self.record.adopt(view.timeline)
+            self.writer.adopt(view.timeline)
             self._is_whole = self._knows_rules = True
         finally:
             self._loading = None
 
     # --- what the agent says
 
-    def hear(self, ear: Ear, bodies: list[Body], origin: Origin) -> None:
+    def hear(self, ear: SignalReader, bodies: list[Body], origin: Origin) -> None:
         """The translator's words, as they may stand in the log."""
-        if ear is not self.launch and ear is not self.observation:
+        if ear is not self.connection and ear is not self.observed_agent:
             return
         written: list[Body] = []
         asks = False
@@ -251,18 +251,18 @@ class Session:
             if asks:
                 self._asked(ear, written, origin)
             else:
-                self.record.write(written, origin, is_patient=ear.is_patient)
+                self.writer.write(written, origin, is_patient=ear.is_patient)
             if self.is_unwanted and any(isinstance(body, ev.AgentStart) and not body.agent_path for body in written):
                 self.is_unwanted = False
                 interrupt(self)
-        if isinstance(ear, Launch) and ear.is_ended:
-            self.startup.ended(ear)
+        if isinstance(ear, AgentConnection) and ear.is_ended:
+            self.launcher.ended(ear)
 
-    def _asked(self, ear: Ear, written: list[Body], origin: Origin) -> None:
+    def _asked(self, ear: SignalReader, written: list[Body], origin: Origin) -> None:
         """What is asked is judged before the agent is said to wait for it: where a rule decides, nobody ever waited."""
         waits = written[-1] if gate_desk.is_waiting(written[-1]) else None
-        self.record.write(written[:-1] if waits else written, origin)
-        if isinstance(ear, Observation):
+        self.writer.write(written[:-1] if waits else written, origin)
+        if isinstance(ear, ObservedAgent):
             ear.asks(gate_desk.opened_by(written, self.state.gates))
         self.judge()
         if waits is not None:
@@ -270,14 +270,14 @@ class Session:
 
     def _waits_or_goes_on(self, waits: Body, origin: Origin) -> None:
         if gate_desk.is_held(self.state.gates):
-            self.record.write((waits,), origin)
+            self.writer.write((waits,), origin)
             return
         then = gate_desk.decided(self.state)
         self._said = activity.joined(then.state, then.sub)
         if self._said != self.state.activity.value:
             self.note(then)
 
-    def _told(self, ear: Ear, body: Body) -> tuple[Body, ...]:
+    def _told(self, ear: SignalReader, body: Body) -> tuple[Body, ...]:
         if isinstance(body, ev.StateChange):
             return self._news(body)
         if isinstance(body, gate_desk.OPENING):
@@ -287,11 +287,11 @@ class Session:
             return (named, *self._waits_again(body))
         if isinstance(body, gate_desk.CLOSING):
             return () if gate_desk.is_told_already(body, self.state.gates) else (body,)
-        return self.startup.told(ear, body) if isinstance(ear, Launch) else (body,)
+        return self.launcher.told(ear, body) if isinstance(ear, AgentConnection) else (body,)
 
     def _next_name(self) -> str:
-        self.record.last_gate = self.house.next_gate()
-        return f"g{self.record.last_gate}"
+        self.writer.last_gate = self.services.next_gate()
+        return f"g{self.writer.last_gate}"
 
     def _news(self, body: ev.StateChange) -> tuple[Body, ...]:
         """The activity, unless we said that already: the translator hears of a decision later than the log."""
@@ -318,31 +318,31 @@ class Session:
             self._said = activity.joined(then.state, then.sub)
         return closed if then is None else [*closed, then]
 
-    def observe(self, translator: Translator) -> Observation:
+    def observe(self, translator: Translator) -> ObservedAgent:
         """From now on an agent of somebody else's is listened to."""
-        if self.observation is None:
+        if self.observed_agent is None:
             translator.restore(self.view)
-            self.observation = Observation(translator, self.hear, self.house.clock.monotonic)
-        return self.observation
+            self.observed_agent = ObservedAgent(translator, self.hear, self.services.clock.monotonic)
+        return self.observed_agent
 
     def unobserve(self) -> None:
         """The agent is ours now: what somebody else's asked is let go."""
-        if self.observation is not None:
-            self.observation.release()
-            self.observation.deafen()
-            self.observation = None
+        if self.observed_agent is not None:
+            self.observed_agent.release()
+            self.observed_agent.deafen()
+            self.observed_agent = None
 
     def judge(self) -> None:
         """Rules decide what they can of what is asked; each gate on its own, and the log names the rule."""
         for gate in self.state.gates.open:
-            verdict = gate_desk.verdict_on(gate, self.state, self.house.rules, self._rules)
-            if verdict.effect == "ask" or (self.launch is None and self.observation is None):
+            verdict = gate_desk.verdict_on(gate, self.state, self.services.rules, self._rules)
+            if verdict.effect == "ask" or (self.connection is None and self.observed_agent is None):
                 continue
             yes = verdict.effect == "allow"
             decision = Decision(status="approved" if yes else "rejected", reason="" if yes else f"rule: {verdict.text}")
-            self.record.write(self.closings((gate,), decision, "rule", verdict.text), "supervisor")
+            self.writer.write(self.closings((gate,), decision, "rule", verdict.text), "supervisor")
             # the agent hears of a decision when it is durable
-            self.record.when_kept(partial(self._say_decision, gate, decision, self.launch))
+            self.writer.when_kept(partial(self._say_decision, gate, decision, self.connection))
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -358,7 +358,7 @@ class Session:
         """From the log, without the conversation: for an agent that nobody here started, and that asks at once."""
         since = 0
         while not self._knows_rules:
-            events = await self.house.log.read(self.id, since, PAGE, _RULES)
+            events = await self.services.log.read(self.id, since, PAGE, _RULES)
             since = events[-1].index if events else since
             self._rules = session_rules(events, self._rules)
             self._knows_rules = self._knows_rules or len(events) < PAGE
@@ -371,44 +371,44 @@ class Session:
         """It decides nothing any more."""
         self._rules = tuple(one for one in self._rules if one.id != rule.id)
 
-    def _say_decision(self, gate: Gate, decision: Decision, asked_by: Launch | None) -> None:
-        if asked_by is self.launch:
+    def _say_decision(self, gate: Gate, decision: Decision, asked_by: AgentConnection | None) -> None:
+        if asked_by is self.connection:
             self.say_decision(gate, decision)
 
     def say_decision(self, gate: Gate, decision: Decision) -> None:
         """To the agent, if it is there."""
-        if self.launch is not None:
-            self.launch.say(self.launch.driver.answer(gate, decision))
-        if self.observation is not None:
-            self.observation.decide(gate.id, decision)
+        if self.connection is not None:
+            self.connection.say(self.connection.driver.answer(gate, decision))
+        if self.observed_agent is not None:
+            self.observed_agent.decide(gate.id, decision)
 
     # --- events of our own
 
     def note(self, *bodies: Body) -> None:
         """Something that the deck knows."""
-        self.record.write(bodies, "supervisor")
+        self.writer.write(bodies, "supervisor")
 
     def _published(self, events: Sequence[Event]) -> None:
-        self.house.publish(events)
-        if self.observation is not None:
-            self.observation.settle(self.record.durable.state.gates)
+        self.services.publish(events)
+        if self.observed_agent is not None:
+            self.observed_agent.settle(self.writer.durable.state.gates)
         if self.state.queue:
             self.delivery.pump()
         if not self.state.turn.is_open:
-            self.house.slots.nudge()
-            self.house.changes.published(self, events)
-        elif self.observation is not None:
-            self.house.changes.published(self, events)
+            self.services.slots.nudge()
+            self.services.changes.published(self, events)
+        elif self.observed_agent is not None:
+            self.services.changes.published(self, events)
 
     def _on_trouble(self, error: QuarterdeckError | None) -> None:
         """While the store refuses, the agent's words wait in its pipe, and texts in their queue."""
-        if self.observation is not None and is_final(error):
-            self.observation.release()  # no decision can be kept here any more: the agent asks on its terminal
-        if self.launch is not None and self.launch.process is not None:
+        if self.observed_agent is not None and is_final(error):
+            self.observed_agent.release()  # no decision can be kept here any more: the agent asks on its terminal
+        if self.connection is not None and self.connection.process is not None:
             if error is not None:
-                self.launch.process.pause()
+                self.connection.process.pause()
             else:
-                self.launch.process.resume()
+                self.connection.process.resume()
         if error is None:
             self.delivery.pump()
 

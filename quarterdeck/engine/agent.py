@@ -12,7 +12,7 @@ from quarterdeck import events as ev
 from quarterdeck.engine.conversation import messages_of
 from quarterdeck.engine.decisions import decided, respond
 from quarterdeck.engine.errors import InvalidOption, TurnNotFinished
-from quarterdeck.engine.message import Message
+from quarterdeck.engine.model import Message
 from quarterdeck.engine.runtime import Core
 from quarterdeck.engine.subscription import Subscription
 from quarterdeck.engine.tools.base import Tool

@@ -18,10 +18,10 @@ from quarterdeck.engine.conversation import family
 from quarterdeck.engine.decisions import decide
 from quarterdeck.engine.gates import Held
 from quarterdeck.engine.journal import now_ms
-from quarterdeck.engine.message import Call
+from quarterdeck.engine.model import Call
 from quarterdeck.engine.plugins.base import Hold
-from quarterdeck.engine.tool_context import CallHands
-from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.engine.tool_context import CallContext
+from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Json
 
@@ -189,7 +189,7 @@ class Batch:
     async def _run(self, one: CallRun) -> None:
         assert one.tool is not None
         # a protocol's attributes may be set, says the checker; these are only looked at
-        hands = cast("Hands", CallHands(self.turn, one.call.call_id, one.call.name))
+        context = cast("ToolContext", CallContext(self.turn, one.call.call_id, one.call.name))
         try:
             # a call that ran and that the log does not know of would be made again after a crash
             await self.turn.core.journal.settled()
@@ -198,7 +198,7 @@ class Batch:
                 self._done.set_exception(error)
             return
         try:
-            outcome = await one.tool.run(one.args, hands)
+            outcome = await one.tool.run(one.args, context)
         except asyncio.CancelledError:
             if one.status == "over":
                 raise

@@ -7,8 +7,18 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from quarterdeck import events as ev
-from quarterdeck.engine.message import Call, Message, Picture, Result, Text
-from quarterdeck.engine.model import Chunk, Finished, ModelError, Request, TextPiece
+from quarterdeck.engine.model import (
+    Call,
+    Chunk,
+    Finished,
+    Message,
+    ModelError,
+    Picture,
+    Request,
+    Result,
+    Text,
+    TextPiece,
+)
 from quarterdeck.engine.request import Stalled
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.engine.conversation import messages_of
-from quarterdeck.engine.message import Message, Text
-from quarterdeck.engine.model import Finished, Request, TextPiece
+from quarterdeck.engine.model import Finished, Message, Request, Text, TextPiece
 from quarterdeck.engine.tools.base import Tool
 from quarterdeck.events import Body, Json
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.engine.message import Call, Message, Part, Picture, Result, Text, Thinking
+from quarterdeck.engine.model import Call, Message, Part, Picture, Result, Text, Thinking
 from quarterdeck.events import Block, Body, HistoryMessage, Image, Json
 
 STILL_RUNNING = "still running: the turn was ended and this call goes on without it; its result will not be told"

@@ -10,8 +10,7 @@ from quarterdeck import events as ev
 from quarterdeck.engine.errors import QuestionWithdrawn
 from quarterdeck.engine.gates import Asked, Held
 from quarterdeck.engine.journal import now_ms
-from quarterdeck.events import Body, Json, Option
-from quarterdeck.events.gate import GateStatus
+from quarterdeck.events import Body, GateStatus, Json, Option
 from quarterdeck.kernel.command_results import Decided
 from quarterdeck.kernel.gate import to_decide
 

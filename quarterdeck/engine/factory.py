@@ -15,8 +15,7 @@ from quarterdeck.engine.agent import Agent
 from quarterdeck.engine.conversation import history_of
 from quarterdeck.engine.errors import InvalidOption, SessionRefused
 from quarterdeck.engine.journal import Journal
-from quarterdeck.engine.message import Message
-from quarterdeck.engine.model import Model
+from quarterdeck.engine.model import Message, Model
 from quarterdeck.engine.options import Options, RetryPolicy, SubAgent
 from quarterdeck.engine.plugins.base import Plugin
 from quarterdeck.engine.runtime import Core, Resolve

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from quarterdeck import events as ev
 from quarterdeck.engine.errors import QuestionWithdrawn
 from quarterdeck.engine.plugins.base import Emit, Hold
-from quarterdeck.events import Body, GateRequest, Json
-from quarterdeck.events.gate import GateStatus
+from quarterdeck.events import Body, GateRequest, GateStatus, Json
 
 if TYPE_CHECKING:
     from quarterdeck.engine.batch import CallRun

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from quarterdeck import events as ev
-from quarterdeck.engine.message import Message
+from quarterdeck.engine.model import Message
 from quarterdeck.engine.plugins.base import (
     HOOKS,
     Abort,

@@ -28,17 +28,18 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from quarterdeck import events as ev
+from quarterdeck.config import config_file
 from quarterdeck.engine.deck_pipe import DeckLog, lines_of, own_pipes
 from quarterdeck.engine.errors import InvalidOption, PromptRefused, SteeringRefused
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, QuarterdeckError, QueueFull
 from quarterdeck.events import Event, Image
 
 if TYPE_CHECKING:
+    from quarterdeck.config import McpServer
     from quarterdeck.engine.agent import Agent
     from quarterdeck.engine.bash import Bash
     from quarterdeck.engine.setup import Setup
     from quarterdeck.engine.tools.mcp.servers import McpServers
-    from quarterdeck.engine.tools.mcp.settings import McpServer
     from quarterdeck.log.base import Log
 
 Line = dict[str, Any]
@@ -126,9 +127,7 @@ class Process:
 
     def mount(self) -> None:
         """Starts the MCP servers that are configured, beside everything else; prompts wait for their tools."""
-        from quarterdeck.engine.tools.config import tool_settings
-
-        servers = tool_settings(os.environ).servers
+        servers = config_file(os.environ).mcp_servers()
         if servers:
             self._mounting = asyncio.ensure_future(self._mounted(servers))
 
@@ -151,12 +150,12 @@ class Process:
         return self._opened.result()
 
     async def open(self, line: Line) -> None:
-        from quarterdeck.engine.setup import prepared
+        from quarterdeck.engine.setup import prepare_agent
 
         # named here, so that its files lie where another process of the session finds them
         line = {**line, "session": _text(line, "session") or secrets.token_hex(8)}
         mode, session, model = (_text(line, name) for name in ("mode", "session", "model"))
-        setup = prepared(Path.cwd(), mode, session, model, os.environ)
+        setup = prepare_agent(Path.cwd(), mode, session, model, os.environ)
         self._opened.set_result(await _opened(line, setup, self._log))
         self.mount()
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from quarterdeck import events as ev
-from quarterdeck.engine.message import Message
-from quarterdeck.engine.model import ModelError, Request
+from quarterdeck.engine.model import Message, ModelError, Request
 from quarterdeck.engine.reply import Reply
 from quarterdeck.events import Body
 

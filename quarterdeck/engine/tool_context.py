@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quarterdeck.engine.turn import Turn
 
 
-class CallHands:
+class CallContext:
     """One for every call."""
 
     __slots__ = ("_turn", "call_id", "name")

@@ -24,8 +24,7 @@ from quarterdeck.engine.compaction import compacted, cut_at
 from quarterdeck.engine.context import PluginContext
 from quarterdeck.engine.conversation import Conversation, messages_of
 from quarterdeck.engine.hooks import Verdict
-from quarterdeck.engine.message import Message, Part, Picture, Result, Text
-from quarterdeck.engine.model import Model, ModelError, ToolSpec
+from quarterdeck.engine.model import Message, Model, ModelError, Part, Picture, Result, Text, ToolSpec
 from quarterdeck.engine.reply import Reply
 from quarterdeck.engine.request import replied
 from quarterdeck.engine.tools.base import Tool

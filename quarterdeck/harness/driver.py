@@ -16,12 +16,12 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from quarterdeck.config import Mode
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, Image, Json
 from quarterdeck.harness.base import Signal
 from quarterdeck.kernel.gate import Gate
 
-Mode: TypeAlias = Literal["plan", "ask", "edits", "auto", "bypass"]
 KillTools: TypeAlias = Literal["killable", "all", "none"]
 #: Lines for the agent's standard input; each is written as one JSON line.
 Lines: TypeAlias = list[Json]

@@ -29,16 +29,17 @@ from aiohttp import web
 from msgspec import Struct
 
 from quarterdeck import __version__
+from quarterdeck.config import Config, ServerSettings, read_config
 from quarterdeck.deck.deck import Deck
 from quarterdeck.deck.environment import Fixed, Surroundings
 from quarterdeck.deck.login import LoginShell
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.harness import registry
 from quarterdeck.home import Home, home
 from quarterdeck.process.identity import NONCE, Identity, start_time
 from quarterdeck.process.subreaper import lifeline
 from quarterdeck.server import log_setup, server_file
 from quarterdeck.server.app import Server
-from quarterdeck.server.config import Config, ServerSettings, read
 from quarterdeck.server.connection import Runner
 from quarterdeck.server.guard import Guard
 from quarterdeck.server.server_file import Beacon
@@ -277,7 +278,7 @@ def main(arguments: Sequence[str]) -> int:
     place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     book = log_setup.configure(place.folder, to_terminal=not orders.is_background)
     try:
-        config = read(place.config, os.environ, orders.options)
+        config = read_config(place.config, os.environ, orders.options, agents=registry.known)
         for warning in config.warnings:
             log.warning("%s", warning)
         uvloop.run(Process(place, config, orders, line, keeper).run(starter))

@@ -76,7 +76,7 @@ class Sessions:
         deck, seen = self._deck, self._seen
         found: Counter[tuple[str, str]] = Counter()
         gates = 0
-        live = {one.id: one.record.durable.state for one in deck.sessions_in_use() if one.record.durable.index}
+        live = {one.id: one.writer.durable.state for one in deck.sessions_in_use() if one.writer.durable.index}
         for number, name in enumerate(deck.session_ids(), 1):
             state = live.get(name)
             if state is not None:
@@ -133,9 +133,9 @@ class Metrics:
     def _of_deck(self) -> Iterable[str]:
         deck = self._deck
         live = list(deck.sessions_in_use())
-        running = sum(one.launch is not None for one in live)
-        troubled = sum(one.record.trouble is not None for one in live)
-        slots = deck.house.slots
+        running = sum(one.connection is not None for one in live)
+        troubled = sum(one.writer.trouble is not None for one in live)
+        slots = deck.services.slots
         yield _one("quarterdeck_processes", "gauge", "Agent processes that run.", running)
         yield _one("quarterdeck_process_limit", "gauge", "Agent processes that may run at once.", slots.limit)
         yield _one(

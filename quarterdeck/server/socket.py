@@ -85,7 +85,7 @@ class Shared:
     """What all connections share: encoded events, and changes between the same two views."""
 
     def __init__(self, deck: Deck, heartbeat_s: float = HEARTBEAT_S) -> None:
-        log = deck.house.log
+        log = deck.services.log
         self.pages: Pages[int] = Pages(lambda name, at: log.read(name, at, PAGE))
         self.all_pages: Pages[str] = Pages(lambda _, at: log.read_all(at, PAGE))
         self.heartbeat_s = heartbeat_s
@@ -186,7 +186,7 @@ class _OfSession:
         self._types = None if wanted.types is None else frames.with_restating(wanted.types)
         self._limit = wanted.timeline.limit if wanted.timeline is not None else 0
         self._session = session
-        self._sent = session.record.durable
+        self._sent = session.writer.durable
         self._tail: Tail[int] | None = None
         self._reader: Reader[int] | None = None
         session.users += 1
@@ -197,7 +197,7 @@ class _OfSession:
         if self._limit:
             await session.load()
         self._tail = await link.deck.feed.hold(session.id)
-        view = session.record.durable
+        view = session.writer.durable
         if since is not None and since > view.index:
             link.say({"op": "gap", "session": session.id, "from": since, "to": view.index})
             since = None
@@ -225,7 +225,7 @@ class _OfSession:
         shared = self._link.shared
         shared.delivered += len(events)
         data = b"" if self._types == _NONE else shared.events.bytes_of(events, self._types)
-        new, old = self._session.record.durable, self._sent
+        new, old = self._session.writer.durable, self._sent
         if new is not old:
             data += shared.changes("view", self._session.id, old, new, 0)
             if self._limit:
@@ -246,7 +246,7 @@ class _OfSession:
         if self._tail is not None:
             self._link.deck.feed.release(self._session.id, self._tail)
         self._session.users -= 1
-        self._session.house.at_rest()
+        self._session.services.at_rest()
 
 
 class _OfAll:

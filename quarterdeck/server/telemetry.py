@@ -179,7 +179,7 @@ async def begin(deck: Deck, endpoint: str, contents: bool = False) -> Telemetry:
 
 
 async def _kept(deck: Deck) -> Kept:
-    file, head = deck.home / FILE, await deck.house.log.last_cursor()
+    file, head = deck.home / FILE, await deck.services.log.last_cursor()
     try:
         kept = msgspec.json.decode(file.read_bytes(), type=Kept)
         if kept.cursor <= head:

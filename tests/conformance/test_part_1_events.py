@@ -10,8 +10,7 @@ import pytest
 
 from quarterdeck import AgentDown, AgentGone, StaleFence
 from quarterdeck import events as ev
-from quarterdeck.engine.message import Call, Message, Text
-from quarterdeck.engine.model import Finished, ModelError, TextPiece, ThinkingPiece, ThinkingSigned
+from quarterdeck.engine.model import Call, Finished, Message, ModelError, Text, TextPiece, ThinkingPiece, ThinkingSigned
 from quarterdeck.engine.options import RetryPolicy, SubAgent
 from quarterdeck.engine.plugins.base import (
     HOOKS,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from quarterdeck import SubAgent
-from quarterdeck.engine.message import Result
+from quarterdeck.engine.model import Result
 from quarterdeck.engine.tools import builtin_tools
 from quarterdeck.engine.tools.interaction_tools import PATIENCE_S
 from quarterdeck.events import Option, Todo

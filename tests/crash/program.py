@@ -121,7 +121,7 @@ async def run(home: str) -> int:
     loop = asyncio.get_running_loop()
     if ends is not None:
         loop.add_reader(ends, lambda: (loop.remove_reader(ends), program.begin(b'{"n": 0, "op": "close"}')))
-    telling = loop.create_task(program.tell(await deck.house.log.last_cursor()))
+    telling = loop.create_task(program.tell(await deck.services.log.last_cursor()))
     listening = loop.create_task(program.listen())
     say(opened=True)
     await program.over.wait()

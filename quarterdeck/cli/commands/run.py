@@ -208,9 +208,9 @@ class TaskChoice:
         return {name: value for name, value in chosen.items() if name not in request}
 
     def _load_profile(self, name: str) -> Any:
-        from quarterdeck.server.config import read
+        from quarterdeck.config import read_config
 
-        profiles = read(self._home.config, os.environ).profiles
+        profiles = read_config(self._home.config, os.environ).profiles
         if name not in profiles:
             raise NoSuchProfile(name, sorted(profiles), self._home)
         return profiles[name]

@@ -104,9 +104,10 @@ def _format_age(since: int) -> str:
 def _print_config(home: Home, as_json: bool) -> None:
     import os
 
-    from quarterdeck.server.config import read
+    from quarterdeck.config import read_config
+    from quarterdeck.harness import registry
 
-    config = read(home.config, os.environ)
+    config = read_config(home.config, os.environ, agents=registry.known)
     if as_json:
         import msgspec
 

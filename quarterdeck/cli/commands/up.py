@@ -62,9 +62,10 @@ def _as_json(value: Any) -> Any:
 
 def _check_settings(home: Home, options: dict[str, Any]) -> None:
     """Report invalid and dangerous settings here, where the user reads it, before anything is started."""
-    from quarterdeck.server.config import read
+    from quarterdeck.config import read_config
+    from quarterdeck.harness import registry
 
-    config = read(home.config, os.environ, options)
+    config = read_config(home.config, os.environ, options, agents=registry.known)
     for warning in config.warnings:
         _warn(warning)
     server = config.server

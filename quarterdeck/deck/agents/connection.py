@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from quarterdeck import events as ev
 from quarterdeck.deck.agents.process import AgentProcess
-from quarterdeck.deck.agents.signal_reader import Ear, Tell
+from quarterdeck.deck.agents.signal_reader import SignalReader, Tell
 from quarterdeck.events import Body, Origin
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.driver import Lines, Start
@@ -19,7 +19,7 @@ from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.view import View
 
 
-class Launch(Ear):
+class AgentConnection(SignalReader):
     """Make one, `begin` it, wait for `decided`. `tell` is called with everything that happens."""
 
     def __init__(self, harness: Harness, start: Start, nonce: str, tell: Tell, now: Callable[[], float]) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from quarterdeck.deck.agents.signal_reader import Ear, Tell
+from quarterdeck.deck.agents.signal_reader import SignalReader, Tell
 from quarterdeck.deck.interruption import CANCELLED
 from quarterdeck.harness.base import Signal, Translator
 from quarterdeck.harness.driver import Decision
 from quarterdeck.kernel.gate import Gate, Gates, decision_on
 
 
-class Observation(Ear):
+class ObservedAgent(SignalReader):
     """Of one session."""
 
     def __init__(self, translator: Translator, tell: Tell, now: Callable[[], float]) -> None:

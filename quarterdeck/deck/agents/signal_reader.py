@@ -14,7 +14,7 @@ Tell: TypeAlias = Callable[[Any, list[Body], Origin], None]
 Watch: TypeAlias = Callable[[Signal, float], None]
 
 
-class Ear:
+class SignalReader:
     """`tell` is called with everything that a signal, or a deadline, means."""
 
     #: Set while what is told may be written down a few milliseconds later, together with more.

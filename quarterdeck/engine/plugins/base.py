@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from quarterdeck.engine.message import Message
+from quarterdeck.engine.model import Message
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, GateRequest, Json

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.engine.message import Message
+from quarterdeck.engine.model import Message
 from quarterdeck.engine.plan import caught_up, parsed
 from quarterdeck.engine.plugins.base import Answers, Context, Emit, Intervene, InvalidPluginOption, Plugin
 from quarterdeck.events import Json, Notice, Plan, PlanGenerated

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
-from quarterdeck.engine.message import Part, Thinking
-from quarterdeck.engine.model import Chunk, Finished, ModelError, Request
+from quarterdeck.engine.model import Chunk, Finished, ModelError, Part, Request, Thinking
 from quarterdeck.engine.providers import connection, failure
 from quarterdeck.engine.providers.credentials import SETUP, Access
 from quarterdeck.engine.providers.failure import Service

@@ -16,15 +16,21 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
-from quarterdeck.engine.message import Call, Message, Part, Picture, Result, Text, Thinking
 from quarterdeck.engine.model import (
+    Call,
     CallBegun,
     CallPiece,
     Chunk,
     Finished,
+    Message,
     ModelError,
+    Part,
+    Picture,
     Request,
+    Result,
+    Text,
     TextPiece,
+    Thinking,
     ThinkingPiece,
     ThinkingSigned,
 )

@@ -1,4 +1,4 @@
-"""A tool, and the hands that the engine lends it while it runs."""
+"""A tool, and the context that the engine lends it while it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Outcome(Struct, frozen=True):
     path: str = ""
 
 
-class Hands(Protocol):
+class ToolContext(Protocol):
     """What a running call may use. One for every call; the engine implements it."""
 
     session_id: str
@@ -65,7 +65,7 @@ class Hands(Protocol):
         ...
 
 
-Run = Callable[[dict[str, Any], Hands], Awaitable[Outcome]]
+Run = Callable[[dict[str, Any], ToolContext], Awaitable[Outcome]]
 
 
 class Tool(Struct, frozen=True, kw_only=True):

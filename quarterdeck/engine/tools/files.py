@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from quarterdeck.engine.tools.base import Hands, Outcome
+from quarterdeck.engine.tools.base import Outcome, ToolContext
 from quarterdeck.engine.tools.function import tool
 from quarterdeck.engine.tools.paths import (
     NoSuchPath,
@@ -59,7 +59,7 @@ class Edit(Struct, forbid_unknown_fields=True):
 @tool
 async def read_file(
     path: str,
-    hands: Hands,
+    context: ToolContext,
     offset: Annotated[int, Meta(ge=1)] = 1,
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 2_000,
 ) -> Outcome:
@@ -71,16 +71,16 @@ async def read_file(
         limit: how many lines to show at most
     """
     try:
-        return await in_thread(_read, path, hands, offset, limit)
+        return await in_thread(_read, path, context, offset, limit)
     except (OutsidePath, NoSuchPath):
-        stored = await hands.read_elsewhere(path)
+        stored = await context.read_elsewhere(path)
         if stored is None:
             raise
         return await in_thread(_shown, io.BytesIO(stored), path, len(stored), offset, limit)
 
 
-def _read(path: str, hands: Hands, offset: int, limit: int) -> Outcome:
-    place = located(path, hands)
+def _read(path: str, context: ToolContext, offset: int, limit: int) -> Outcome:
+    place = located(path, context)
     with open(opened_at(place), "rb") as file:
         return _shown(file, place.shown, os.fstat(file.fileno()).st_size, offset, limit)
 
@@ -107,18 +107,18 @@ def _image(data: bytes, kind: str, shown: str, size: int) -> Outcome:
 
 
 @tool(writes=True, parallel=False)
-async def write_file(path: str, content: str, hands: Hands) -> Outcome:
+async def write_file(path: str, content: str, context: ToolContext) -> Outcome:
     """Writes a whole file, a new one or over the old one. Folders on the way are made. To change a part, use edit_file.
 
     Args:
         path: which file, relative to the working directory
         content: the whole new content
     """
-    return await in_thread_to_its_end(_write, path, content, hands)
+    return await in_thread_to_its_end(_write, path, content, context)
 
 
-def _write(path: str, content: str, hands: Hands) -> Outcome:
-    place = located(path, hands)
+def _write(path: str, content: str, context: ToolContext) -> Outcome:
+    place = located(path, context)
     try:
         data = content.encode()
     except UnicodeEncodeError as error:
@@ -161,18 +161,18 @@ def _dress(descriptor: int, before: os.stat_result) -> None:
 
 
 @tool(writes=True, parallel=False)
-async def edit_file(path: str, edits: Annotated[list[Edit], Meta(min_length=1)], hands: Hands) -> Outcome:
+async def edit_file(path: str, edits: Annotated[list[Edit], Meta(min_length=1)], context: ToolContext) -> Outcome:
     """Replaces exact pieces of text in a file. All edits are made, one after the other, or none.
 
     Args:
         path: which file, relative to the working directory
         edits: what to replace; each old text must be there exactly once unless replace_all is set
     """
-    return await in_thread_to_its_end(_edit, path, edits, hands)
+    return await in_thread_to_its_end(_edit, path, edits, context)
 
 
-def _edit(path: str, edits: list[Edit], hands: Hands) -> Outcome:
-    place = located(path, hands)
+def _edit(path: str, edits: list[Edit], context: ToolContext) -> Outcome:
+    place = located(path, context)
     with parent_of(place) as (parent, name):
         with open(opened(parent, name, place.shown), "rb") as file:
             before = os.fstat(file.fileno())

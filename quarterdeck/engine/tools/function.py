@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from quarterdeck.engine.model import ToolSpec
-from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
 from quarterdeck.engine.tools.docstring import Docstring, parsed
 from quarterdeck.engine.tools.threads import in_thread
 from quarterdeck.errors import QuarterdeckError
@@ -77,8 +77,8 @@ def tool(
 ) -> FunctionTool | Callable[[Function], FunctionTool]:
     """Makes a tool of a function, plain (it runs in a thread) or async. InvalidTool.
 
-    An argument that is annotated as `Hands` gets the hands of the call and is not shown to the model. The function gives
-    a text, an `Outcome`, an `Image`, or anything that msgspec can encode.
+    An argument that is annotated as `ToolContext` gets the context of the call and is not shown to the model. The
+    function gives a text, an `Outcome`, an `Image`, or anything that msgspec can encode.
 
     A thread cannot be ended from outside, so a plain function is not `killable` unless that is said: then steering does
     not wait for it, and its result is dropped.
@@ -110,7 +110,7 @@ class _Plan(NamedTuple):
     spec: ToolSpec
     arguments: type[Struct]
     fields: tuple[str, ...]
-    hands: tuple[str, ...]
+    context: tuple[str, ...]
 
 
 def _planned(function: Function, name: str, description: str, names: Mapping[str, Any]) -> _Plan:
@@ -118,11 +118,11 @@ def _planned(function: Function, name: str, description: str, names: Mapping[str
         raise InvalidTool(name, "its name has other characters than letters, digits, _ and -", "Give it another name.")
     told = parsed(inspect.getdoc(function) or "")
     types = _types(function, name, names)
-    hands = tuple(key for key, kind in types.items() if kind is Hands)
-    fields = [_field(one, types, told, name) for one in _parameters(function, name) if one.name not in hands]
+    context = tuple(key for key, kind in types.items() if kind is ToolContext)
+    fields = [_field(one, types, told, name) for one in _parameters(function, name) if one.name not in context]
     arguments = _struct(name, fields)
     spec = ToolSpec(name, description or told.text, _schema(name, arguments))
-    return _Plan(spec, arguments, tuple(field[0] for field in fields), hands)
+    return _Plan(spec, arguments, tuple(field[0] for field in fields), context)
 
 
 def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
@@ -191,14 +191,16 @@ def _schema(name: str, arguments: type[Struct]) -> dict[str, Json]:
 # --- one call
 
 
-def _runner(function: Function, plan: _Plan, is_async: bool) -> Callable[[dict[str, Any], Hands], Awaitable[Outcome]]:
-    async def run(args: dict[str, Any], hands: Hands) -> Outcome:
+def _runner(
+    function: Function, plan: _Plan, is_async: bool
+) -> Callable[[dict[str, Any], ToolContext], Awaitable[Outcome]]:
+    async def run(args: dict[str, Any], context: ToolContext) -> Outcome:
         try:
             given = _arguments(args, plan)
         except msgspec.ValidationError as error:
             return Outcome(_complaint(str(error), plan), ok=False)
-        for name in plan.hands:
-            given[name] = hands
+        for name in plan.context:
+            given[name] = context
         try:
             value = await function(**given) if is_async else await in_thread(function, **given)
             return outcome_of(value)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from quarterdeck.engine.tools.base import Hands, Outcome
+from quarterdeck.engine.tools.base import Outcome, ToolContext
 from quarterdeck.engine.tools.function import tool
 from quarterdeck.events import Option, Todo
 
@@ -20,7 +20,7 @@ Words = Annotated[str, Meta(min_length=1)]
 
 
 @tool
-async def ask_user(question: Words, hands: Hands, options: list[Words] = []) -> Outcome:  # noqa: B006  # never changed
+async def ask_user(question: Words, context: ToolContext, options: list[Words] = []) -> Outcome:  # noqa: B006  # never changed
     """Asks the person a question and waits for the answer. Use it when you cannot go on without knowing.
 
     Args:
@@ -29,7 +29,7 @@ async def ask_user(question: Words, hands: Hands, options: list[Words] = []) -> 
     """
     offered = tuple(Option(id=str(number), label=text) for number, text in enumerate(options, 1))
     try:
-        answer = await hands.ask(question, offered, PATIENCE_S)
+        answer = await context.ask(question, offered, PATIENCE_S)
     except TimeoutError:
         return Outcome(
             f"nobody answered within {PATIENCE_S / 60:g} minutes; go on as well as you can without an answer, or stop",
@@ -52,7 +52,7 @@ class TodoItem(Struct, forbid_unknown_fields=True):
 
 
 @tool(parallel=False)
-async def write_todos(todos: list[TodoItem], hands: Hands) -> Outcome:
+async def write_todos(todos: list[TodoItem], context: ToolContext) -> Outcome:
     """Writes your list of things to do, for the person to see. Always the whole list: what is left out is gone.
 
     Args:
@@ -62,7 +62,7 @@ async def write_todos(todos: list[TodoItem], hands: Hands) -> Outcome:
     twice = sorted({one.id for one in named if sum(other.id == one.id for other in named) > 1})
     if twice:
         return Outcome(f"argument todos: the id {', '.join(twice)} is there twice; nothing was changed", ok=False)
-    hands.set_todos(named)
+    context.set_todos(named)
     return Outcome(_counted(named))
 
 
@@ -80,7 +80,7 @@ def _counted(todos: list[Todo]) -> str:
 
 
 @tool
-async def task(description: Words, prompt: Words, hands: Hands, kind: str = "") -> Outcome:
+async def task(description: Words, prompt: Words, context: ToolContext, kind: str = "") -> Outcome:
     """Has another agent do a part of the work by itself. It sees nothing of this conversation, and its last text is all
     that comes back, so say in the prompt everything that it needs to know and what it has to tell you.
 
@@ -89,14 +89,14 @@ async def task(description: Words, prompt: Words, hands: Hands, kind: str = "") 
         prompt: the whole task
         kind: which agent, if there are several
     """
-    return await hands.delegate(description, prompt, kind)
+    return await context.delegate(description, prompt, kind)
 
 
 # --- the conversation
 
 
 @tool(parallel=False)
-async def compact_conversation(hands: Hands) -> Outcome:
+async def compact_conversation(context: ToolContext) -> Outcome:
     """Replaces the older part of this conversation by a summary, to make room. It happens after this step."""
-    count = await hands.compact()
+    count = await context.compact()
     return Outcome(f"after this step a summary takes the place of up to {count} messages")

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from quarterdeck.engine.tools.base import Hands, Outcome
+from quarterdeck.engine.tools.base import Outcome, ToolContext
 from quarterdeck.engine.tools.function import tool
 from quarterdeck.engine.tools.paths import PathRefused, folder_at, located, readable
 from quarterdeck.engine.tools.pattern import Glob, TooManyBraces
@@ -27,18 +27,18 @@ Limit = Annotated[int, Meta(ge=1, le=10_000)]
 
 
 @tool
-async def ls(hands: Hands, path: str = ".", limit: Limit = 1_000) -> Outcome:
+async def ls(context: ToolContext, path: str = ".", limit: Limit = 1_000) -> Outcome:
     """Lists a folder: folders end with a slash, files show their size in bytes, links show where they lead.
 
     Args:
         path: which folder, relative to the working directory
         limit: how many entries to show at most
     """
-    return await in_thread(_list, path, hands, limit)
+    return await in_thread(_list, path, context, limit)
 
 
-def _list(path: str, hands: Hands, limit: int) -> Outcome:
-    place = located(path, hands)
+def _list(path: str, context: ToolContext, limit: int) -> Outcome:
+    place = located(path, context)
     with folder_at(place) as folder:
         names = sorted(os.listdir(folder))
         lines = [line for name in names[:limit] if (line := _entry(folder, name))]
@@ -65,7 +65,7 @@ def _entry(folder: int, name: str) -> str:
 @tool
 async def glob(
     pattern: Annotated[str, Meta(min_length=1)],
-    hands: Hands,
+    context: ToolContext,
     path: str = ".",
     limit: Limit = 1_000,
     include_ignored: bool = False,
@@ -80,13 +80,15 @@ async def glob(
     """
     stop = threading.Event()
     try:
-        return await in_thread(_glob, pattern, path, hands, limit, include_ignored, stop)
+        return await in_thread(_glob, pattern, path, context, limit, include_ignored, stop)
     finally:
         stop.set()
 
 
-def _glob(pattern: str, path: str, hands: Hands, limit: int, include_ignored: bool, stop: threading.Event) -> Outcome:
-    place = located(path, hands)
+def _glob(
+    pattern: str, path: str, context: ToolContext, limit: int, include_ignored: bool, stop: threading.Event
+) -> Outcome:
+    place = located(path, context)
     try:
         wanted = Glob(pattern)
     except TooManyBraces as error:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from quarterdeck.engine.tools.base import Hands
+from quarterdeck.engine.tools.base import ToolContext
 from quarterdeck.process.child import Stream
 
 #: How long pieces are gathered before they are told: an event for every few bytes helps nobody.
@@ -33,8 +33,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Collected:
     """The output of one call."""
 
-    def __init__(self, hands: Hands, limits: Limits) -> None:
-        self._hands = hands
+    def __init__(self, context: ToolContext, limits: Limits) -> None:
+        self._context = context
         self._limits = limits
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
         self._head = ""
@@ -43,7 +43,7 @@ class Collected:
         self._length = 0
         self._raw: list[bytes] = []
         self._file: BinaryIO | None = None
-        self._live = _Live(hands, limits.live)
+        self._live = _Live(context, limits.live)
         #: How many bytes came.
         self.size = 0
         #: Set when more came than `total`.
@@ -86,7 +86,7 @@ class Collected:
         self._file.write(data)
 
     def _opened(self) -> BinaryIO:
-        self.path, file = stored(self._hands)
+        self.path, file = stored(self._context)
         return file
 
     def finish(self) -> str:
@@ -106,15 +106,15 @@ class Collected:
     def _forget_file(self) -> None:
         """More bytes than characters: nothing was left out after all."""
         if self.path:
-            (self._hands.store / self.path).unlink(missing_ok=True)
+            (self._context.store / self.path).unlink(missing_ok=True)
             self.path = ""
 
 
 class _Live:
     """Tells output while it comes, some at a time, and not without end."""
 
-    def __init__(self, hands: Hands, room: int) -> None:
-        self._hands = hands
+    def __init__(self, context: ToolContext, room: int) -> None:
+        self._context = context
         self._room = room
         self._pieces: list[tuple[str, Stream]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -137,27 +137,27 @@ class _Live:
         while pieces:
             stream = pieces[0][1]
             count = next((at for at, piece in enumerate(pieces) if piece[1] != stream), len(pieces))
-            self._hands.output("".join(text for text, _ in pieces[:count]), stream)
+            self._context.output("".join(text for text, _ in pieces[:count]), stream)
             del pieces[:count]
 
 
-def stored(hands: Hands) -> tuple[str, BinaryIO]:
+def stored(context: ToolContext) -> tuple[str, BinaryIO]:
     """A new file in the session's store, and its name there, by which `read_file` finds it wherever the store is then.
 
     The call's id was made up by a model or a provider: it may hold anything.
     """
-    plain = re.sub(r"[^\w-]", "_", hands.call_id, flags=re.ASCII)[:60]
+    plain = re.sub(r"[^\w-]", "_", context.call_id, flags=re.ASCII)[:60]
     name = f"{FOLDER}/{plain}-{secrets.token_hex(4)}.txt"
-    path = hands.store / name
+    path = context.store / name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return name, open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
 
-def shortened(text: str, hands: Hands, limits: Limits) -> tuple[str, str]:
+def shortened(text: str, context: ToolContext, limits: Limits) -> tuple[str, str]:
     """A text of which the model is shown the two ends, and the name of the whole; as it is, and "", when it is short."""
     if len(text) <= limits.head + limits.tail:
         return text, ""
-    name, file = stored(hands)
+    name, file = stored(context)
     with file:
         file.write(text.encode("utf-8", "replace"))
     tail = text[len(text) - limits.tail :]

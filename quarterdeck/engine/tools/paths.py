@@ -15,7 +15,7 @@ import stat
 from collections.abc import Generator
 from typing import NamedTuple
 
-from quarterdeck.engine.tools.base import Hands
+from quarterdeck.engine.tools.base import ToolContext
 from quarterdeck.errors import QuarterdeckError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -87,19 +87,19 @@ class Place(NamedTuple):
 # --- where a path leads
 
 
-def located(path: str, hands: Hands) -> Place:
+def located(path: str, context: ToolContext) -> Place:
     """Where this path leads, seen from the working directory. OutsidePath, or PathRefused if it is none."""
     if not path or "\0" in path:
         raise PathRefused("the path is empty" if not path else "the path has a NUL in it", "Give the path of a file.")
     try:
-        resolved = os.path.realpath(os.path.join(hands.cwd, _with_home(path, hands)))
+        resolved = os.path.realpath(os.path.join(context.cwd, _with_home(path, context)))
         if len(os.fsencode(resolved)) >= _LONGEST:
             raise OSError(errno.ENAMETOOLONG, "too long")
     except OSError as error:
         raise refusal(error, path) from None
     except ValueError as error:
         raise PathRefused(f"{path!r} is no path: {error}", "Give the path of a file.") from None
-    roots = sorted({os.path.realpath(one) for one in (hands.cwd, *hands.allowed_paths)}, key=len)
+    roots = sorted({os.path.realpath(one) for one in (context.cwd, *context.allowed_paths)}, key=len)
     # the shortest: of the parts below the root nobody has to be trusted
     for root in roots:
         if resolved == root:
@@ -110,8 +110,8 @@ def located(path: str, hands: Hands) -> Place:
     raise OutsidePath(path)
 
 
-def _with_home(path: str, hands: Hands) -> str:
-    home = hands.environment.get("HOME", "")
+def _with_home(path: str, context: ToolContext) -> str:
+    home = context.environment.get("HOME", "")
     return home + path[1:] if home and (path == "~" or path.startswith("~/")) else path
 
 

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from functools import cache
 
-from quarterdeck.engine.tools.base import Hands
+from quarterdeck.engine.tools.base import ToolContext
 from quarterdeck.errors import QuarterdeckError
 
 _BENEATH = ("--ro-bind", "/", "/", "--tmpfs", "/tmp")
@@ -25,12 +25,12 @@ class SandboxUnavailable(QuarterdeckError):
     code = "sandbox_unavailable"
 
 
-def wrapped(argv: Sequence[str], hands: Hands) -> list[str]:
+def wrapped(argv: Sequence[str], context: ToolContext) -> list[str]:
     """The command as it has to be started. SandboxUnavailable."""
-    if not hands.sandbox:
+    if not context.sandbox:
         return list(argv)
-    if hands.sandbox != "bwrap":
-        raise SandboxUnavailable(f"there is no sandbox {hands.sandbox!r}", 'Set it to "bwrap", or to "" for none.')
+    if context.sandbox != "bwrap":
+        raise SandboxUnavailable(f"there is no sandbox {context.sandbox!r}", 'Set it to "bwrap", or to "" for none.')
     program = shutil.which("bwrap")
     if program is None:
         raise SandboxUnavailable(
@@ -42,13 +42,13 @@ def wrapped(argv: Sequence[str], hands: Hands) -> list[str]:
             f"commands are to run in bubblewrap, and it does not work here: {trouble}",
             "The person at the machine has to allow user namespaces, or to set sandbox to nothing.",
         )
-    world = (*_BENEATH, *_writable(hands), *_ABOVE)
-    return [program, *world, "--die-with-parent", "--chdir", str(hands.cwd), "--", *argv]
+    world = (*_BENEATH, *_writable(context), *_ABOVE)
+    return [program, *world, "--die-with-parent", "--chdir", str(context.cwd), "--", *argv]
 
 
-def _writable(hands: Hands) -> list[str]:
+def _writable(context: ToolContext) -> list[str]:
     """Shorter ones first, so that what lies in another is not covered by it."""
-    folders = sorted({str(one.resolve()) for one in (hands.cwd, *hands.allowed_paths)}, key=len)
+    folders = sorted({str(one.resolve()) for one in (context.cwd, *context.allowed_paths)}, key=len)
     return [word for one in folders for word in ("--bind-try", one, one)]
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from quarterdeck.engine.tools.base import Hands, Outcome
+from quarterdeck.engine.tools.base import Outcome, ToolContext
 from quarterdeck.engine.tools.function import tool
 from quarterdeck.engine.tools.paths import PathRefused, Place, folder_at, located, opened_at, readable
 from quarterdeck.engine.tools.pattern import Glob, TooManyBraces
@@ -70,7 +70,7 @@ class Wish(NamedTuple):
 @tool
 async def grep(
     pattern: Annotated[str, Meta(min_length=1)],
-    hands: Hands,
+    tool_context: ToolContext,
     path: str = ".",
     glob: str = "",
     output: Literal["lines", "files"] = "lines",
@@ -93,8 +93,8 @@ async def grep(
     """
     wish = Wish(pattern, glob, ignore_case, context, limit, output == "files", include_ignored)
     _check_glob(glob)
-    place = located(path, hands)
-    search = _Ripgrep(hands) if _ripgrep(hands) else _Own()
+    place = located(path, tool_context)
+    search = _Ripgrep(tool_context) if _ripgrep(tool_context) else _Own()
     hits = await search.file(place, wish) if _is_file(place) else await search.tree(place, wish)
     return Outcome(_names(hits, wish) if wish.only_names else _lines(hits, wish))
 
@@ -110,18 +110,18 @@ def _is_file(place: Place) -> bool:
     return bool(place.parts) and not place.is_folder and os.path.isfile(place.real)
 
 
-def _ripgrep(hands: Hands) -> str | None:
+def _ripgrep(tool_context: ToolContext) -> str | None:
     """Not where processes have no /proc: a file that is already open could not be given to it."""
-    return shutil.which("rg", path=hands.environment.get("PATH")) if os.path.isdir("/proc/self/fd") else None
+    return shutil.which("rg", path=tool_context.environment.get("PATH")) if os.path.isdir("/proc/self/fd") else None
 
 
 # --- ripgrep
 
 
 class _Ripgrep:
-    def __init__(self, hands: Hands) -> None:
-        self._program = _ripgrep(hands) or "rg"
-        self._environment = hands.environment
+    def __init__(self, tool_context: ToolContext) -> None:
+        self._program = _ripgrep(tool_context) or "rg"
+        self._environment = tool_context.environment
 
     async def tree(self, place: Place, wish: Wish) -> list[Hit]:
         names = await self._names(place, wish)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
 from quarterdeck.engine.tools.function import tool
 from quarterdeck.engine.tools.output import Collected, Limits
 from quarterdeck.engine.tools.sandbox import wrapped
@@ -34,7 +34,7 @@ def shell_tool(limits: Limits = Limits()) -> Tool:  # noqa: B008  # frozen
     @tool(needs_approval=True, writes=True)
     async def shell(
         command: str,
-        hands: Hands,
+        context: ToolContext,
         timeout: Annotated[float, Meta(gt=0, le=3_600)] = 120,  # noqa: ASYNC109  # the model's, not the caller's
     ) -> Outcome:
         """Runs a command line in the working directory and gives its output and exit code.
@@ -46,9 +46,9 @@ def shell_tool(limits: Limits = Limits()) -> Tool:  # noqa: B008  # frozen
             command: what bash is to run
             timeout: after how many seconds it is ended
         """
-        argv = await in_thread(wrapped, [_shell(), "-c", command], hands)
-        output = Collected(hands, limits)
-        child = _started(argv, hands, output)
+        argv = await in_thread(wrapped, [_shell(), "-c", command], context)
+        output = Collected(context, limits)
+        child = _started(argv, context, output)
         try:
             why = await _ended(child, output, timeout)
         except asyncio.CancelledError:
@@ -64,9 +64,9 @@ def _shell() -> str:
     return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 
 
-def _started(argv: list[str], hands: Hands, output: Collected) -> Child:
+def _started(argv: list[str], context: ToolContext, output: Collected) -> Child:
     try:
-        return Child.start(argv, str(hands.cwd), hands.environment, output.hear)
+        return Child.start(argv, str(context.cwd), context.environment, output.hear)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise CommandRefused(f"the command cannot be run: {why}", "Change the command.") from None

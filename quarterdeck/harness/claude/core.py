@@ -12,8 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from quarterdeck import events as ev
-from quarterdeck.events import Body, Image, Json
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import Body, FailureKind, Image, Json
 from quarterdeck.harness.base import BookTranslator, Object, Signal, object_of, text_of
 from quarterdeck.harness.claude import tables
 from quarterdeck.kernel.view import View

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.failures import failure_kind
 

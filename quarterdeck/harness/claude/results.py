@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from quarterdeck import events as ev
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind
 from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
 from quarterdeck.harness.claude import tables
 from quarterdeck.harness.claude.control import Control

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind
 
 Mode: TypeAlias = Literal["plan", "ask", "edits", "auto", "bypass"]
 

@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from quarterdeck import events as ev
-from quarterdeck.events import Json, Option
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind, Json, Option
 from quarterdeck.harness.base import Object, list_of, object_of, part_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.session import SUPPRESSION_S, Desk, counts_in, remember

@@ -9,8 +9,7 @@ of a cancel the agent was cut off, and it is paused.
 from __future__ import annotations
 
 from quarterdeck import events as ev
-from quarterdeck.events import TokenUsage
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind, TokenUsage
 from quarterdeck.harness.base import Object, int_of, price_of, text_of
 from quarterdeck.harness.failures import failure_kind, told
 from quarterdeck.harness.lines import object_in

@@ -6,8 +6,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from quarterdeck import events as ev
-from quarterdeck.events import Body, HistoryMessage, Image, TokenUsage
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import Body, FailureKind, HistoryMessage, Image, TokenUsage
 from quarterdeck.harness.tracker.calls import Calls
 from quarterdeck.harness.tracker.context import Context
 from quarterdeck.harness.tracker.core import Path

@@ -340,7 +340,7 @@ class TestStreams:
             begun = ev.MessageStart(message_id="m", turn_id=session.view.state.turn.id)
             a, b = (ev.MessageDelta(message_id="m", delta=piece) for piece in "ab")
             live.note(begun, a, begun, b)
-            await live.record.settled()
+            await live.writer.settled()
             assert len(session.view.timeline.open) == 1
             assert await texts_of(session, "assistant") == ["ab"]
 

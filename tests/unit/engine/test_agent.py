@@ -18,8 +18,7 @@ from quarterdeck import (
     create_agent,
 )
 from quarterdeck.engine.conversation import STILL_RUNNING
-from quarterdeck.engine.message import Message, Picture, Text
-from quarterdeck.engine.model import Finished, ModelError, TextPiece
+from quarterdeck.engine.model import Finished, Message, ModelError, Picture, Text, TextPiece
 from quarterdeck.engine.options import RetryPolicy
 from quarterdeck.engine.plugins.base import Hold, Plugin, Skip
 from quarterdeck.events import GateRequest, Image, TokenUsage

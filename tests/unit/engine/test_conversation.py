@@ -20,7 +20,7 @@ from quarterdeck.engine.conversation import (
     messages_of,
     plain,
 )
-from quarterdeck.engine.message import Call, Message, Picture, Result, Text, Thinking
+from quarterdeck.engine.model import Call, Message, Picture, Result, Text, Thinking
 from quarterdeck.events import Block, Body, Image
 from tests.bodies import any_body
 from tests.unit.engine.test_play import check

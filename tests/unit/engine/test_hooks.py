@@ -10,8 +10,7 @@ import pytest
 
 from quarterdeck import PromptRefused, SessionRefused, SteeringRefused
 from quarterdeck import events as ev
-from quarterdeck.engine.message import Message, Text
-from quarterdeck.engine.model import ModelError
+from quarterdeck.engine.model import Message, ModelError, Text
 from quarterdeck.engine.plugins.base import Abort, BlockTool, Continue, Emit, Hold, Intervene, Plugin, Skip, SwitchModel
 from quarterdeck.events import GateRequest, TokenUsage
 from quarterdeck.log.memory import MemoryLog

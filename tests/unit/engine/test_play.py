@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 
 from quarterdeck.engine.conversation import folded_all
 from quarterdeck.engine.factory import read_whole, resume
-from quarterdeck.engine.message import Call, Message, Result
-from quarterdeck.engine.model import CallBegun, CallPiece, Finished, ModelError, Request, TextPiece, ThinkingPiece
+from quarterdeck.engine.model import (
+    Call,
+    CallBegun,
+    CallPiece,
+    Finished,
+    Message,
+    ModelError,
+    Request,
+    Result,
+    TextPiece,
+    ThinkingPiece,
+)
 from quarterdeck.engine.options import RetryPolicy
 from quarterdeck.engine.plugins.base import Abort, BlockTool, Hold, Intervene, Plugin
 from quarterdeck.engine.tools.base import Outcome, Tool

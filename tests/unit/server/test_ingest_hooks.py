@@ -70,7 +70,7 @@ class _Held:
 
     async def shown(self) -> dict[str, Any]:
         live = self.house.deck._supervisor.sessions[self.id]
-        await live.record.settled()
+        await live.writer.settled()
         return (await self.house.get(f"/sessions/{self.id}")).json
 
     async def resolved(self) -> list[tuple[str, str, str]]:
@@ -193,7 +193,7 @@ class TestDecidedHere:
                 lambda: len(house.deck.session_ids()) == 1 and house.deck.view(house.deck.session_ids()[0])
             )
             live = house.deck._supervisor.sessions[house.deck.session_ids()[0]]
-            await live.record.settled()
+            await live.writer.settled()
             assert (await house.get("/sessions")).json["sessions"][0]["phase"] == "completed"
 
     @on_loop
@@ -248,7 +248,7 @@ class TestDecidedElsewhere:
             live = house.deck._supervisor.sessions[held.id]
             live.unobserve()
             assert await held.answer() == {}
-            assert live.observation is None
+            assert live.observed_agent is None
 
     @on_loop
     async def test_two_are_held_beside_each_other(self, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ class TestDecidedByRules:
             assert (await first.decide("approve", always="user")).status == 200
             assert await first.answer() == _decision(behavior="allow")
             await house.hook("claude", _call("PostToolUse"))
-            record = house.deck._supervisor.sessions[first.id].record
+            record = house.deck._supervisor.sessions[first.id].writer
             await record.settled()
             theirs = Event(first.id, record.view.index + 1, record.view.at, "user", Notice(text="theirs"))
             await house.deck._log.append(Append(session_id=first.id, events=(theirs,), fence=record.fence))
@@ -339,7 +339,7 @@ class TestRestart:
             assert (await house.hook("claude", _call("PostToolUse"))).json == {}
             assert (await house.hook("claude", _hook("Stop", prompt_id="p1"))).json == {}
             live = house.deck._supervisor.sessions[name]
-            await live.record.settled()
+            await live.writer.settled()
             shown = (await house.get(f"/sessions/{name}")).json
             assert (shown["lifecycle"], shown["phase"]) == ("active", "completed")
             assert len((await house.get("/sessions")).json["sessions"]) == 1

@@ -77,7 +77,7 @@ class _Agent:
         self.held: list[asyncio.Task[Any]] = []
 
     def _ears(self) -> list[Any]:
-        found = (one.observation for one in self.house.deck._supervisor.sessions.values())
+        found = (one.observed_agent for one in self.house.deck._supervisor.sessions.values())
         return [one for one in found if one is not None]
 
     def _last_heard(self) -> float:
@@ -139,7 +139,7 @@ class _Agent:
 async def _views(house: House) -> list[View]:
     """An observing hook is answered before it is written, so what was told may still be on its way."""
     for session in list(house.deck._supervisor.sessions.values()):
-        await session.record.settled()
+        await session.writer.settled()
     return [await house.deck.session(name).whole_view() for name in house.deck.session_ids()]
 
 

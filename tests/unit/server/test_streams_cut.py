@@ -83,19 +83,19 @@ class Scene:
         """Keeps each view when its events are published, before any reader is told."""
         deck = self.port.deck
         sessions = {name: await deck.in_use(name) for name in self.names}
-        publish = deck.house.publish
+        publish = deck.services.publish
 
         def noted(events: Sequence[Event]) -> None:
             name = events[-1].session_id
-            view = sessions[name].record.durable
+            view = sessions[name].writer.durable
             self.views[name, view.index] = view
             publish(events)
 
-        deck.house.publish = noted
+        deck.services.publish = noted
         for name, session in sessions.items():
             session.users += 1
             await session.load()
-            self.views[name, session.record.durable.index] = session.record.durable
+            self.views[name, session.writer.durable.index] = session.writer.durable
 
     async def write(self) -> None:
         """Writes until enough cuts were made, with restarts on the way."""
@@ -104,7 +104,7 @@ class Scene:
             await self._watch()
             for name in self.names:
                 if restart:
-                    (await self.port.deck.in_use(name)).record.write([ev.SessionResumed()], "supervisor")
+                    (await self.port.deck.in_use(name)).writer.write([ev.SessionResumed()], "supervisor")
             while self.cuts < CUTS * (restart + 1) // (RESTARTS + 1):
                 number += 1
                 await self._turn(number)
@@ -116,7 +116,7 @@ class Scene:
         self.is_over = True
 
     async def _turn(self, number: int) -> None:
-        record = (await self.port.deck.in_use(self.dice.choice(self.names))).record
+        record = (await self.port.deck.in_use(self.dice.choice(self.names))).writer
         bodies = list(turn(self.dice, number))
         while bodies:
             size = self.dice.choice((1, 1, 2, 5, 40))
@@ -322,7 +322,7 @@ async def _cut_and_compare(folder: Path) -> None:
 
 async def _log(port: Port, name: str) -> list[Event]:
     session = await port.deck.in_use(name)
-    await session.record.settled()
+    await session.writer.settled()
     return await port.deck.session(name).events(0, 1_000_000)
 
 

@@ -16,9 +16,9 @@ import signal
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, TextIO
 
-from quarterdeck.engine.tools.base import Hands, Outcome
+from quarterdeck.config import McpServer
+from quarterdeck.engine.tools.base import Outcome, ToolContext
 from quarterdeck.engine.tools.mcp.result import outcome_of
-from quarterdeck.engine.tools.mcp.settings import McpServer
 from quarterdeck.engine.tools.threads import in_thread
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.process.tree import MARK, kin_of, signalled
@@ -91,7 +91,7 @@ class Connection:
             raise self._failed(f"could not list its tools: {error}") from error
         return found
 
-    async def call(self, tool: str, args: dict[str, Any], hands: Hands) -> Outcome:
+    async def call(self, tool: str, args: dict[str, Any], context: ToolContext) -> Outcome:
         """One call. ServerFailed."""
         client = await self._client()
         try:
@@ -101,7 +101,7 @@ class Connection:
             raise self._failed(f"did not answer within {self.server.timeout:g} seconds") from None
         except Exception as error:
             raise await self._judged(error) from error
-        return await in_thread(outcome_of, result, hands)
+        return await in_thread(outcome_of, result, context)
 
     async def _judged(self, error: Exception) -> ServerFailed:
         """What failed: the request, or the connection, which then is given up."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from quarterdeck.engine.tools.base import Hands, Outcome
+from quarterdeck.engine.tools.base import Outcome, ToolContext
 from quarterdeck.engine.tools.files import IMAGE_LIMIT
 from quarterdeck.engine.tools.output import Limits, shortened
 from quarterdeck.events import Image
@@ -17,7 +17,7 @@ _IMAGES = 20
 _SEEN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
-def outcome_of(result: Any, hands: Hands) -> Outcome:
+def outcome_of(result: Any, context: ToolContext) -> Outcome:
     """A result of the SDK: pieces of text, images, resources; the whole of what is long lies in the store."""
     texts: list[str] = []
     images: list[Image] = []
@@ -29,7 +29,7 @@ def outcome_of(result: Any, hands: Hands) -> Outcome:
             texts.append(text)
     if not result.content and result.structured_content is not None:
         texts.append(msgspec.json.encode(result.structured_content).decode())
-    shown, path = shortened("\n".join(texts), hands, _LIMITS)
+    shown, path = shortened("\n".join(texts), context, _LIMITS)
     return Outcome(shown, ok=not result.is_error, images=tuple(images), path=path)
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
+from quarterdeck.config import InvalidMcpServer, McpServer, parse_mcp_servers
 from quarterdeck.engine.model import ToolSpec
-from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
 from quarterdeck.engine.tools.function import failed
 from quarterdeck.engine.tools.mcp.connection import Connection, ServerFailed, import_sdk, tool_name
-from quarterdeck.engine.tools.mcp.settings import InvalidMcpServer, McpServer, filled, servers_from
 from quarterdeck.errors import QuarterdeckError
 
 
@@ -29,9 +32,9 @@ class McpServers:
         self.tools: list[Tool] = []
         self.problems: dict[str, QuarterdeckError] = {}
         self._connections: list[Connection] = []
-        for name, server in servers_from(servers).items():
+        for name, server in parse_mcp_servers(servers).items():
             try:
-                ready = filled(name, server, os.environ if environment is None else environment)
+                ready = expand_variables(name, server, os.environ if environment is None else environment)
             except InvalidMcpServer as error:
                 self.problems[name] = error
             else:
@@ -73,10 +76,33 @@ class McpServers:
         await self.close()
 
 
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def expand_variables(name: str, server: McpServer, environment: Mapping[str, str]) -> McpServer:
+    """Replace `${NAME}` in the values of `env` and `headers` with that environment variable.
+
+    Raises:
+        InvalidMcpServer: a variable isn't set.
+    """
+
+    def expand(key: str, text: str) -> str:
+        for variable in _VARIABLE.findall(text):
+            if variable not in environment:
+                raise InvalidMcpServer(name, f"{key} uses the variable {variable}, which isn't set")
+        return _VARIABLE.sub(lambda match: environment[match[1]], text)
+
+    return msgspec.structs.replace(
+        server,
+        env={key: expand(key, text) for key, text in server.env.items()},
+        headers={key: expand(key, text) for key, text in server.headers.items()},
+    )
+
+
 def _tool(connection: Connection, offered: Any) -> Tool:
-    async def run(args: dict[str, Any], hands: Hands) -> Outcome:
+    async def run(args: dict[str, Any], context: ToolContext) -> Outcome:
         try:
-            return await connection.call(offered.name, args, hands)
+            return await connection.call(offered.name, args, context)
         except ServerFailed as error:
             return failed(error)
 

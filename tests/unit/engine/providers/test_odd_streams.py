@@ -12,13 +12,14 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from quarterdeck.engine.message import Message, Text
 from quarterdeck.engine.model import (
     CallBegun,
     CallPiece,
     Chunk,
     Finished,
+    Message,
     ModelError,
+    Text,
     TextPiece,
     ThinkingPiece,
     ThinkingSigned,

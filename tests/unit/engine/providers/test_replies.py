@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.message import Message, Text, Thinking
-from quarterdeck.engine.model import CallBegun, Finished, ThinkingPiece, ThinkingSigned
+from quarterdeck.engine.model import CallBegun, Finished, Message, Text, Thinking, ThinkingPiece, ThinkingSigned
 from quarterdeck.engine.providers import connection
 from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import quarterdeck
-from quarterdeck import Hands, Image, InvalidTool, Outcome, QuarterdeckError, Tool, tool
+from quarterdeck import Image, InvalidTool, Outcome, QuarterdeckError, Tool, ToolContext, tool
 from tests.hands import TestHands, call, called
 
 
@@ -110,7 +110,7 @@ class TestTheSchema:
 
     def test_the_hands_are_not_shown(self) -> None:
         @tool
-        def one(text: str, mine: Hands) -> str:
+        def one(text: str, mine: ToolContext) -> str:
             return text + mine.session_id
 
         assert list(one.spec.parameters["properties"]) == ["text"]
@@ -334,7 +334,7 @@ class TestWhereItRuns:
         everybody = threading.Barrier(60)
 
         @tool
-        def meet(mine: Hands) -> str:
+        def meet(mine: ToolContext) -> str:
             everybody.wait(30)
             return mine.call_id
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
+from quarterdeck.config import InvalidMcpServer, McpServer, parse_mcp_servers
 from quarterdeck.engine.tools.base import Outcome, Tool
 from quarterdeck.engine.tools.files import read_file
 from quarterdeck.engine.tools.mcp import connection
 from quarterdeck.engine.tools.mcp.connection import Connection, McpNotInstalled, tool_name
-from quarterdeck.engine.tools.mcp.servers import McpServers
-from quarterdeck.engine.tools.mcp.settings import InvalidMcpServer, McpServer, filled, servers_from
+from quarterdeck.engine.tools.mcp.servers import McpServers, expand_variables
 from tests.decks import on_loop
 from tests.hands import TestHands, called
 from tests.mcp_server import PNG
@@ -229,7 +229,7 @@ class TestOverHttp:
 class TestSettings:
     def test_what_config_says(self) -> None:
         told = {"a": {"command": "x", "args": ["1"], "timeout": 5}, "b": {"url": "https://h/x", "headers": {"K": "v"}}}
-        assert servers_from(told) == {
+        assert parse_mcp_servers(told) == {
             "a": McpServer(command="x", args=("1",), timeout=5),
             "b": McpServer(url="https://h/x", headers={"K": "v"}),
         }
@@ -250,24 +250,24 @@ class TestSettings:
     )
     def test_what_cannot_be_used(self, told: Any, said: str) -> None:
         with pytest.raises(InvalidMcpServer) as raised:
-            servers_from({"one": told})
+            parse_mcp_servers({"one": told})
         assert raised.value.message.startswith("mcp.one: ")
         assert said in raised.value.message
         assert raised.value.hint
 
     def test_a_variable_that_is_not_set_is_a_problem_of_that_server_alone(self) -> None:
         servers = McpServers({"one": {"command": "x", "env": {"A": "${NOT_SET}"}}}, {})
-        assert servers.problems["one"].message == "mcp.one: A names the variable NOT_SET, which is not set"
+        assert servers.problems["one"].message == "mcp.one: A uses the variable NOT_SET, which isn't set"
         assert asyncio.run(servers.start()) == []
         assert servers.problems.keys() == {"one"}
 
     def test_a_secret_may_have_characters_that_mean_something_elsewhere(self) -> None:
         server = McpServer(url="http://h", headers={"K": "Bearer ${A}${B}"})
-        assert filled("one", server, {"A": "\\1${B}", "B": "$"}).headers == {"K": "Bearer \\1${B}$"}
+        assert expand_variables("one", server, {"A": "\\1${B}", "B": "$"}).headers == {"K": "Bearer \\1${B}$"}
 
     def test_names_of_servers_and_tools(self) -> None:
         with pytest.raises(InvalidMcpServer):
-            servers_from({"a b": {"command": "x"}})
+            parse_mcp_servers({"a b": {"command": "x"}})
         assert tool_name("s", "t") == "s__t"
         names = {tool_name("s", name) for name in ("a.b", "a_b", "a/b", "x" * 80, "x" * 81)}
         assert len(names) == 5

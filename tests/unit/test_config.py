@@ -1,20 +1,38 @@
-"""Settings: who wins, who is named, and what is said about mistakes."""
+"""The configuration: which source wins, what is decoded, and what the errors say."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from quarterdeck.deck.settings import InvalidSetting
-from quarterdeck.server.config import Config, File, Profile, Value, merged, read
+from quarterdeck.config import (
+    BuiltinSettings,
+    Config,
+    ConfigFile,
+    InvalidSetting,
+    McpServer,
+    Price,
+    ProviderSettings,
+    RunProfile,
+    ServerSettings,
+    Settings,
+    ToolSettings,
+    Value,
+    config_file,
+    help_of,
+    merge_config,
+    read_config,
+)
+from quarterdeck.harness import registry
 
 PATH = Path("/deck/config.toml")
 
 
 def config(text: str = "", environment: dict[str, str] | None = None, **options: Any) -> Config:
-    return merged(File(PATH, text), environment or {}, options)
+    return merge_config(ConfigFile(PATH, text), environment or {}, options, registry.known)
 
 
 def mistake(text: str = "", environment: dict[str, str] | None = None, **options: Any) -> InvalidSetting:
@@ -115,25 +133,25 @@ class TestUnknownNames:
     def test_the_nearest_is_offered(self):
         text = "prot = 1\n[profile.x]\nagent = 'pi'\npreambel = 'm'"
         first, second = config(text).warnings
-        assert first == f"{PATH}, line 1: prot is not known; did you mean port?"
-        assert second == f"{PATH}, line 4: profile.x.preambel is not known; did you mean preamble?"
+        assert first == f"{PATH}, line 1: unknown key prot; did you mean port?"
+        assert second == f"{PATH}, line 4: unknown key profile.x.preambel; did you mean preamble?"
 
     def test_they_are_told_from_the_top_down(self):
         names = [f"nothing_{one}" for one in "fbdaec"]
         told = config("\n".join(f"{name} = 1" for name in names)).warnings
-        assert [line.split(": ")[1].split()[0] for line in told] == names
+        assert [line.split(": ")[1].split()[2].rstrip(";") for line in told] == names
 
     def test_tables_of_the_engine_are_known(self):
         assert config("[mcp.files]\ncommand = 'x'").warnings == ()
 
     def test_where_nothing_is_near_all_are_listed(self):
         (only,) = config("zzzzzzz = 1").warnings
-        assert "known are host, port" in only
+        assert "; known: host, port" in only
 
     def test_variables_too_but_not_those_that_are_no_settings(self):
         variables = {"QUARTERDECK_HOME": "/deck", "QUARTERDECK_NONCE": "n", "QUARTERDECK_PROT": "1", "OTHER": "x"}
         (only,) = config("", variables).warnings
-        assert only == "QUARTERDECK_PROT is not known; did you mean QUARTERDECK_PORT?"
+        assert only == "unknown variable QUARTERDECK_PROT; did you mean QUARTERDECK_PORT?"
 
 
 class TestProfiles:
@@ -141,30 +159,113 @@ class TestProfiles:
         review = "[profile.review]\nagent = 'claude'\nmodel = 'm'\nmode = 'plan'\npreamble = 'Look only.'\n"
         text = f"{review}[profile.x]\nagent='acp:a b'"
         found = config(text).profiles
-        assert found["review"] == Profile(agent="claude", model="m", mode="plan", preamble="Look only.")
-        assert found["x"] == Profile(agent="acp:a b")
+        assert found["review"] == RunProfile(agent="claude", model="m", mode="plan", preamble="Look only.")
+        assert found["x"] == RunProfile(agent="acp:a b")
 
 
 class TestTheFile:
     def test_none_is_an_empty_one(self, tmp_path: Path):
-        assert read(tmp_path / "config.toml", {}).server.port == 4986
+        assert read_config(tmp_path / "config.toml", {}).server.port == 4986
         (tmp_path / "file").touch()
-        assert read(tmp_path / "file" / "config.toml", {}).server.port == 4986
+        assert read_config(tmp_path / "file" / "config.toml", {}).server.port == 4986
 
     @pytest.mark.parametrize("content", [b"\xff\xfe", b"port = 1\n\x00"])
     def test_what_is_no_text_is_said(self, tmp_path: Path, content: bytes):
         (tmp_path / "config.toml").write_bytes(content)
         with pytest.raises(InvalidSetting, match=r"config\.toml"):
-            read(tmp_path / "config.toml", {})
+            read_config(tmp_path / "config.toml", {})
 
     def test_a_folder_of_that_name(self, tmp_path: Path):
         (tmp_path / "config.toml").mkdir()
-        with pytest.raises(InvalidSetting, match="cannot be read: Is a directory"):
-            read(tmp_path / "config.toml", {})
+        with pytest.raises(InvalidSetting, match="can't be read: Is a directory"):
+            read_config(tmp_path / "config.toml", {})
 
 
-def test_the_models_keys_are_known_here_and_not_kept() -> None:
-    found = config('port = 4000\n[provider.anthropic]\napi_key = "sk-secret"\n[price."anthropic:x"]\ninput = 1.0\n')
-    assert found.warnings == ()
-    assert found.server.port == 4000
-    assert "sk-secret" not in repr(found)
+TABLES = """
+[builtin]
+model = "anthropic:x"
+max_turns = 7
+[tools]
+sandbox = "bwrap"
+allowed_paths = ["/srv", "~/notes"]
+installed = ["weather"]
+[mcp.files]
+command = "x"
+args = ["-y"]
+[plugin]
+planning = true
+[plugin.human_approval]
+safe_commands = ["make test"]
+[provider.anthropic]
+api_key = "sk-secret"
+[price."anthropic:x"]
+input = 1
+output = 2.5
+"""
+
+
+class TestTablesOfTheBuiltinAgent:
+    def test_defaults(self) -> None:
+        file = ConfigFile(PATH, "port = 1")
+        assert (file.builtin(), file.tools()) == (BuiltinSettings(), ToolSettings())
+        assert (file.mcp_servers(), file.plugins(), file.providers(), file.prices()) == ({}, {}, {}, {})
+
+    def test_all_of_them(self) -> None:
+        file = ConfigFile(PATH, TABLES)
+        assert file.builtin() == BuiltinSettings(model="anthropic:x", max_turns=7)
+        assert file.tools().sandbox == "bwrap"
+        assert file.tools().allowed_folders == (Path("/srv"), Path("~/notes").expanduser())
+        assert file.tools().installed == ("weather",)
+        assert file.mcp_servers() == {"files": McpServer(command="x", args=("-y",))}
+        assert file.plugins() == {"planning": True, "human_approval": {"safe_commands": ["make test"]}}
+        assert file.providers() == {"anthropic": ProviderSettings(api_key="sk-secret")}
+        assert file.prices() == {"anthropic:x": Price(input=1.0, output=2.5)}
+        assert config(TABLES).warnings == ()
+
+    def test_keys_are_not_shown(self) -> None:
+        assert "sk-secret" not in repr(ConfigFile(PATH, TABLES).providers())
+        assert "sk-secret" not in repr(config(TABLES))
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("[tools]\nsandbox = 'bwarp'", "line 2: tools.sandbox: Invalid enum value 'bwarp'; choose one of bwrap"),
+            ("[tools]\n\nsandbocks = 'bwrap'", "line 3: tools.sandbocks: unknown key; did you mean sandbox?"),
+            ("[tools]\nallowed_paths = ['here']", "line 2: tools.allowed_paths: Expected `str` matching"),
+            ("tools = 1", "line 1: tools: Expected a table"),
+            ("mcp = 1", "line 1: mcp: Expected tables such as [mcp.NAME]"),
+            ("[mcp]\nx = 1", "line 2: mcp.x: Expected a table"),
+            ("port = 1\n[mcp.files]\nport = 5", "line 3: mcp.files.port: unknown key"),
+            ("[mcp.a]\nurl = 'http://h'\n[mcp.files]\n", "line 3: mcp.files: give a command or a url"),
+            ("[builtin]\nmax_turns = 0", "line 2: builtin.max_turns: Expected `int` >= 1"),
+            ("plugin = 3", "line 1: plugin: Expected a table"),
+            ("[plugin]\nx = 3", "line 2: plugin.x: Expected a boolean or a table"),
+            ("[price.'chat:x']\ninput = 1", "line 1: price.chat:x: output is missing"),
+            ("[provider.chat]\napi_key = ['sk-secret']", "line 2: provider.chat.api_key: Expected `str`, got `array`"),
+        ],
+    )
+    def test_an_error_names_the_line(self, text: str, said: str) -> None:
+        file = ConfigFile(PATH, text)
+        with pytest.raises(InvalidSetting) as raised:
+            file.builtin(), file.tools(), file.mcp_servers(), file.plugins(), file.providers(), file.prices()
+        assert said in raised.value.message
+        assert raised.value.hint
+        assert "sk-secret" not in raised.value.message
+
+    def test_the_server_starts_with_a_warning(self) -> None:
+        (only,) = config("port = 7\n[tools]\nsandbox = 'x'\n").warnings
+        assert only.startswith(f"{PATH}, line 3: tools.sandbox: ")
+        assert only.endswith("(the built-in agent won't start)")
+
+    def test_the_agent_reads_its_tables_when_a_setting_of_the_server_is_invalid(self, tmp_path: Path) -> None:
+        environment = {"QUARTERDECK_HOME": str(tmp_path)}
+        assert config_file(environment).tools() == ToolSettings()
+        (tmp_path / "config.toml").write_text("port = 'x'\n[tools]\nsandbox = 'bwrap'\n")
+        assert config_file(environment).tools().sandbox == "bwrap"
+
+
+def test_every_key_has_help() -> None:
+    kinds = (ServerSettings, Settings, RunProfile, BuiltinSettings, ToolSettings, McpServer, ProviderSettings, Price)
+    fields = [field for kind in kinds for field in msgspec.structs.fields(kind)]
+    assert [field.name for field in fields if not help_of(field)] == []
+    assert mistake("port = 'x'").hint == "Fix the line. Port to listen on. 0 picks a free port."
