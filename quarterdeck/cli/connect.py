@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from quarterdeck.client.errors import Unreachable
-from quarterdeck.client.sync_client import Client
 from quarterdeck.home import Home
 from quarterdeck.server import server_file
 from quarterdeck.server.owner import NotAToken, owner_token
 from quarterdeck.server.server_file import Beacon
+
+if TYPE_CHECKING:
+    from quarterdeck.client.sync_client import Client
 
 _RESTART_INTERRUPTS = "Busy sessions are interrupted and can be resumed."
 
@@ -52,6 +54,9 @@ def connect_to(server: Beacon, home: Home) -> ServerConnection:
     Raises:
         Unreachable: its token can't be read.
     """
+    # Imported late, so that `qd status` is quick when no server runs.
+    from quarterdeck.client.sync_client import Client
+
     return ServerConnection(server, Client(server.address, read_token(home), tls_cert=server.tls_cert))
 
 
