@@ -15,6 +15,7 @@ _EXPORTS: dict[str, str] = {
     "Agent": "quarterdeck.engine.agent",
     "AgentDown": "quarterdeck.engine.errors",
     "AgentGone": "quarterdeck.engine.errors",
+    "AgentOptions": "quarterdeck.engine.options",
     "AgentStatus": "quarterdeck.engine.agent",
     "AlreadyDecided": "quarterdeck.errors",
     "AsyncClient": "quarterdeck.client.api",
@@ -136,6 +137,7 @@ if TYPE_CHECKING:
     from quarterdeck.engine.factory import resume as resume
     from quarterdeck.engine.model import Message as Message
     from quarterdeck.engine.model import ModelError as ModelError
+    from quarterdeck.engine.options import AgentOptions as AgentOptions
     from quarterdeck.engine.options import RetryPolicy as RetryPolicy
     from quarterdeck.engine.options import SubAgent as SubAgent
     from quarterdeck.engine.plugins.base import Plugin as Plugin

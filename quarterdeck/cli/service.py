@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import click
 
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.files import write_atomic
 from quarterdeck.home import Home
 from quarterdeck.server import server_file
 
@@ -156,9 +157,7 @@ def install_service(home: Home, options: Mapping[str, Any]) -> None:
         if sys.platform == "darwin" and service.path.exists():
             _run_all(service.disable)
         service.path.parent.mkdir(parents=True, exist_ok=True)
-        part = service.path.with_suffix(".part")
-        part.write_text(service.text, "utf-8")
-        part.replace(service.path)
+        write_atomic(service.path, service.text, mode=0o644)
     click.echo(f"{service.path}: {'written' if is_new else 'unchanged'}")
     if is_new and server_file.found(home) is not None:
         click.echo("a server is already running. Run `qd down`; the service starts at the next login.", err=True)

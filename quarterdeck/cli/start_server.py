@@ -21,8 +21,8 @@ import click
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
-from quarterdeck.process.identity import NONCE
-from quarterdeck.process.subreaper import gone_within
+from quarterdeck.process.identity import NONCE_VARIABLE
+from quarterdeck.process.tree import wait_until_gone
 from quarterdeck.server import server_file
 from quarterdeck.server.server_file import Beacon
 
@@ -105,7 +105,7 @@ def find_lasting_server(home: Home) -> Beacon | None:
     """
     server = server_file.found(home)
     while server is not None and server.is_leaving:
-        if not gone_within(server.last, server.leaves_within):
+        if not wait_until_gone(server.last, server.leaves_within):
             raise StillStopping(server)
         server = server_file.found(home)
     return server
@@ -194,7 +194,7 @@ def _server_command(options: Mapping[str, Any], ready: int, lock: int, *, is_bac
 
 def _server_environment(home: Home) -> dict[str, str]:
     # This command may run in an agent's shell. The agent's nonce would make the server end together with that agent.
-    inherited = {name: value for name, value in os.environ.items() if name != NONCE}
+    inherited = {name: value for name, value in os.environ.items() if name != NONCE_VARIABLE}
     return inherited | {"QUARTERDECK_HOME": str(home.folder)}
 
 

@@ -7,10 +7,10 @@ from typing import Literal
 from msgspec import Struct
 
 from quarterdeck.events import Plan, Todo
-from quarterdeck.kernel.background import Task
 from quarterdeck.kernel.profile import Context
 from quarterdeck.kernel.queue import Queue
 from quarterdeck.kernel.summary import GateShown, Summary
+from quarterdeck.kernel.turn import Task
 from quarterdeck.kernel.usage import Ledger
 
 

@@ -47,7 +47,7 @@ from quarterdeck.log.base import START, Log, LogUnavailable, Receipt, Row, Stale
 from quarterdeck.log.counters import Tally
 from quarterdeck.log.rows import packed
 from quarterdeck.log.tail import Feed
-from quarterdeck.process.subreaper import end_left_over_of
+from quarterdeck.process.tree import end_leftovers_of_home
 
 _TIDY_AFTER_S = 1.0
 
@@ -141,7 +141,7 @@ class Deck:
 
         place, lock = _taken(Path(home))
         try:
-            await asyncio.to_thread(end_left_over_of, home_id(place))
+            await asyncio.to_thread(end_leftovers_of_home, home_id(place))
             log = await SqliteLog.open(Home(place).store)
             try:
                 deck = await cls.over(log, place, settings=settings, environment=environment, clock=clock)

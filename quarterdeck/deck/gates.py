@@ -68,9 +68,7 @@ def is_told_already(body: Body, gates: Gates) -> bool:
         return False
     # many may be decided at once, and reported one by one
     return any(
-        (body.ref and one.ref == body.ref) or (body.gate_id and one.gate_id == body.gate_id)
-        for some in (gates.decided, *reversed(gates.earlier))
-        for one in reversed(some)
+        (body.ref and one.ref == body.ref) or (body.gate_id and one.gate_id == body.gate_id) for one in gates.decided
     )
 
 

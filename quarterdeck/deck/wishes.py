@@ -343,7 +343,7 @@ def check_resume(session: Session, name: str) -> None:
     """002: the agent can, it says so of this session, and what it resumes by is there. Without a conversation nothing is
     resumed: the agent is started, as it would have been."""
     state = session.state
-    if state.profile.unmet:
+    if state.profile.never_ready:
         return
     if not state.profile.native_session_id:
         raise refused(session, name, "nothing is stored that it could be resumed by")

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from quarterdeck import events as ev
 from quarterdeck.engine.conversation import EMPTY as NO_CONVERSATION
-from quarterdeck.engine.conversation import Conversation, folded
+from quarterdeck.engine.conversation import Conversation, fold_conversation
 from quarterdeck.engine.subscription import Subscription, Subscriptions
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import DELTAS, Body, Event, Origin
@@ -143,7 +143,7 @@ class Journal:
     def _converse(self, body: Body) -> None:
         conversation = self.conversations.get(body.agent_path)
         if conversation is not None:
-            self.conversations[body.agent_path] = folded(conversation, body)
+            self.conversations[body.agent_path] = fold_conversation(conversation, body)
         if type(body) is ev.CompactStart or type(body) is ev.CompactEnd:
             self._compacting = type(body) is ev.CompactStart and not body.agent_path
 

@@ -105,7 +105,13 @@ class CannotDo(QuarterdeckError):
 class Driver(Protocol):
     """How to speak to one agent process. A new driver for every process."""
 
-    capabilities: Capabilities
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def waits_for_log(self) -> bool:
+        """Whether the lines of `heard` must be written only after the events of the same signal are durable."""
+        ...
 
     def spawn(self, start: Start) -> Spawn:
         """What to start; NotInstalled when its program is not there."""

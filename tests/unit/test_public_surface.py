@@ -17,6 +17,7 @@ PUBLIC = [
     "Agent",
     "AgentDown",
     "AgentGone",
+    "AgentOptions",
     "AgentStatus",
     "AlreadyDecided",
     "AsyncClient",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from quarterdeck.cli.exits import Exit, echo_json
 from quarterdeck.cli.home_check import check_home
 from quarterdeck.cli.progress import Progress
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.files import locked
 from quarterdeck.home import Home
 
 if TYPE_CHECKING:
@@ -310,14 +311,12 @@ def _own_store(home: Home) -> Generator[None]:
     Raises:
         DeckRunning: a deck holds it.
     """
-    import fcntl
-
     if not home.folder.is_dir():
         yield  # There is no store either. The command's own lookup reports that.
         return
-    with open(home.lock, "a") as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            stack.enter_context(locked(home.lock, wait=False))
+        except BlockingIOError:
             raise DeckRunning(home.folder) from None
         yield

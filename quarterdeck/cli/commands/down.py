@@ -16,7 +16,7 @@ from quarterdeck.client.errors import Unreachable
 from quarterdeck.client.transport import StreamCut
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
-from quarterdeck.process.subreaper import gone_within, kill, send
+from quarterdeck.process.tree import kill_processes, signal_processes, wait_until_gone
 from quarterdeck.server import server_file
 from quarterdeck.server.server_file import Beacon
 
@@ -132,13 +132,13 @@ def _stop(server: Beacon, force: bool) -> None:
     Raises:
         StillStopping: it doesn't stop within its time limit.
     """
-    send([server.last], signal.SIGTERM)
-    if gone_within(server.last, server.leaves_within):
+    signal_processes([server.last], signal.SIGTERM)
+    if wait_until_gone(server.last, server.leaves_within):
         return
     if not force:
         raise StillStopping(server)
-    kill([server.server])  # The subreaper, if there is one, ends everything that the server leaves behind.
-    if not gone_within(server.last, server.leaves_within):
+    kill_processes([server.server])  # The subreaper, if there is one, ends everything that the server leaves behind.
+    if not wait_until_gone(server.last, server.leaves_within):
         raise StillStopping(server)
 
 

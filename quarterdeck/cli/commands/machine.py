@@ -8,7 +8,7 @@ import click
 
 from quarterdeck.cli.exits import echo_json
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.kernel import machines
+from quarterdeck.kernel.machine import MACHINE_NAMES, load_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ class NoSuchMachine(QuarterdeckError):
     code = "no_such_machine"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no machine {name!r}", f"Name one of: {', '.join(machines.NAMES)}.")
+        super().__init__(f"there is no machine {name!r}", f"Name one of: {', '.join(MACHINE_NAMES)}.")
 
 
 @click.command()
@@ -45,7 +45,7 @@ def machine(name: str, form: str | None) -> None:
 
 def _load(name: str) -> Machine:
     try:
-        return machines.load(name)
+        return load_machine(name)
     except KeyError:
         raise NoSuchMachine(name) from None
 

@@ -50,7 +50,7 @@ class AgentConnection(SignalReader):
         try:
             spawn = self.driver.spawn(self.start)
             self.translator.restore(view)
-            self._process = await AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self.hear)
+            self._process = AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self.hear)
         finally:
             self.begun.set()
         self.say(self.driver.opening(self.start))
@@ -63,7 +63,7 @@ class AgentConnection(SignalReader):
         answer = self.driver.heard(signal)
         if not answer:
             return
-        if self.when_kept is None or not getattr(self.driver, "waits_for_log", False):
+        if self.when_kept is None or not self.driver.waits_for_log:
             self.say(answer)
         else:
             self.when_kept(lambda: self.say(answer))

@@ -232,7 +232,7 @@ class Launcher:
 
 def _begins_anew(state: State, text: Waiting | None) -> bool:
     """A new task is a new conversation, whatever the session shows meanwhile."""
-    return state.beneath.value == "creating" or (text is not None and text.new_task)
+    return state.base_phase.value == "creating" or (text is not None and text.new_task)
 
 
 def _early_end(launch: AgentConnection, body: ev.ProcessExited) -> str:

@@ -28,7 +28,7 @@ class SignalReader:
         self.is_ended = False
         self._tell = tell
         #: Whose word it is, where a source is not what its name says: the built-in agent's output is the engine's.
-        self._origins: Mapping[str, Origin] = getattr(translator, "origins", {})
+        self._origins: Mapping[str, Origin] = translator.origins
         self._now = now
         self._timer: asyncio.TimerHandle | None = None
         self._fires_at = 0.0

@@ -119,7 +119,7 @@ class HttpModel:
         try:
             response = await connection.post(sent.url, {**self._headers, **sent.headers}, body)
         except aiohttp.ClientConnectorCertificateError as error:
-            raise failure.unreachable(service, str(error.certificate_error), is_passing=False) from None
+            raise failure.unreachable(service, str(error.certificate_error), is_transient=False) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise failure.unreachable(service, str(error) or type(error).__name__) from None
         if response.status == 200:

@@ -283,7 +283,7 @@ class GeminiReader:
                 "api",
                 f"{self._service.name}: the model made a call that cannot be read ({self._stop}): {said}",
                 "It happens now and then; it is tried again by itself.",
-                is_passing=True,
+                is_transient=True,
             )
 
     def close(self) -> None:

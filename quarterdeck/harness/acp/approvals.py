@@ -25,8 +25,8 @@ from quarterdeck.harness.acp.content import (
 )
 from quarterdeck.harness.acp.prompts import Prompts
 from quarterdeck.harness.acp.session import AcpSession, Id
-from quarterdeck.harness.base import Object, object_of, part_of, text_of
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.base import Object, object_of, text_of
+from quarterdeck.harness.tracker import AgentPath
 from quarterdeck.kernel.view import View
 
 BY_US = "user"
@@ -44,7 +44,7 @@ class AgentRequest(Struct, frozen=True):
     ref: str = ""
     call_id: str = ""
     options: tuple[Option, ...] = ()
-    path: Path = ()
+    path: AgentPath = ()
     #: The agent's id of the form or the terminal.
     native_id: str = ""
 
@@ -106,13 +106,13 @@ class Approvals:
         if not self.prompts.ensure_turn():
             self.session.is_side_turn = True
             self.prompts.start_turn()
-            self.tracker.begin()
+            self.tracker.start_turn()
 
     def _end_side_turn(self) -> None:
         if self.session.is_side_turn and not self.tracker.gates:
             self.session.is_side_turn = False
             self.prompts.end_turn("completed")
-            self.tracker.end()
+            self.tracker.end_turn()
 
     # --- permissions
 
@@ -123,14 +123,14 @@ class Approvals:
             return True
         self.prompts.finish_loading()
         profile = self.session.profile
-        call = part_of(params, "toolCall")
+        call = object_of(params, "toolCall")
         call_id = text_of(call, "toolCallId")
         info = self._asking_call(call_id, call, path)
         args = arguments(profile, call) or info.args
         changes = file_changes(call)
         options = options_of(params)
         ref = str(request_id)
-        self.tracker.ask(
+        self.tracker.open_approval(
             ref,
             info.name,
             {**args, "changes": changes} if changes and isinstance(args, dict) else args,
@@ -144,7 +144,7 @@ class Approvals:
         self._requests[request_id] = AgentRequest("permission", ref, call_id, options, path)
         return True
 
-    def _asking_call(self, call_id: str, call: Object, path: Path) -> ToolInfo:
+    def _asking_call(self, call_id: str, call: Object, path: AgentPath) -> ToolInfo:
         """Return the call that asks, announcing it if it is new: Gemini mentions it here for the first time."""
         profile = self.session.profile
         if path or not call_id or self.calls.has_ended(call_id):
@@ -155,29 +155,29 @@ class Approvals:
 
     def _apply_decision(self, request: AgentRequest, result: Object, error: Object | None) -> None:
         self.session.texts.finish()
-        outcome = part_of(result, "outcome")
+        outcome = object_of(result, "outcome")
         option_id = text_of(outcome, "optionId") if error is None and outcome.get("outcome") == "selected" else ""
         option = next((option for option in request.options if option.id == option_id), None)
         if option_id and not _is_refusal(option_id, option):
             self._allow(request, option)
         elif not option_id and self.session.is_cancelled:
-            self.tracker.resolve(request.ref, "withdrawn", BY_US)
+            self.tracker.resolve_approval(request.ref, "withdrawn", BY_US)
         else:
             self._refuse(request)
         self._end_side_turn()
 
     def _allow(self, request: AgentRequest, option: Option | None) -> None:
-        self.tracker.allow_call(request.ref, BY_US)
+        self.tracker.approve_call(request.ref, BY_US)
         info = self.calls.open.get(request.call_id)
         if info is not None and option is not None and option.kind == "allow_always":
             scope = self.session.profile.always_scope
-            turn_id = self.tracker.turn or None
-            self.tracker.write(ev.ToolApprovedAlways(tool=info.name, scope=scope, turn_id=turn_id))
+            turn_id = self.tracker.turn_id or None
+            self.tracker.emit(ev.ToolApprovedAlways(tool=info.name, scope=scope, turn_id=turn_id))
 
     def _refuse(self, request: AgentRequest) -> None:
         if request.ref not in self.tracker.gates:
             return
-        self.tracker.refuse_call(request.ref, BY_US)
+        self.tracker.reject_call(request.ref, BY_US)
         if not request.path and request.call_id in self.calls.open:
             self.calls.refuse(request.call_id)
 
@@ -195,7 +195,7 @@ class Approvals:
         text = "\n".join(filter(None, (text_of(params, "message"), text_of(params, "url"))))
         fields = form_questions(object_of(params, "requestedSchema"))
         options, questions = (fields[0].options, ()) if len(fields) == 1 else ((), fields)
-        self.tracker.question(ref, text, options, questions, text_of(params, "toolCallId"), path=path)
+        self.tracker.open_question(ref, text, options, questions, text_of(params, "toolCallId"), path=path)
         native_id = text_of(params, "elicitationId")
         self._requests[request_id] = AgentRequest("elicitation", ref, native_id=native_id)
         return True
@@ -205,14 +205,14 @@ class Approvals:
         native_id = text_of(params, "elicitationId")
         for request in self._requests.values():
             if request.kind == "elicitation" and native_id and request.native_id == native_id:
-                self.tracker.answer(request.ref, status="answered_elsewhere")
+                self.tracker.answer_question(request.ref, status="answered_elsewhere")
         return True
 
     def _apply_form_answer(self, request: AgentRequest, result: Object, error: Object | None) -> None:
         if error is None and text_of(result, "action") == "accept":
-            self.tracker.answer(request.ref, result.get("content"), by=BY_US)
+            self.tracker.answer_question(request.ref, result.get("content"), by=BY_US)
         else:
-            self.tracker.answer(request.ref, status="withdrawn", by=BY_US)
+            self.tracker.answer_question(request.ref, status="withdrawn", by=BY_US)
         self._end_side_turn()
 
     # --- terminals
@@ -238,7 +238,7 @@ def _is_refusal(option_id: str, option: Option | None) -> bool:
 
 def _ask_kind(info: ToolInfo, call: Object) -> Literal["tool", "command", "browser", "mcp"]:
     """Return what kind of thing is asked. Cline uses the kind `execute` for commands, browsers and MCP servers alike."""
-    raw = part_of(call, "rawInput")
+    raw = object_of(call, "rawInput")
     if "serverName" in raw:
         return "mcp"
     if info.kind != "execute":

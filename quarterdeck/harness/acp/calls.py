@@ -78,7 +78,7 @@ class Calls:
         self.end_unreported()
         self.open[call_id] = info
         self.session.texts.called_since_text = True
-        self.tracker.announce(call_id, info.name, info.args)
+        self.tracker.open_call(call_id, info.name, info.args)
         self._record_todos(info)
         return info
 
@@ -91,7 +91,7 @@ class Calls:
             info.name, info.provisional = tool_info(profile, call_id, update).name, False
         if is_named or (args and _differ(args, info.args)):
             info.args = args or info.args
-            self.tracker.announce(call_id, info.name, info.args)
+            self.tracker.open_call(call_id, info.name, info.args)
             self._record_todos(info)
 
     def _record_todos(self, info: ToolInfo) -> None:
@@ -99,7 +99,7 @@ class Calls:
         args: Object = info.args or {}
         todos = todos_in(args["todos"]) if "todos" in args else None
         if todos is not None:
-            self.tracker.write(ev.TodoChange(todos=todos))
+            self.tracker.emit(ev.TodoChange(todos=todos))
 
     def _run(self, call_id: str, info: ToolInfo, output: str) -> None:
         """Mark the call as running.
@@ -120,7 +120,7 @@ class Calls:
     def add_output(self, call_id: str, info: ToolInfo, output: str) -> None:
         """Record output of a running call. The agent repeats all of it each time."""
         info.output = output
-        self.tracker.output_so_far(call_id, output)
+        self.tracker.update_output(call_id, output)
 
     # --- ends
 
@@ -146,12 +146,12 @@ class Calls:
     def start_next_request(self) -> None:
         """Record the next request to the model, unless a call or gate is open or the turn is about to end."""
         tracker = self.tracker
-        if not tracker.turn or tracker.calls or tracker.gates:
+        if not tracker.turn_id or tracker.calls or tracker.gates:
             return
         if self._has_refusal and self.session.profile.deny_ends:
             return
         if not self.session.is_cancelled:
-            tracker.request()
+            tracker.start_request()
 
     def end_unreported(self) -> None:
         """End the running calls of an agent that never reports ends. Cline runs one call after the other."""

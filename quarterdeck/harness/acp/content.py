@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from quarterdeck.events import Block, HistoryMessage, Image, Json, Option, Plan, PlanStep, Question
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import Object, list_of, object_of, objects_of, part_of, text_of
-from quarterdeck.kernel.timeline import plain
+from quarterdeck.harness.base import Object, list_of, object_of, objects_of, text_of
+from quarterdeck.kernel.timeline import json_text
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Content blocks
@@ -26,7 +26,7 @@ def block_text(block: Object) -> str:
         text = block.get("text")
         return text if isinstance(text, str) else ""
     if kind == "resource":
-        return text_of(part_of(block, "resource"), "text", "uri")
+        return text_of(object_of(block, "resource"), "text", "uri")
     return text_of(block, "uri", "name") or f"[{kind}]"
 
 
@@ -85,9 +85,9 @@ def _tool_name(profile: Profile, call_id: str, update: Object) -> str:
     if profile.tool_name_in == "id":
         return _tool_name_in_id(call_id)
     if profile.tool_name_in == "input":
-        return text_of(part_of(update, "rawInput"), "tool")
-    meta = part_of(update, "_meta")
-    return text_of(meta, "toolName") or text_of(part_of(meta, "claudeCode"), "toolName")
+        return text_of(object_of(update, "rawInput"), "tool")
+    meta = object_of(update, "_meta")
+    return text_of(meta, "toolName") or text_of(object_of(meta, "claudeCode"), "toolName")
 
 
 def _tool_name_in_id(call_id: str) -> str:
@@ -101,7 +101,7 @@ def _tool_name_in_id(call_id: str) -> str:
 
 def arguments(profile: Profile, update: Object) -> Object | None:
     """Return a call's arguments. For an agent that sends none, derive them from the title and the locations."""
-    raw = part_of(update, "rawInput")
+    raw = object_of(update, "rawInput")
     if raw:
         command = raw.get("command")
         if profile.suffix and isinstance(command, str) and command.endswith(profile.suffix):
@@ -125,7 +125,7 @@ def without_suffix(profile: Profile, text: str) -> str:
 
 def output_text(update: Object) -> str:
     """Return the texts of a call's content, joined by newlines."""
-    contents = [part_of(item, "content") for item in objects_of(update, "content") if item.get("type") == "content"]
+    contents = [object_of(item, "content") for item in objects_of(update, "content") if item.get("type") == "content"]
     return "\n".join(text for content in contents if (text := block_text(content)))
 
 
@@ -179,14 +179,14 @@ def plan_of(update: Object) -> Plan:
 
 def form_questions(schema: Object) -> tuple[Question, ...]:
     """Return one question for each field of a form's JSON schema."""
-    properties = part_of(schema, "properties")
-    return tuple(_form_question(name, part_of(properties, name)) for name in properties)
+    properties = object_of(schema, "properties")
+    return tuple(_form_question(name, object_of(properties, name)) for name in properties)
 
 
 def _form_question(name: str, field: Object) -> Question:
     """Read one field. A choice is written as `enum` or as `oneOf`/`anyOf`; a multiple choice describes it in `items`."""
     multiple = field.get("type") == "array"
-    choice = part_of(field, "items") if multiple else field
+    choice = object_of(field, "items") if multiple else field
     values = [value for value in list_of(choice, "enum") if isinstance(value, str)]
     if field.get("type") == "boolean":
         values = ["true", "false"]
@@ -259,7 +259,7 @@ class History:
         status = update.get("status")
         if status in ("completed", "failed"):
             result = result_of(update)
-            text = result if isinstance(result, str) else "" if result is None else plain(result)
+            text = result if isinstance(result, str) else "" if result is None else json_text(result)
             block = Block(block=len(blocks), kind="tool_result", call_id=call_id, text=text, ok=status == "completed")
             blocks.append(block)
             self._open_calls.discard(call_id)

@@ -16,7 +16,7 @@ from quarterdeck.events import FailureKind, TokenUsage
 from quarterdeck.harness.acp.calls import Calls
 from quarterdeck.harness.acp.content import prompt_images, prompt_text
 from quarterdeck.harness.acp.session import AcpSession, Id, Prompt, SentRequest
-from quarterdeck.harness.base import Object, int_of, object_of, objects_of, part_of, text_of
+from quarterdeck.harness.base import Object, int_of, object_of, objects_of, text_of
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.lines import object_in
 
@@ -70,7 +70,7 @@ def outcome_of(result: Object, error: Object | None) -> Outcome:
     """Return how a prompt ended, from the answer to it."""
     if error is None:
         return _STOP_REASONS.get(text_of(result, "stopReason"), COMPLETED)
-    if text_of(part_of(error, "data"), "errorName") in _ABORT_NAMES or int_of(error, "code") == _CANCELLED:
+    if text_of(object_of(error, "data"), "errorName") in _ABORT_NAMES or int_of(error, "code") == _CANCELLED:
         return ABORTED
     return Outcome("failed", error_kind(error), error_text(error))
 
@@ -84,12 +84,12 @@ def error_text(error: Object) -> str:
     inner = object_in(message) if message.startswith("{") else None
     if inner is not None:
         message = text_of(object_of(inner, "error"), "message") or text_of(inner, "message") or message
-    return text_of(part_of(error, "data"), "details") or message or f"Error {int_of(error, 'code')}"
+    return text_of(object_of(error, "data"), "details") or message or f"Error {int_of(error, 'code')}"
 
 
 def error_kind(error: Object) -> FailureKind:
     """Return the kind of failure: by the code, by the error's name, by an HTTP status beside it, else by the text."""
-    code, data = int_of(error, "code"), part_of(error, "data")
+    code, data = int_of(error, "code"), object_of(error, "data")
     if code == _AUTH_REQUIRED:
         return "auth"
     by_name = _ERROR_NAMES.get(text_of(data, "errorName"))
@@ -116,15 +116,15 @@ class ModelUsage(Struct, frozen=True):
 
 def usage_of(result: Object) -> list[ModelUsage]:
     """Return the tokens that the answer to a prompt reports. Gemini reports them per model in `_meta.quota`."""
-    usage = part_of(result, "usage")
+    usage = object_of(result, "usage")
     if usage:
         return _used([ModelUsage("", _standard_usage(usage))])
     quota = object_of(result, "_meta", "quota")
     by_model = [
-        ModelUsage(text_of(item, "model"), _quota_usage(part_of(item, "token_count")))
+        ModelUsage(text_of(item, "model"), _quota_usage(object_of(item, "token_count")))
         for item in objects_of(quota, "model_usage")
     ]
-    return _used(by_model) or _used([ModelUsage("", _quota_usage(part_of(quota, "token_count")))])
+    return _used(by_model) or _used([ModelUsage("", _quota_usage(object_of(quota, "token_count")))])
 
 
 def _used(usages: list[ModelUsage]) -> list[ModelUsage]:
@@ -159,7 +159,7 @@ def _count(counts: Object, name: str) -> int:
 
 def cost_of(update: Object) -> float:
     """Return what the session cost so far in dollars, or 0 if unknown. OpenCode reports 0 for a model without a price."""
-    cost = part_of(update, "cost")
+    cost = object_of(update, "cost")
     amount = cost.get("amount")
     if text_of(cost, "currency") != "USD" or isinstance(amount, bool) or not isinstance(amount, int | float):
         return 0.0
@@ -183,7 +183,7 @@ class Prompts:
 
     def restore(self) -> None:
         """Continue the turn that is open, whose prompt another translator saw."""
-        if self.tracker.turn:
+        if self.tracker.turn_id:
             self.session.prompts = [Prompt(started=True)]
 
     def clear(self) -> None:
@@ -202,7 +202,7 @@ class Prompts:
             session.session_id = session_id
         if session_id != session.session_id:
             return False
-        message_id = text_of(params, "messageId") or text_of(part_of(params, "_meta"), "messageId")
+        message_id = text_of(params, "messageId") or text_of(object_of(params, "_meta"), "messageId")
         message_id = message_id or session.new_id("prompt")
         prompt = Prompt(request_id, message_id, prompt_text(params), prompt_images(params))
         session.prompts.append(prompt)
@@ -238,14 +238,14 @@ class Prompts:
         """Record that the agent works on this prompt from here on."""
         prompt.started = True
         self.session.is_side_turn = False
-        if not self.tracker.turn:
+        if not self.tracker.turn_id:
             self.start_turn()
-        self.tracker.prompt(prompt.text, prompt.message_id, images=prompt.images)
-        if not self.tracker.turn or not (self.tracker.gates or self.tracker.runs_calls()):
-            self.tracker.request()
+        self.tracker.record_prompt(prompt.text, prompt.message_id, images=prompt.images)
+        if not self.tracker.turn_id or not (self.tracker.gates or self.tracker.has_running_calls()):
+            self.tracker.start_request()
 
     def _queue(self, prompt: Prompt) -> None:
-        self.tracker.write(ev.PromptQueued(text=prompt.text, message_id=prompt.message_id, images=prompt.images))
+        self.tracker.emit(ev.PromptQueued(text=prompt.text, message_id=prompt.message_id, images=prompt.images))
         if self.session.profile.second_prompt == "cancels":
             self.session.prompts[0].cancelled = True
 
@@ -255,7 +255,7 @@ class Prompts:
         Outside of a prompt it doesn't, because no answer would ever end such a turn. Only if what we send isn't
         recorded is the agent's message alone enough to open one.
         """
-        if self.tracker.turn:
+        if self.tracker.turn_id:
             return True
         waiting = self.session.waiting_prompt()
         if waiting is not None:
@@ -263,8 +263,8 @@ class Prompts:
         elif not self.session.stdin_seen and not self.session.process_exited:
             self.session.prompts.append(Prompt(started=True))
             self.start_turn()
-            self.tracker.request()
-        return bool(self.tracker.turn)
+            self.tracker.start_request()
+        return bool(self.tracker.turn_id)
 
     def start_joined(self, native_id: str) -> None:
         """Start the waiting prompt of an agent that answers all prompts at the very end.
@@ -293,7 +293,7 @@ class Prompts:
         if not prompt.started and error is not None:
             self.session.prompts.remove(prompt)
             reason = error_text(error)
-            self.tracker.write(ev.PromptRejected(reason=reason, text=prompt.text, message_id=prompt.message_id))
+            self.tracker.emit(ev.PromptRejected(reason=reason, text=prompt.text, message_id=prompt.message_id))
         else:
             self._end(prompt, result, error)
 
@@ -322,7 +322,7 @@ class Prompts:
         waiting = session.waiting_prompt()
         if any(other.started for other in session.prompts):
             # Another prompt is served in the same turn. The turn ends with the answer to that one.
-            self.tracker.notice(outcome.message, "error")
+            self.tracker.add_notice(outcome.message, "error")
         elif waiting is not None and session.profile.second_prompt == "joins" and outcome.end == "completed":
             self._start(waiting)
         else:
@@ -333,12 +333,12 @@ class Prompts:
     def _close_turn(self, outcome: Outcome) -> None:
         self.end_turn(outcome.end)
         if outcome.end == "aborted":
-            self.tracker.abort("cancelled")
+            self.tracker.abort_turn("cancelled")
         elif outcome.end == "failed":
-            self.tracker.fail(outcome.kind, outcome.message)
+            self.tracker.fail_turn(outcome.kind, outcome.message)
         else:
-            self.tracker.notice("" if self.session.texts.has_spoken else NO_TEXT)
-            self.tracker.end()
+            self.tracker.add_notice("" if self.session.texts.has_spoken else NO_TEXT)
+            self.tracker.end_turn()
 
     def end_turn(self, outcome: TurnEnd) -> None:
         """Close the texts and calls that are still open in the turn."""
@@ -352,9 +352,9 @@ class Prompts:
         session = self.session
         history, session.history = session.history, None
         session.clear_timer("replay")
-        if history is None or self.tracker.turn:
+        if history is None or self.tracker.turn_id:
             return
-        self.tracker.restored(history.is_finished, history.messages())
+        self.tracker.record_history(history.is_finished, history.messages())
         waiting = session.waiting_prompt()
         if waiting is not None:
             self._start(waiting)
@@ -365,7 +365,7 @@ class Prompts:
         """Record how full the context is, and remember the cost so far. OpenCode reports 0 tokens after a failure."""
         used, size = int_of(update, "used"), int_of(update, "size")
         if used > 0:
-            self.tracker.write(ev.ContextUsage(tokens=used, limit=size if size > 0 else None))
+            self.tracker.emit(ev.ContextUsage(tokens=used, limit=size if size > 0 else None))
         self._cost = max(self._cost, cost_of(update))
 
     def _record_usage(self, prompt: Prompt, result: Object) -> None:
@@ -374,4 +374,6 @@ class Prompts:
         for index, usage in enumerate(usage_of(result)):
             tokens = replace(usage.tokens, cost_usd=cost) if cost > 0 and index == 0 else usage.tokens
             message_id = f"{prompt.message_id}:{usage.model}" if usage.model else prompt.message_id
-            self.tracker.usage(tokens, message_id or self.session.new_id("prompt"), usage.model or self.session.model)
+            self.tracker.record_usage(
+                tokens, message_id or self.session.new_id("prompt"), usage.model or self.session.model
+            )

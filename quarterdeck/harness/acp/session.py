@@ -13,8 +13,8 @@ from msgspec import Struct
 from quarterdeck.events import Image
 from quarterdeck.harness.acp.content import History
 from quarterdeck.harness.acp.profile import Profile
-from quarterdeck.harness.base import BookTranslator, Object
-from quarterdeck.harness.tracker import Book, Path
+from quarterdeck.harness.base import BaseTranslator, Object
+from quarterdeck.harness.tracker import AgentPath, EventTracker
 
 #: Id of a JSON-RPC message.
 Id: TypeAlias = int | float | str | None
@@ -69,7 +69,7 @@ class TextStream:
     Consecutive chunks of one kind are one message, because some agents give their messages no ids.
     """
 
-    def __init__(self, tracker: Book) -> None:
+    def __init__(self, tracker: EventTracker) -> None:
         self.tracker = tracker
         #: The agent wrote visible text in this turn.
         self.has_spoken = False
@@ -83,7 +83,7 @@ class TextStream:
     def continues(self, kind: TextKind, native_id: str) -> bool:
         """Return whether a chunk belongs to the run that is open."""
         run = self._run
-        in_turn = bool(self.tracker.turn)
+        in_turn = bool(self.tracker.turn_id)
         return run is not None and run.kind == kind and run.native_id == native_id and run.in_turn == in_turn
 
     def begin(self, kind: TextKind, native_id: str, message_id: str, in_turn: bool) -> None:
@@ -100,18 +100,18 @@ class TextStream:
         if run is None or not text:
             return
         if not run.in_turn:
-            self.tracker.aside(run.message_id, run.block, text)
+            self.tracker.add_text_outside_turn(run.message_id, run.block, text)
         elif run.kind == "thinking":
-            self.tracker.thinking(run.message_id, run.block, text)
+            self.tracker.add_thinking(run.message_id, run.block, text)
         else:
-            self.tracker.text(run.message_id, run.block, text)
+            self.tracker.add_text(run.message_id, run.block, text)
             self.has_spoken = self.has_spoken or not text.isspace()
 
     def finish(self) -> None:
         """Complete the open run because something else follows it."""
         run, self._run = self._run, None
         if run is not None:
-            self.tracker.message_done(run.message_id)
+            self.tracker.finish_message(run.message_id)
 
     def start_turn(self) -> None:
         self.finish()
@@ -132,9 +132,9 @@ class TextStream:
 class AcpSession:
     """State of one session: its id, its prompts, and what was sent and not answered."""
 
-    def __init__(self, translator: BookTranslator, profile: Profile) -> None:
+    def __init__(self, translator: BaseTranslator, profile: Profile) -> None:
         self._translator = translator
-        self.tracker = translator.book
+        self.tracker = translator.tracker
         self.profile = profile
         self.texts = TextStream(self.tracker)
         #: The agent's id for the session that this translator serves; '' until it is known.
@@ -210,7 +210,7 @@ class AcpSession:
             return True
         return False
 
-    def agent_path(self, session_id: str) -> Path | None:
+    def agent_path(self, session_id: str) -> AgentPath | None:
         """Return the path of the agent that asks: () for ours, one step for a sub-agent, None for another session.
 
         A session that no request opened belongs to a sub-agent of ours.

@@ -23,7 +23,7 @@ from quarterdeck.harness.acp.content import REPLAYED, History, block_text, plan_
 from quarterdeck.harness.acp.profile import Profile, recognise
 from quarterdeck.harness.acp.prompts import QUIET_S, Prompts, error_kind, error_text
 from quarterdeck.harness.acp.session import OPENING_METHODS, AcpSession, Id, SentRequest, TextKind
-from quarterdeck.harness.base import BookTranslator, Object, Translator, object_of, objects_of, part_of, text_of
+from quarterdeck.harness.base import BaseTranslator, Object, Translator, object_of, objects_of, text_of
 from quarterdeck.harness.protocol_detection import Detecting, acp_or_sayask
 from quarterdeck.kernel.view import View
 
@@ -53,8 +53,8 @@ _OPTION_SETTINGS = {"model": "model", "mode": "mode", "thought_level": "thinking
 def _settings_of(message: Object) -> dict[str, str]:
     """Return mode, model and effort from either of the two forms that agents use."""
     settings = {
-        "mode": text_of(part_of(message, "modes"), "currentModeId"),
-        "model": text_of(part_of(message, "models"), "currentModelId"),
+        "mode": text_of(object_of(message, "modes"), "currentModeId"),
+        "model": text_of(object_of(message, "models"), "currentModelId"),
     }
     for option in objects_of(message, "configOptions"):
         setting = _OPTION_SETTINGS.get(text_of(option, "category") or text_of(option, "id"))
@@ -68,7 +68,7 @@ class Settings:
 
     def __init__(self, session: AcpSession) -> None:
         self.session = session
-        self.book = session.tracker
+        self.tracker = session.tracker
         self._mode = ""
         self._thinking = ""
 
@@ -80,11 +80,11 @@ class Settings:
         mode = self.session.profile.modes.get(native_mode, native_mode)
         if mode and mode != self._mode:
             self._mode = mode
-            self.book.write(ev.SettingChanged(mode=mode))
+            self.tracker.emit(ev.SettingChanged(mode=mode))
 
     def set_model(self, model: str) -> None:
         if model and model != self.session.model:
-            self.book.write(ev.ModelSwitched(to=model, from_=self.session.model))
+            self.tracker.emit(ev.ModelSwitched(to=model, from_=self.session.model))
             self.session.model = model
 
     def apply(self, message: Object) -> None:
@@ -95,7 +95,7 @@ class Settings:
         thinking = settings.get("thinking", "")
         if thinking and thinking != self._thinking:
             self._thinking = thinking
-            self.book.write(ev.SettingChanged(thinking=thinking))
+            self.tracker.emit(ev.SettingChanged(thinking=thinking))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Settings:
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-class AcpTranslator(BookTranslator):
+class AcpTranslator(BaseTranslator):
     """Reads one ACP agent. Which agent it is, the agent itself says in its answer to `initialize`."""
 
     def __init__(self, profile: Profile) -> None:
@@ -115,6 +115,8 @@ class AcpTranslator(BookTranslator):
         self.settings = Settings(self.session)
         #: The agent's answer to `initialize`.
         self._initialized: Object = {}
+        self.readers |= {"stdin": self.read_stdin, "stdout": self.read_stdout}
+        self.timer_callbacks |= {"replay": self.prompts.finish_loading}
         self._requests_sent: dict[str, Callable[[Object, Id], bool]] = {
             "session/prompt": self.prompts.send,
             "session/cancel": self.prompts.cancel,
@@ -177,9 +179,9 @@ class AcpTranslator(BookTranslator):
     def _read_sent(self, message: Object) -> None:
         method, request_id = message.get("method"), request_id_of(message)
         if not isinstance(method, str):
-            self.approvals.read_reply(request_id, part_of(message, "result"), _error_of(message))
+            self.approvals.read_reply(request_id, object_of(message, "result"), _error_of(message))
             return
-        params = part_of(message, "params")
+        params = object_of(message, "params")
         reader = self._requests_sent.get(method)
         if reader is not None:
             is_ours = reader(params, request_id)
@@ -203,15 +205,15 @@ class AcpTranslator(BookTranslator):
     def _read_received(self, message: Object) -> bool:
         method = message.get("method")
         if method == "session/update":
-            return self._read_update(part_of(message, "params"))
+            return self._read_update(object_of(message, "params"))
         if isinstance(method, str):
             reader = self._requests.get(method)
             if reader is not None:
-                return reader(part_of(message, "params"), request_id_of(message))
+                return reader(object_of(message, "params"), request_id_of(message))
             # An underscore begins extensions of one agent, a dollar sign what an implementation may ignore.
             return method in _IGNORED_REQUESTS or method.startswith(("_", "$/"))
         if "result" in message or "error" in message:
-            self._read_answer(request_id_of(message), part_of(message, "result"), _error_of(message))
+            self._read_answer(request_id_of(message), object_of(message, "result"), _error_of(message))
             return True
         return "raw" in message
 
@@ -238,11 +240,11 @@ class AcpTranslator(BookTranslator):
         elif not session.stdin_seen and not session.session_id and text_of(result, "sessionId"):
             self._read_opened(SentRequest(None, "session/new", {}), result, None)
         elif not self.prompts.read_unmatched_answer(result, error) and error is not None:
-            self.book.notice(error_text(error), "error", "agent")
+            self.tracker.add_notice(error_text(error), "error", "agent")
 
     def _fail_command(self, request: SentRequest, error: Object) -> None:
         """Record that the agent refused a request of ours."""
-        self.book.write(ev.CommandFailed(command_id=str(request.request_id), message=error_text(error)))
+        self.tracker.emit(ev.CommandFailed(command_id=str(request.request_id), message=error_text(error)))
 
     # --- opening a session
 
@@ -258,7 +260,7 @@ class AcpTranslator(BookTranslator):
         else:
             session.opening_id = request_id
             session.session_id = session_id if method != "session/fork" else ""
-        if method != "session/new" and not self.book.turn:
+        if method != "session/new" and not self.tracker.turn_id:
             session.history = History(session.profile)
         return True
 
@@ -295,17 +297,17 @@ class AcpTranslator(BookTranslator):
 
     def _fail_opening(self, request: SentRequest, error: Object) -> None:
         """Record that the session can't be opened. The user waits for it, so outside a turn it is a failure of its own."""
-        if self.book.turn:
+        if self.tracker.turn_id:
             self._fail_command(request, error)
         else:
-            self.book.write(ev.TurnFailed(kind=error_kind(error), message=error_text(error)))
+            self.tracker.emit(ev.TurnFailed(kind=error_kind(error), message=error_text(error)))
 
     def _record_ready(self, result: Object) -> None:
         session = self.session
         version = text_of(object_of(self._initialized, "agentInfo"), "version")
         # The model that a session opens with isn't a switch to another one.
         session.model = _settings_of(result)["model"]
-        self.book.ready(
+        self.tracker.report_ready(
             session.session_id, session.model, version, self._capabilities(), resumable=self._is_resumable()
         )
         self.settings.apply(result)
@@ -331,7 +333,7 @@ class AcpTranslator(BookTranslator):
             self._fail_command(request, error)
         elif request.is_ours and self.session.session_id:
             self.session.prompts.clear()
-            self.book.ended("closed")
+            self.tracker.end_session("closed")
 
     # --- settings
 
@@ -356,7 +358,7 @@ class AcpTranslator(BookTranslator):
     # --- updates
 
     def _read_update(self, params: Object) -> bool:
-        update = part_of(params, "update")
+        update = object_of(params, "update")
         kind = update.get("sessionUpdate")
         if not isinstance(kind, str):
             return False
@@ -382,11 +384,8 @@ class AcpTranslator(BookTranslator):
             self.set_timer("replay", QUIET_S)
         return True
 
-    def on_replay(self) -> None:
-        self.prompts.finish_loading()
-
     def _read_message(self, update: Object) -> None:
-        text = block_text(part_of(update, "content"))
+        text = block_text(object_of(update, "content"))
         echo = self.session.profile.mode_echo
         if echo and text.startswith(echo):
             self.settings.set_mode(text.removeprefix(echo).strip())
@@ -394,7 +393,7 @@ class AcpTranslator(BookTranslator):
             self._add_text("text", text_of(update, "messageId"), text)
 
     def _read_thought(self, update: Object) -> None:
-        self._add_text("thinking", text_of(update, "messageId"), block_text(part_of(update, "content")))
+        self._add_text("thinking", text_of(update, "messageId"), block_text(object_of(update, "content")))
 
     def _ignore_echo(self, _update: Object) -> None:
         """Ignore a user's message: outside of a replay it repeats what we sent."""
@@ -429,7 +428,7 @@ class AcpTranslator(BookTranslator):
             self.calls.update(call_id, update, is_first)
 
     def _read_plan(self, update: Object) -> None:
-        self.book.write(ev.PlanGenerated(plan=plan_of(update)))
+        self.tracker.emit(ev.PlanGenerated(plan=plan_of(update)))
 
     def _read_mode(self, update: Object) -> None:
         self.settings.set_mode(text_of(update, "currentModeId"))
@@ -437,7 +436,7 @@ class AcpTranslator(BookTranslator):
     def _read_session_info(self, update: Object) -> None:
         title = text_of(update, "title")
         if title:
-            self.book.write(ev.TitleGenerated(title=title))
+            self.tracker.emit(ev.TitleGenerated(title=title))
 
     def _read_available_commands(self, _update: Object) -> None:
         """Take the list of commands as the end of a replay: Gemini sends it when the replay is complete."""
@@ -456,7 +455,7 @@ class AcpTranslator(BookTranslator):
             self._clear_connection()
         elif event == "stdin_closed":
             # A client closes its end only to stop the agent.
-            self.book.stop_asked = True
+            self.tracker.stop_requested = True
         return super().read_proc(data)
 
     def is_server(self) -> bool:
@@ -473,8 +472,6 @@ class AcpTranslator(BookTranslator):
         self.prompts.clear()
         self.approvals.clear()
 
-    readers = BookTranslator.readers | {"proc": read_proc, "stdin": read_stdin, "stdout": read_stdout}
-
 
 def _messages(data: Json) -> list[Object]:
     """Return the messages of a line: one object, or the objects of a batch."""
@@ -483,7 +480,7 @@ def _messages(data: Json) -> list[Object]:
 
 
 def _error_of(message: Object) -> Object | None:
-    return part_of(message, "error") if message.get("error") is not None else None
+    return object_of(message, "error") if message.get("error") is not None else None
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -409,7 +409,7 @@ class TestARuleOfASession:
         async with at_home(tmp_path) as deck:
             assert await deck.session(session.id).rules() == ()
             entries = await deck.session(session.id).timeline()
-            assert f"No rule any more: {rule.text}" in [entry.text for entry in entries]
+            assert f"Rule removed: {rule.text}" in [entry.text for entry in entries]
 
 
 class TestADecisionThatDoesNotResume:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.harness.base import BookTranslator
 from quarterdeck.harness.driver import CannotDo
 from quarterdeck.harness.registry import (
     HARNESSES,
@@ -129,10 +128,3 @@ def test_nothing_is_loaded_before_it_is_asked_for() -> None:
 @pytest.mark.parametrize("agent", [*TRANSLATORS, "acp:some command"])
 def test_each_session_has_a_translator_of_its_own(agent: str) -> None:
     assert translator(agent) is not translator(agent)
-
-
-def test_tables_are_shared() -> None:
-    one, other = translator("claude"), translator("claude")
-    assert isinstance(one, BookTranslator)
-    assert isinstance(other, BookTranslator)
-    assert one.readers is other.readers

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarterdeck.engine.plan import MARKS, MOVES, PlanFault, Status, caught_up, moved, parsed
+from quarterdeck.engine.plugins.planning import MARKS, MOVES, PlanFault, Status, move_step, parse_plan, update_plan
 from quarterdeck.events import Plan, PlanStep
 from tests.conformance.marks import case
 
@@ -33,16 +33,16 @@ class TestMoves:
     @pytest.mark.parametrize("after", STATUSES)
     def test_a_step_moves_as_the_table_says_and_an_illegal_move_is_a_value(self, before: Status, after: Status) -> None:
         plan = plan_of("completed", before)
-        answer = moved(plan, "2", after)
+        answer = move_step(plan, "2", after)
         if (before, after) in self.LEGAL:
             assert answer == plan_of("completed", after)
         else:
             assert isinstance(answer, PlanFault)
             assert answer.code == "illegal_move"
-            assert f"is {before} and cannot become {after}" in answer.message
+            assert f"is {before} and can't become {after}" in answer.message
 
     def test_a_step_that_is_not_there_is_a_value_too(self) -> None:
-        answer = moved(plan_of("pending"), "7", "skipped")
+        answer = move_step(plan_of("pending"), "7", "skipped")
         assert isinstance(answer, PlanFault)
         assert answer.code == "no_such_step"
 
@@ -52,7 +52,7 @@ class TestMoves:
     ) -> None:
         plan = plan_of(*begun)
         for number, to in tries:
-            answer = moved(plan, str(number), to)
+            answer = move_step(plan, str(number), to)
             if isinstance(answer, PlanFault):
                 continue
             changed = [n for n, (old, new) in enumerate(zip(plan.steps, answer.steps), 1) if old != new]
@@ -64,7 +64,7 @@ class TestMoves:
 class TestChecklists:
     def test_every_mark_is_read(self) -> None:
         text = "Here is the plan:\n\n- [ ] look\n* [~] change it\n1. [x] test\n2) [!] ship\n  + [-] drink\n\nDone."
-        plan = parsed(text)
+        plan = parse_plan(text)
         assert plan is not None
         assert [(step.id, step.description, step.status) for step in plan.steps] == [
             ("1", "look", "pending"),
@@ -79,21 +79,21 @@ class TestChecklists:
         "text", ["", "- look\n- change", "[ ] look", "- [y] look", "- [ ]", "- [ ]   \n", "x - [ ] a"]
     )
     def test_what_is_no_checklist_is_no_plan(self, text: str) -> None:
-        assert parsed(text) is None
+        assert parse_plan(text) is None
 
     @given(st.text(max_size=200))
     def test_any_text_is_read_without_harm(self, text: str) -> None:
-        plan = parsed(text)
+        plan = parse_plan(text)
         assert plan is None or all(step.description.strip() for step in plan.steps)
 
     def test_a_plan_has_at_most_100_steps(self) -> None:
-        plan = parsed("- [ ] one\n" * 1_000)
+        plan = parse_plan("- [ ] one\n" * 1_000)
         assert plan is not None
         assert len(plan.steps) == 100
 
     @given(st.lists(st.sampled_from(sorted(MARKS)), min_size=1, max_size=9))
     def test_marks_and_statuses_agree(self, marks: list[str]) -> None:
-        plan = parsed("\n".join(f"- [{mark}] step {number}" for number, mark in enumerate(marks)))
+        plan = parse_plan("\n".join(f"- [{mark}] step {number}" for number, mark in enumerate(marks)))
         assert plan is not None
         assert [step.status for step in plan.steps] == [MARKS[mark] for mark in marks]
 
@@ -114,15 +114,15 @@ class TestToldAgain:
         ],
     )
     def test_a_step_only_moves_on(self, before: Status, told: Status, after: Status) -> None:
-        assert caught_up(plan_of(before), plan_of(told)) == plan_of(after)
+        assert update_plan(plan_of(before), plan_of(told)) == plan_of(after)
 
     def test_steps_are_known_by_their_words(self) -> None:
-        plan, told = parsed("- [ ] Look  here\n- [ ] test"), parsed("- [x] TEST\n- [ ] another")
+        plan, told = parse_plan("- [ ] Look  here\n- [ ] test"), parse_plan("- [x] TEST\n- [ ] another")
         assert plan is not None
         assert told is not None
-        assert [step.status for step in caught_up(plan, told).steps] == ["pending", "completed"]
+        assert [step.status for step in update_plan(plan, told).steps] == ["pending", "completed"]
 
     def test_a_checklist_that_shares_no_step_is_another_plan(self) -> None:
-        other = parsed("- [ ] something else")
+        other = parse_plan("- [ ] something else")
         assert other is not None
-        assert caught_up(plan_of("completed"), other) == other
+        assert update_plan(plan_of("completed"), other) == other

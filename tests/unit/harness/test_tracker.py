@@ -1,4 +1,4 @@
-"""The book where agents leave things out: a compaction whose end is not seen, a refused call that is not spoken of again."""
+"""Test the event tracker where agents leave things out: the end of a compaction, the end of a rejected call."""
 
 from __future__ import annotations
 
@@ -7,65 +7,65 @@ from collections.abc import Callable
 import pytest
 
 from quarterdeck.events import Body, Event, SessionOpened, type_of
-from quarterdeck.harness.tracker import Book
+from quarterdeck.harness.tracker import EventTracker
 from quarterdeck.kernel.view import View, fold
 from tests.table import legal
 
 
 class Told:
-    """A book, and the view of what it told."""
+    """A tracker, and the view of what it told."""
 
     def __init__(self) -> None:
-        self.book = Book()
+        self.tracker = EventTracker()
         self.bodies: list[Body] = []
         self.view = fold(View(), Event("s1", 1, 0, "user", SessionOpened(agent="test")))
 
-    def after(self, *words: Callable[[Book], object]) -> tuple[str, str]:
+    def after(self, *words: Callable[[EventTracker], object]) -> tuple[str, str]:
         """Run and activity after these words, each of which must leave a legal view."""
         for word in words:
-            word(self.book)
-            for body in self.book.take():
+            word(self.tracker)
+            for body in self.tracker.take_events():
                 self.bodies.append(body)
                 self.view = fold(self.view, Event("s1", self.view.index + 1, 0, "stream", body))
             assert legal(self.view)
         return self.view.state.run.value, self.view.state.activity.value
 
 
-def request(book: Book) -> None:
-    book.request()
+def request(tracker: EventTracker) -> None:
+    tracker.start_request()
 
 
-def text(book: Book) -> None:
-    book.text("m1", 0, "hi")
+def text(tracker: EventTracker) -> None:
+    tracker.add_text("m1", 0, "hi")
 
 
-def runs(book: Book) -> None:
-    book.start_call("c1", "shell")
+def runs(tracker: EventTracker) -> None:
+    tracker.start_call("c1", "shell")
 
 
-def ends(book: Book) -> None:
-    book.end_call("c1")
+def ends(tracker: EventTracker) -> None:
+    tracker.end_call("c1")
 
 
-def asks(book: Book) -> None:
-    book.announce("c2", "shell")
-    book.ask("g2", "shell", call_id="c2")
+def asks(tracker: EventTracker) -> None:
+    tracker.open_call("c2", "shell")
+    tracker.open_approval("g2", "shell", call_id="c2")
 
 
-def question(book: Book) -> None:
-    book.question("q1", "which?")
+def question(tracker: EventTracker) -> None:
+    tracker.open_question("q1", "which?")
 
 
-def refused(book: Book) -> None:
-    book.refuse_call("g2", "user")
+def refused(tracker: EventTracker) -> None:
+    tracker.reject_call("g2", "user")
 
 
-def compacts(book: Book) -> None:
-    book.compact_start("auto")
+def compacts(tracker: EventTracker) -> None:
+    tracker.start_compaction("auto")
 
 
-def compacted(book: Book) -> None:
-    book.compact_end()
+def compacted(tracker: EventTracker) -> None:
+    tracker.end_compaction()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,9 @@ def compacted(book: Book) -> None:
         (question, ("executing_tools", "active/waiting_for_permission")),
     ],
 )
-def test_who_does_something_else_compacts_no_more(word: Callable[[Book], None], expected: tuple[str, str]) -> None:
+def test_who_does_something_else_compacts_no_more(
+    word: Callable[[EventTracker], None], expected: tuple[str, str]
+) -> None:
     told = Told()
     assert told.after(request, compacts) == ("running", "active/compacting")
     assert told.after(word) == expected
@@ -87,7 +89,7 @@ def test_who_does_something_else_compacts_no_more(word: Callable[[Book], None], 
 
 
 @pytest.mark.parametrize("before", [asks, question])
-def test_a_compaction_answers_what_was_asked(before: Callable[[Book], None]) -> None:
+def test_a_compaction_answers_what_was_asked(before: Callable[[EventTracker], None]) -> None:
     told = Told()
     assert told.after(request, before, compacts) == ("running", "active/compacting")
     assert told.view.state.phase.value == "streaming"
@@ -111,18 +113,21 @@ def test_a_refused_call_is_over_when_the_model_answers_and_its_end_may_still_com
     told = Told()
     assert told.after(request, asks, refused) == ("running", "active/tool_use")
     assert told.after(text) == ("streaming", "active/thinking")
-    assert told.after(lambda book: book.end_call("c2", ok=False)) == ("streaming", "active/thinking")
+    assert told.after(lambda tracker: tracker.end_call("c2", ok=False)) == ("streaming", "active/thinking")
     assert "tool_execution_start" not in map(type_of, told.bodies)
 
 
 def test_a_refused_call_of_a_sub_agent_is_none_of_the_main_agent_though_they_share_a_name() -> None:
     told = Told()
-    told.after(request, text, lambda book: book.ask("g2", "shell", call_id="c2", path=("child",)))
-    told.after(lambda book: book.announce("c2", "shell"))
+    told.after(request, text, lambda tracker: tracker.open_approval("g2", "shell", call_id="c2", path=("child",)))
+    told.after(lambda tracker: tracker.open_call("c2", "shell"))
     assert told.after(refused) == ("streaming", "active/thinking")
 
 
 def test_a_call_that_is_left_behind_does_not_keep_the_reply_waiting() -> None:
     told = Told()
-    assert told.after(request, runs, lambda book: book.detach_call("c1"), text) == ("streaming", "active/thinking")
+    assert told.after(request, runs, lambda tracker: tracker.move_call_to_background("c1"), text) == (
+        "streaming",
+        "active/thinking",
+    )
     assert told.after(asks, ends) == ("idle", "active/waiting_for_permission")
