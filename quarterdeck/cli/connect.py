@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from quarterdeck.client.errors import Unreachable
 from quarterdeck.home import Home
 from quarterdeck.server import server_file
-from quarterdeck.server.owner import NotAToken, owner_token
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import InvalidTokenFile, ServerInfo, read_owner_token
 
 if TYPE_CHECKING:
     from quarterdeck.client.sync_client import Client
@@ -19,7 +18,7 @@ _RESTART_INTERRUPTS = "Busy sessions are interrupted and can be resumed."
 class ServerConnection(NamedTuple):
     """A running server, and a client for it with the owner's token."""
 
-    server: Beacon
+    server: ServerInfo
     client: Client
 
 
@@ -29,7 +28,7 @@ def find_server(home: Home) -> ServerConnection | None:
     Raises:
         Unreachable: a server runs, but its token can't be read.
     """
-    server = server_file.found(home)
+    server = server_file.find_server(home)
     return None if server is None or server.is_leaving else connect_to(server, home)
 
 
@@ -48,7 +47,7 @@ def connect(home: Home) -> ServerConnection:
     return connect_to(start_in_background(home, {}), home)
 
 
-def connect_to(server: Beacon, home: Home) -> ServerConnection:
+def connect_to(server: ServerInfo, home: Home) -> ServerConnection:
     """Return a connection to this server.
 
     Raises:
@@ -67,10 +66,10 @@ def read_token(home: Home) -> str:
         Unreachable: the file is missing, empty or not a token.
     """
     try:
-        token = owner_token(home.token)
+        token = read_owner_token(home.token)
     except FileNotFoundError:
         token = ""
-    except (OSError, NotAToken) as error:
+    except (OSError, InvalidTokenFile) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise Unreachable(
             f"{home.token} cannot be read: {reason}",

@@ -159,7 +159,7 @@ def install_service(home: Home, options: Mapping[str, Any]) -> None:
         service.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(service.path, service.text, mode=0o644)
     click.echo(f"{service.path}: {'written' if is_new else 'unchanged'}")
-    if is_new and server_file.found(home) is not None:
+    if is_new and server_file.find_server(home) is not None:
         click.echo("a server is already running. Run `qd down`; the service starts at the next login.", err=True)
         _run_and_report(service.enable[:-1])
         return

@@ -24,7 +24,7 @@ from quarterdeck.home import Home
 from quarterdeck.process.identity import NONCE_VARIABLE
 from quarterdeck.process.tree import wait_until_gone
 from quarterdeck.server import server_file
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo
 
 #: How much of the server's standard error is shown when it failed without a message.
 _STDERR_TAIL = 2000
@@ -43,7 +43,7 @@ class StillStopping(QuarterdeckError):
 
     code = "still_running"
 
-    def __init__(self, server: Beacon) -> None:
+    def __init__(self, server: ServerInfo) -> None:
         super().__init__(f"the server (pid {server.pid}) doesn't stop", "Kill it with `qd down --force`.")
 
 
@@ -97,34 +97,34 @@ def is_start_locked(home: Home) -> bool:
         os.close(descriptor)
 
 
-def find_lasting_server(home: Home) -> Beacon | None:
+def find_lasting_server(home: Home) -> ServerInfo | None:
     """Return the running server, after waiting for one that is stopping. Call it with the lock held.
 
     Raises:
         StillStopping: the server doesn't stop within its time limit.
     """
-    server = server_file.found(home)
+    server = server_file.find_server(home)
     while server is not None and server.is_leaving:
         if not wait_until_gone(server.last, server.leaves_within):
             raise StillStopping(server)
-        server = server_file.found(home)
+        server = server_file.find_server(home)
     return server
 
 
-def start_in_background(home: Home, options: Mapping[str, Any]) -> Beacon:
+def start_in_background(home: Home, options: Mapping[str, Any]) -> ServerInfo:
     """Return the running server, started first if none runs.
 
     Raises:
         NotStarted: the server didn't become ready.
     """
-    server = server_file.found(home)
+    server = server_file.find_server(home)
     if server is not None and not server.is_leaving:
         return server
     with start_lock(home) as lock:
         return find_lasting_server(home) or spawn_server(home, options, lock)
 
 
-def spawn_server(home: Home, options: Mapping[str, Any], lock: int) -> Beacon:
+def spawn_server(home: Home, options: Mapping[str, Any], lock: int) -> ServerInfo:
     """Start a server in the background and return when it is ready. Call it with the lock held.
 
     The server gets a session of its own, so that closing a terminal doesn't end it.
@@ -151,14 +151,14 @@ def spawn_server(home: Home, options: Mapping[str, Any], lock: int) -> Beacon:
     report = _read_report(reader)
     if report is not None and "error" in report:
         raise NotStarted(**report["error"])
-    server = server_file.found(home)
+    server = server_file.find_server(home)
     if report is None or server is None:
         raise NotStarted("not_started", "the server exited before it was ready", _read_last_errors(home))
     return server
 
 
 def run_in_foreground(
-    home: Home, options: Mapping[str, Any], lock: int, announce: Callable[[Beacon], None]
+    home: Home, options: Mapping[str, Any], lock: int, announce: Callable[[ServerInfo], None]
 ) -> NoReturn:
     """Replace this process with the server's subreaper. A forked child announces the server when it is ready.
 
@@ -172,7 +172,7 @@ def run_in_foreground(
         code = 1
         try:
             report = _read_report(reader)
-            server = server_file.found(home)
+            server = server_file.find_server(home)
             if report is not None and "error" not in report and server is not None:
                 announce(server)
                 sys.stdout.flush()

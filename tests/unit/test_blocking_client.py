@@ -20,7 +20,7 @@ from quarterdeck.client.transport import StreamCut
 from quarterdeck.home import Home
 from quarterdeck.process.identity import start_time
 from quarterdeck.server import server_file
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo
 
 PAGE = '{"sessions": [], "next_cursor": null, "badge": {"count": %d, "attention": 0}}'
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -213,11 +213,11 @@ def test_a_server_that_is_stopping_is_not_used(tmp_path: Path):
     home = Home(tmp_path)
     assert find_server(home) is None
     started = start_time(os.getpid()) or 0
-    server = Beacon(os.getpid(), started, 0, 0, "http://127.0.0.1:1", "1", 0, {}, stopping=True)
-    server_file.write(home, server)
+    server = ServerInfo(os.getpid(), started, 0, 0, "http://127.0.0.1:1", "1", 0, {}, stopping=True)
+    server_file.write_server_info(home, server)
     assert find_server(home) is None
     home.token.write_text("t\n", encoding="ascii")
-    server_file.write(home, server._replace(stopping=False))
+    server_file.write_server_info(home, server._replace(stopping=False))
     connection = find_server(home)
     assert connection is not None
     assert connection.server.pid == os.getpid()

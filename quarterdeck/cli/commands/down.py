@@ -18,7 +18,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
 from quarterdeck.process.tree import kill_processes, signal_processes, wait_until_gone
 from quarterdeck.server import server_file
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo
 
 if TYPE_CHECKING:
     from quarterdeck.client.sync_client import Client
@@ -55,7 +55,7 @@ def down(wait: bool, force: bool) -> None:
         click.echo("no server is running")
         return
     with start_lock(home):
-        server = server_file.found(home)
+        server = server_file.find_server(home)
         if server is not None:
             _stop(server, force)
     click.echo("the server is down")
@@ -72,7 +72,7 @@ def restart(wait: bool, force: bool) -> None:
     home = check_home()
     _confirm_stop(home, wait, force)
     with start_lock(home) as lock:
-        server = server_file.found(home)
+        server = server_file.find_server(home)
         if server is not None:
             _stop(server, force)
         restarted = spawn_server(home, server.options if server is not None else {}, lock)
@@ -85,11 +85,11 @@ def _confirm_stop(home: Home, wait: bool, force: bool) -> bool:
     Raises:
         BusySessions: sessions are busy and may not be interrupted.
     """
-    server = server_file.found(home)
+    server = server_file.find_server(home)
     if server is None:
         # Another command may be starting one at this moment.
         with start_lock(home):
-            server = server_file.found(home)
+            server = server_file.find_server(home)
     if server is None:
         return False
     if not (force or server.is_leaving):
@@ -126,7 +126,7 @@ def _print_waiting(busy: list[Summary]) -> None:
         click.echo(f"  {_format(summary)}", err=True)
 
 
-def _stop(server: Beacon, force: bool) -> None:
+def _stop(server: ServerInfo, force: bool) -> None:
     """Stop the server and return when its last process has exited.
 
     Raises:

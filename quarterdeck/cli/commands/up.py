@@ -16,7 +16,7 @@ from quarterdeck.cli.start_server import find_lasting_server, run_in_foreground,
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
 from quarterdeck.server import server_file
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo
 
 _file = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
@@ -82,10 +82,10 @@ def _warn(text: str) -> None:
 
 
 def _start(home: Home, options: dict[str, Any], detach: bool, should_open_page: bool) -> None:
-    def announce(server: Beacon) -> None:
+    def announce(server: ServerInfo) -> None:
         _announce(home, server, should_open_page)
 
-    server = server_file.found(home)
+    server = server_file.find_server(home)
     if server is None or server.is_leaving:
         with start_lock(home) as lock:
             server = find_lasting_server(home)
@@ -99,12 +99,12 @@ def _start(home: Home, options: dict[str, Any], detach: bool, should_open_page: 
     announce(server)
 
 
-def _was_started_with(server: Beacon, options: dict[str, Any]) -> bool:
+def _was_started_with(server: ServerInfo, options: dict[str, Any]) -> bool:
     # Port 0 asks for any port, so every port satisfies it.
     return all(server.options.get(name) == value for name, value in options.items() if (name, value) != ("port", 0))
 
 
-def _announce(home: Home, server: Beacon, should_open_page: bool) -> None:
+def _announce(home: Home, server: ServerInfo, should_open_page: bool) -> None:
     token = read_token(home)
     click.echo(f"Quarterdeck runs at {server.address}")
     click.echo(f"Log in with:  {server.address}/login?token={quote(token, safe='')}")
@@ -122,7 +122,7 @@ def has_display(environment: Mapping[str, str] = os.environ, platform: str = sys
     return bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
 
 
-def _open_page(home: Home, server: Beacon) -> None:
+def _open_page(home: Home, server: ServerInfo) -> None:
     """Open the page in a browser, logged in by a one-time code.
 
     The token must not be in that address: every user of the machine can read a browser's command line.
