@@ -446,7 +446,7 @@ def test_an_abort_kills_tools_by_its_option(kill: Any) -> None:
 @case("1-035")
 @pytest.mark.parametrize("state", STATES)
 def test_the_abort_is_heard_before_anything_else_happens(state: str) -> None:
-    """Neither a tool that ignores cancellation nor a plugin that never returns delays an abort (timed in bench/engine.py)."""
+    """Tools that ignore cancellation and plugins that never return don't delay an abort (timed in bench/engine.py)."""
 
     class Slow(Plugin):
         async def after_turn(self, payload: Any, context: Any) -> None:
