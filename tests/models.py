@@ -26,7 +26,7 @@ from quarterdeck.engine.model import (
     ThinkingSigned,
     ToolSpec,
 )
-from quarterdeck.engine.providers import model_of
+from quarterdeck.engine.providers import create_model
 from quarterdeck.testing.model import ScriptedModel
 
 WIRES = ("anthropic", "openai", "chat", "gemini")
@@ -40,7 +40,7 @@ def provider(wire: str, scripted: ScriptedModel, **options: Any) -> Model:
     """Create a provider that uses the scripted model server."""
     url = scripted.openai_url if wire in ("openai", "chat") else scripted.url
     nothing: Mapping[str, str] = {"HOME": "/nonexistent"}
-    model, _ = model_of(f"{wire}:x", {"api_key": KEY, "base_url": url, **options}, nothing)
+    model, _ = create_model(f"{wire}:x", {"api_key": KEY, "base_url": url, **options}, nothing)
     return model
 
 
