@@ -115,12 +115,12 @@ class Ingest:
         if session_id:
             session = self._deck.at_hand(session_id)
             return None if session is None or session.connection is None else Hook("", payload, session)
-        session = self._adoption.at_hand(agent, hooks.native_session(payload))
+        session = self._adoption.at_hand(agent, hooks.session_id_of(payload))
         return None if session is None else Hook(agent, payload, session)
 
     def is_deciding(self, hook: Hook) -> bool:
         """Whether its answer has to be waited for. An agent of ours asks in its own protocol."""
-        return hooks.is_deciding(hook.payload) and hook.session.connection is None
+        return hooks.awaits_decision(hook.payload) and hook.session.connection is None
 
     def take(self, hook: Hook) -> None:
         """Heard as soon as its answer is on its way: at once, or a little later where many come."""
@@ -138,8 +138,8 @@ class Ingest:
             self._rests(session)
             return EMPTY
         decision = await self._decision(observation, gate, payload)
-        told = hooks.NO_ANSWER if decision is None else hooks.answer(agent, payload, decision)
-        reply = Signal("hook.reply", hooks.replied(payload, gate.ref, told))
+        told = hooks.NO_ANSWER if decision is None else hooks.encode_decision(agent, payload, decision)
+        reply = Signal("hook.reply", hooks.reply_data(payload, gate.ref, told))
         # while the agent reads its answer; its next word finds this one heard
         self._told_later(session, partial(observation.hear_patiently, reply))
         asyncio.get_running_loop().call_soon(self.catch_up)
@@ -208,7 +208,7 @@ class Ingest:
         return session
 
     async def _observed(self, agent: str, payload: Object) -> Session:
-        return await self._adopted(agent, hooks.native_session(payload), hooks.folder(payload))
+        return await self._adopted(agent, hooks.session_id_of(payload), hooks.cwd_of(payload))
 
     async def _adopted(self, agent: str, native: str, cwd: str) -> Session:
         if not native:
@@ -224,7 +224,7 @@ class Ingest:
         try:
             return await observation.decision_on(gate.id)
         except asyncio.CancelledError:
-            observation.hear(Signal("hook.disconnect", hooks.hung_up(payload, gate.ref)))
+            observation.hear(Signal("hook.disconnect", hooks.disconnect_data(payload, gate.ref)))
             raise
         finally:
             self._holding[observation] -= 1

@@ -278,7 +278,7 @@ def main(arguments: Sequence[str]) -> int:
     place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     book = log_setup.configure(place.folder, to_terminal=not orders.is_background)
     try:
-        config = read_config(place.config, os.environ, orders.options, agents=registry.known)
+        config = read_config(place.config, os.environ, orders.options, agents=registry.known_agents)
         for warning in config.warnings:
             log.warning("%s", warning)
         uvloop.run(Process(place, config, orders, line, keeper).run(starter))

@@ -218,7 +218,7 @@ def _is_ready(agent: dict[str, Any]) -> bool:
         return agent["login"] == "ok"
     from quarterdeck.harness.registry import harness
 
-    return harness(agent["name"]).standing(os.environ).login == "ok"
+    return harness(agent["name"]).availability(os.environ).login == "ok"
 
 
 def _decoded(data: bytes, what: str) -> str:

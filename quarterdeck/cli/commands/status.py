@@ -108,7 +108,7 @@ def _show_config(place: Home, as_json: bool) -> None:
     from quarterdeck.config import read_config
     from quarterdeck.harness import registry
 
-    config = read_config(place.config, os.environ, agents=registry.known)
+    config = read_config(place.config, os.environ, agents=registry.known_agents)
     if as_json:
         import msgspec
 

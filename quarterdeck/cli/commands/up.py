@@ -62,7 +62,7 @@ def _check(place: Home, options: dict[str, Any]) -> None:
     from quarterdeck.config import read_config
     from quarterdeck.harness import registry
 
-    config = read_config(place.config, os.environ, options, agents=registry.known)
+    config = read_config(place.config, os.environ, options, agents=registry.known_agents)
     for warning in config.warnings:
         _warn(warning)
     server = config.server

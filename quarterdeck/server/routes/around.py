@@ -53,7 +53,7 @@ class Agents(Struct, frozen=True):
 async def agents(call: Call) -> Agents:
     """Judged by what they would be started with."""
     usual = await call.deck.environments.usual.current()
-    return Agents(tuple(_agent(name, usual) for name in registry.known()))
+    return Agents(tuple(_agent(name, usual) for name in registry.known_agents()))
 
 
 def _agent(name: str, environment: Mapping[str, str]) -> AgentShown:
@@ -61,9 +61,9 @@ def _agent(name: str, environment: Mapping[str, str]) -> AgentShown:
         return AgentShown(name, False)
     harness = registry.harness(name)
     try:
-        standing = harness.standing(environment)
+        standing = harness.availability(environment)
     except QuarterdeckError as error:  # a configuration that cannot be read is this agent's trouble, not the list's
-        standing = registry.Standing(login="unknown", hint=f"{error.message}. {error.hint}")
+        standing = registry.Availability(login="unknown", hint=f"{error.message}. {error.hint}")
     modes = harness.make_driver().capabilities.modes
     return AgentShown(name, True, modes, standing.installed, standing.login, standing.hint, harness.prompt)
 
