@@ -27,7 +27,7 @@ async def opened(deck: Deck, native: str) -> Session:
     session = await Adoption(deck).session("claude", native, "")
     seen = session.observe(registry.translator("claude"))
     session.hear(seen, [ev.AgentReady(native_session_id=native), ev.AgentStart(turn_id="t1")], "hook")
-    await session.record.settled()
+    await session.writer.flush()
     return session
 
 
@@ -44,7 +44,7 @@ def asked_in(session: Session, count: int) -> Sequence[Gate]:
 async def decided_in(session: Session, gates: Sequence[Gate]) -> None:
     """A person allows them, one by one."""
     for gate in gates:
-        await session.record.commit(session.closings((gate,), Decision(status="approved"), "user"), "user")
+        await session.writer.commit(session.closings((gate,), Decision(status="approved"), "user"), "user")
 
 
 async def several_open(deck: Deck) -> None:
@@ -101,7 +101,7 @@ STORIES: dict[str, Callable[[Deck], Awaitable[None]]] = {
 
 async def _settled(deck: Deck) -> None:
     for session in deck.sessions_in_use():
-        await session.record.settled()
+        await session.writer.flush()
 
 
 async def main(folder: Path, story: str) -> None:

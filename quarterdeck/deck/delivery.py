@@ -88,7 +88,7 @@ class Delivery:
             pass  # the store refuses: nothing was sent, and the text is still queued
         finally:
             self._task = None
-        if self._session.record.trouble is None:
+        if self._session.writer.error is None:
             self.pump()
 
     def _begins_elsewhere(self) -> bool:
@@ -107,7 +107,7 @@ class Delivery:
         session, launch = self._session, self._session.launch
         if launch is None or launch.is_ended or launch.is_doomed:
             return  # it went between our decision and now: the text still waits
-        await session.record.commit([ev.DeliveryChanged(message_id=item.id, status="sending")], "supervisor")
+        await session.writer.commit([ev.DeliveryChanged(message_id=item.id, status="sending")], "supervisor")
         if item.id not in {one.id for one in session.state.queue}:
             return
         if launch is not session.launch or launch.is_ended or launch.is_doomed:

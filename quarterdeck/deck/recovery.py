@@ -28,4 +28,4 @@ async def repair(sessions: Sequence[Session]) -> None:
     """All of them, in a few commits."""
     for start in range(0, len(sessions), _AT_ONCE):
         chosen = sessions[start : start + _AT_ONCE]
-        await asyncio.gather(*(one.record.commit(repair_of(one), "supervisor") for one in chosen))
+        await asyncio.gather(*(one.writer.commit(repair_of(one), "supervisor") for one in chosen))

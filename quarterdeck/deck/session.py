@@ -27,6 +27,7 @@ from quarterdeck.deck.agents.launcher import Startup
 from quarterdeck.deck.agents.observed import Observation
 from quarterdeck.deck.agents.signal_reader import Ear
 from quarterdeck.deck.clock import Clock
+from quarterdeck.deck.counters import DeckCounters
 from quarterdeck.deck.delivery import Delivery
 from quarterdeck.deck.environment import Given
 from quarterdeck.deck.git.tracker import Watch
@@ -46,9 +47,8 @@ from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.routing import open_question
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import PAGE, Fence, Log, Row
-from quarterdeck.log.counters import Tally
-from quarterdeck.log.session_writer import Record, is_final
+from quarterdeck.log.base import PAGE, CatalogueRow, Fence, Log
+from quarterdeck.log.session_writer import SessionWriter, is_final
 from quarterdeck.policy import Rule, session_rules
 
 A = TypeVar("A", bound=Answer)
@@ -71,7 +71,7 @@ class House(Struct):
     #: A number that no gate of any session had.
     next_gate: Callable[[], int]
     #: A session's row is durable as it is now.
-    listed: Callable[[Row], None]
+    listed: Callable[[CatalogueRow], None]
     #: Nothing seems to be under way in this session any more.
     at_rest: Callable[[], None]
     #: Called when the rules changed: whatever is asked anywhere may be decided now.
@@ -79,27 +79,25 @@ class House(Struct):
     trace: Callable[[str], Callable[..., None] | None]
     #: native session id → the session that has a process for it
     owners: dict[str, str]
-    tally: Tally
+    counters: DeckCounters
     changes: Watch
 
 
 class Session:
     """One that is in use. The deck makes it when somebody needs it and lets it go when nobody does."""
 
-    def __init__(self, house: House, session_id: str, view: View, fence: Fence, last_gate: int = 0) -> None:
+    def __init__(self, house: House, session_id: str, view: View, fence: Fence, last_gate_number: int = 0) -> None:
         self.house = house
         self.id = session_id
-        self.record = Record(
+        self.writer = SessionWriter(
             house.log,
-            self._published,
             session_id,
-            view,
-            fence,
-            house.clock.wall,
-            self._on_trouble,
-            house.listed,
-            house.tally,
-            last_gate,
+            self,
+            view=view,
+            fence=fence,
+            clock=house.clock.wall,
+            counters=house.counters.appends,
+            last_gate_number=last_gate_number,
         )
         self.receipts = Receipts(house.log, session_id, is_new=not view.index)
         self.launch: Launch | None = None
@@ -123,18 +121,18 @@ class Session:
 
     @property
     def state(self) -> State:
-        return self.record.view.state
+        return self.writer.view.state
 
     @property
     def view(self) -> View:
-        return self.record.view
+        return self.writer.view
 
     @property
     def is_idle(self) -> bool:
         """Nothing lives here: what the log holds is all there is."""
-        held = self.users or self.record.trouble
+        held = self.users or self.writer.error
         busy = held or self.launch or self.startup.is_under_way or self.delivery.is_under_way or self._answers
-        return not busy and self.record.is_settled and not self._is_observing
+        return not busy and self.writer.is_durable and not self._is_observing
 
     @property
     def _is_observing(self) -> bool:
@@ -186,7 +184,7 @@ class Session:
             outcome = error.code
             raise
         finally:
-            self.house.tally.commands[name, outcome] += 1
+            self.house.counters.commands[name, outcome] += 1
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._commands.discard(task)
@@ -200,11 +198,11 @@ class Session:
         """What a command causes, with its receipt in the same append."""
         if not client_id:
             if bodies:
-                await self.record.commit(bodies, "user")
+                await self.writer.commit(bodies, "user")
             return answer
         stored = msgspec.to_builtins(answer)
         receipt = CommandReceipt(client_id=client_id, command=name, fingerprint=print_, answer=stored)
-        await self.record.commit([*bodies, receipt], "user")
+        await self.writer.commit([*bodies, receipt], "user")
         self.receipts.remember(receipt)
         return answer
 
@@ -222,12 +220,12 @@ class Session:
         try:
             view = View()
             # the log may hold more than the record knows to be durable, so both must have come to an end
-            while view.index < self.record.view.index or not self.record.is_settled:
-                await self.record.settled()
+            while view.index < self.writer.view.index or not self.writer.is_durable:
+                await self.writer.flush()
                 events = await self.house.log.read(self.id, view.index, PAGE)
-                view = fold_all(events, view) if events else replace(view, index=self.record.durable.index)
+                view = fold_all(events, view) if events else replace(view, index=self.writer.durable_view.index)
                 self._rules = session_rules(events, self._rules)
-            self.record.adopt(view.timeline)
+            self.writer.set_timeline(view.timeline)
             self._is_whole = self._knows_rules = True
         finally:
             self._loading = None
@@ -251,7 +249,7 @@ class Session:
             if asks:
                 self._asked(ear, written, origin)
             else:
-                self.record.write(written, origin, is_patient=ear.is_patient)
+                self.writer.write(written, origin, ear.durability)
             if self.is_unwanted and any(isinstance(body, ev.AgentStart) and not body.agent_path for body in written):
                 self.is_unwanted = False
                 interrupt(self)
@@ -261,7 +259,7 @@ class Session:
     def _asked(self, ear: Ear, written: list[Body], origin: Origin) -> None:
         """What is asked is judged before the agent is said to wait for it: where a rule decides, nobody ever waited."""
         waits = written[-1] if gate_desk.is_waiting(written[-1]) else None
-        self.record.write(written[:-1] if waits else written, origin)
+        self.writer.write(written[:-1] if waits else written, origin)
         if isinstance(ear, Observation):
             ear.asks(gate_desk.opened_by(written, self.state.gates))
         self.judge()
@@ -270,7 +268,7 @@ class Session:
 
     def _waits_or_goes_on(self, waits: Body, origin: Origin) -> None:
         if gate_desk.is_held(self.state.gates):
-            self.record.write((waits,), origin)
+            self.writer.write((waits,), origin)
             return
         then = gate_desk.decided(self.state)
         self._said = activity.joined(then.state, then.sub)
@@ -290,8 +288,8 @@ class Session:
         return self.startup.told(ear, body) if isinstance(ear, Launch) else (body,)
 
     def _next_name(self) -> str:
-        self.record.last_gate = self.house.next_gate()
-        return f"g{self.record.last_gate}"
+        self.writer.last_gate_number = self.house.next_gate()
+        return f"g{self.writer.last_gate_number}"
 
     def _news(self, body: ev.StateChange) -> tuple[Body, ...]:
         """The activity, unless we said that already: the translator hears of a decision later than the log."""
@@ -340,9 +338,9 @@ class Session:
                 continue
             yes = verdict.effect == "allow"
             decision = Decision(status="approved" if yes else "rejected", reason="" if yes else f"rule: {verdict.text}")
-            self.record.write(self.closings((gate,), decision, "rule", verdict.text), "supervisor")
+            self.writer.write(self.closings((gate,), decision, "rule", verdict.text), "supervisor")
             # the agent hears of a decision when it is durable
-            self.record.when_kept(partial(self._say_decision, gate, decision, self.launch))
+            self.writer.after_durable(partial(self._say_decision, gate, decision, self.launch))
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -386,12 +384,14 @@ class Session:
 
     def note(self, *bodies: Body) -> None:
         """Something that the deck knows."""
-        self.record.write(bodies, "supervisor")
+        self.writer.write(bodies, "supervisor")
 
-    def _published(self, events: Sequence[Event]) -> None:
+    def on_durable(self, events: Sequence[Event], row: CatalogueRow | None) -> None:
+        if row is not None:
+            self.house.listed(row)
         self.house.publish(events)
         if self.observation is not None:
-            self.observation.settle(self.record.durable.state.gates)
+            self.observation.settle(self.writer.durable_view.state.gates)
         if self.state.queue:
             self.delivery.pump()
         if not self.state.turn.is_open:
@@ -400,7 +400,7 @@ class Session:
         elif self.observation is not None:
             self.house.changes.published(self, events)
 
-    def _on_trouble(self, error: QuarterdeckError | None) -> None:
+    def on_log_error(self, error: QuarterdeckError | None) -> None:
         """While the store refuses, the agent's words wait in its pipe, and texts in their queue."""
         if self.observation is not None and is_final(error):
             self.observation.release()  # no decision can be kept here any more: the agent asks on its terminal

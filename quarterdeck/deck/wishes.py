@@ -383,7 +383,7 @@ async def _withdraw(session: Session) -> None:
     gates, launch = session.state.gates.open, session.launch
     if not gates:
         return
-    await session.record.commit(session.closings(gates, CANCELLED, "user"), "user")
+    await session.writer.commit(session.closings(gates, CANCELLED, "user"), "user")
     if launch is not None and launch is session.launch:
         for gate in gates:
             launch.say(launch.driver.answer(gate, CANCELLED))

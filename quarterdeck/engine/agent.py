@@ -117,7 +117,7 @@ class Agent:
         """The next turn uses another model. False when it is the same one."""
         self._core.alive()
         changed = self._core.switch(model, provider_opts)
-        await self._core.journal.settled()
+        await self._core.journal.flush()
         return changed
 
     async def switch_mode(self, mode: str) -> None:
@@ -127,7 +127,7 @@ class Agent:
             raise InvalidOption(f"there is no mode {mode!r}", f"Modes: {', '.join(MODES)}.")
         self._core.mode = mode
         self._core.journal.write((ev.SettingChanged(mode=mode),), "user")
-        await self._core.journal.settled()
+        await self._core.journal.flush()
 
     async def attach_tool(self, *tools: Tool, detach: Collection[str] = ()) -> None:
         """From the next request on. Several tools, or tools that go as others come, change in one step."""
@@ -149,7 +149,7 @@ class Agent:
             core.journal.write((body,), "user")
         elif attach or detach:
             core.journal.write((changed,), "user")
-        await core.journal.settled()
+        await core.journal.flush()
 
     async def compact(self) -> bool:
         """Shortens the conversation now, or when the batch under way is done. Whether it is shorter, if it is known."""
@@ -193,7 +193,7 @@ class Agent:
         """What the last turn said, once no turn is open and no text waits. TurnNotFinished, TimeoutError."""
         self._core.alive()
         await asyncio.wait_for(self._core.at_rest(), timeout)
-        await self._core.journal.settled()
+        await self._core.journal.flush()
         last = self._core.last
         if last is None:
             return ""
@@ -215,6 +215,6 @@ class Agent:
             await core.hooks.ask("session_end", core.context())
         core.journal.write((ev.SessionSuspended(reason="stopped"),), "user")
         try:
-            await core.journal.settled()
+            await core.journal.flush()
         finally:
             core.journal.close()

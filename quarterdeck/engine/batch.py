@@ -192,7 +192,7 @@ class Batch:
         hands = cast("Hands", CallHands(self.turn, one.call.call_id, one.call.name))
         try:
             # a call that ran and that the log does not know of would be made again after a crash
-            await self.turn.core.journal.settled()
+            await self.turn.core.journal.flush()
         except QuarterdeckError as error:
             if not self._done.done():
                 self._done.set_exception(error)

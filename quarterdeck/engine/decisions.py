@@ -38,7 +38,7 @@ async def decided(
         closing = decide(core, held, status, by, reason, auto_resume, option)
         if closing is not None:
             await core.end(held.turn, closing)
-        await core.journal.settled()
+        await core.journal.flush()
     return Decided(held.gate_id if held is not None else "")
 
 
@@ -144,7 +144,7 @@ async def respond(core: Core, response: Json, ref: str = "", by: str = "user") -
     core.gates.drop(asked)
     core.journal.write((answered, resumed), "user")
     try:
-        await core.journal.settled()
+        await core.journal.flush()
     finally:
         if not asked.answer.done():
             asked.answer.set_result(response)

@@ -22,8 +22,8 @@ from quarterdeck.engine.plugins.base import Plugin
 from quarterdeck.engine.runtime import Core, Resolve
 from quarterdeck.engine.tools.base import Tool, naming_kinds
 from quarterdeck.events import Body, Event, Json
-from quarterdeck.log.base import NEW, Fence, Log
-from quarterdeck.log.rows import last_gate
+from quarterdeck.log.base import NEW, Appender, Fence, Log, read_pages
+from quarterdeck.log.rows import last_gate_number
 
 
 class Settings(TypedDict, total=False):
@@ -91,19 +91,30 @@ def create_agent(
     """A new agent. `model` is `provider:name`, or a model of the caller's own."""
 
     async def opened() -> Agent:
-        name = session_id or secrets.token_hex(8)
-        core = _core(name, model, log, NEW, settings)
-        core.journal.write(
-            (ev.SessionOpened(agent="builtin", cwd=str(core.options.cwd), model=core.model_name, mode=core.mode),),
-            "user",
-        )
-        begun: list[Body] = [_ready(core)]
-        if messages:
-            begun.append(ev.TurnRestored(finished=True, history=history_of(messages)))
-        core.journal.write(begun)
-        return await _started(core)
+        return await create(session_id, model, log, log, messages, settings)
 
     return Opening(opened)
+
+
+async def create(
+    session_id: str,
+    model: str | Model,
+    appender: Appender | None,
+    log: Log | None,
+    messages: Sequence[Message],
+    settings: Settings,
+) -> Agent:
+    """Create an agent that writes its events to `appender`, and reads past ones from `log`."""
+    core = _core(session_id or secrets.token_hex(8), model, appender, log, NEW, settings)
+    core.journal.write(
+        (ev.SessionOpened(agent="builtin", cwd=str(core.options.cwd), model=core.model_name, mode=core.mode),),
+        "user",
+    )
+    begun: list[Body] = [_ready(core)]
+    if messages:
+        begun.append(ev.TurnRestored(finished=True, history=history_of(messages)))
+    core.journal.write(begun)
+    return await _started(core)
 
 
 def resume(session_id: str, *, log: Log, model: str | Model | None = None, **settings: Unpack[Settings]) -> Opening:
@@ -116,21 +127,23 @@ def resume(session_id: str, *, log: Log, model: str | Model | None = None, **set
     async def opened() -> Agent:
         stored = await log.session(session_id)
         events = await read_whole(log, session_id)
-        return await restored(events, log, stored.fence, model, settings)
+        return await restored(events, log, log, stored.fence, model, settings)
 
     return Opening(opened)
 
 
 async def read_whole(log: Log, session_id: str) -> list[Event]:
     """Every event of a session."""
-    events: list[Event] = []
-    while page := await log.read(session_id, events[-1].index if events else 0):
-        events += page
-    return events
+    return [event async for page in read_pages(log, session_id) for event in page]
 
 
 async def restored(
-    events: Sequence[Event], log: Log | None, fence: Fence, model: str | Model | None, settings: Mapping[str, Any]
+    events: Sequence[Event],
+    appender: Appender | None,
+    log: Log | None,
+    fence: Fence,
+    model: str | Model | None,
+    settings: Mapping[str, Any],
 ) -> Agent:
     """The agent that these events tell of, alive again."""
     first = events[0]
@@ -138,7 +151,7 @@ async def restored(
     given = dict(settings)
     given.setdefault("cwd", given.pop("working_dir", None) or opened.cwd or ".")
     given.setdefault("mode", opened.mode)
-    core = _core(first.session_id, model or _last_model(events, opened), log, fence, cast("Settings", given))
+    core = _core(first.session_id, model or _last_model(events, opened), appender, log, fence, cast("Settings", given))
     trouble = _replayed(core, events)
     state = core.journal.state
     bodies: list[Body] = []
@@ -161,7 +174,7 @@ def _replayed(core: Core, events: Sequence[Event]) -> list[Body]:
         core.journal.restore(event)
         if isinstance(event.body, ev.PluginState):
             remembered[event.body.name] = event.body.state
-    core.gates.count = last_gate(core.journal.state.gates)
+    core.gates.count = last_gate_number(core.journal.state.gates)
     return [body for name, state in remembered.items() if (body := core.hooks.restore(name, state)) is not None]
 
 
@@ -174,13 +187,13 @@ def _last_model(events: Sequence[Event], opened: ev.SessionOpened) -> str:
 
 async def _started(core: Core) -> Agent:
     agent = Agent(core)
-    core.journal.on_lost(core.die)
+    core.journal.on_lost = core.die
     if core.hooks.has("session_start"):
         verdict = await core.hooks.ask("session_start", core.context())
         if verdict.abort is not None:
             await agent.stop()
             raise SessionRefused(verdict.abort)
-    await core.journal.settled()
+    await core.journal.flush()
     return agent
 
 
@@ -195,7 +208,9 @@ def _ready(core: Core) -> Body:
     )
 
 
-def _core(session_id: str, model: str | Model, log: Log | None, fence: Fence, given: Settings) -> Core:
+def _core(
+    session_id: str, model: str | Model, appender: Appender | None, log: Log | None, fence: Fence, given: Settings
+) -> Core:
     resolve = given.get("resolve") or _resolve
     opts = given.get("provider_opts") or {}
     if isinstance(model, str):
@@ -206,7 +221,7 @@ def _core(session_id: str, model: str | Model, log: Log | None, fence: Fence, gi
         adapter, own = model, getattr(model, "name", "")
         name = f"{model.provider}:{own}" if own else model.provider
     buffer = _at_least(given.get("event_buffer_size", 0), 0, "event_buffer_size")
-    journal = Journal(session_id, log, buffer=buffer, fence=fence)
+    journal = Journal(session_id, appender, log, buffer=buffer, fence=fence)
     tools = given.get("tools")
     return Core(
         journal,

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from quarterdeck import events as ev
-from quarterdeck.engine.deck_pipe import DeckLog, lines_of, own_pipes
+from quarterdeck.engine.deck_pipe import DeckPipe, read_lines, take_stdio
 from quarterdeck.engine.errors import InvalidOption, PromptRefused, SteeringRefused
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, QuarterdeckError, QueueFull
 from quarterdeck.events import Event, Image
@@ -36,10 +36,10 @@ from quarterdeck.events import Event, Image
 if TYPE_CHECKING:
     from quarterdeck.engine.agent import Agent
     from quarterdeck.engine.bash import Bash
+    from quarterdeck.engine.factory import Settings
     from quarterdeck.engine.setup import Setup
     from quarterdeck.engine.tools.mcp.servers import McpServers
     from quarterdeck.engine.tools.mcp.settings import McpServer
-    from quarterdeck.log.base import Log
 
 Line = dict[str, Any]
 #: Refusals that events tell already, or that come too late to matter.
@@ -48,7 +48,7 @@ _TOLD = (PromptRefused, SteeringRefused, QueueFull, AlreadyDecided, NoSuchGate)
 
 def main() -> None:
     """Until the input ends. What keeps it from starting is said on standard error."""
-    reader, writer = own_pipes()
+    reader, writer = take_stdio()
     try:
         asyncio.run(_served(reader, writer))
     except QuarterdeckError as error:
@@ -57,11 +57,11 @@ def main() -> None:
 
 
 async def _served(reader: Any, writer: Any) -> None:
-    lines, log = await lines_of(reader), await DeckLog.on(writer)
+    lines, pipe = await read_lines(reader), await DeckPipe.connect(writer)
     first = await _next(lines)
     if first is None:
         return
-    process = Process(log)
+    process = Process(pipe)
     loop = asyncio.get_running_loop()
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(one, lines.feed_eof)
@@ -69,10 +69,10 @@ async def _served(reader: Any, writer: Any) -> None:
     opening.add_done_callback(lambda done: lines.feed_eof() if done.exception() else None)
     while (line := await _next(lines)) is not None and line.get("op") != "bye":
         process.obey(line)
-    log.leave()
+    pipe.stop_waiting()
     await opening
     await process.end()
-    await log.close()
+    await pipe.close()
 
 
 async def _next(lines: asyncio.StreamReader) -> Line | None:
@@ -88,16 +88,16 @@ async def _next(lines: asyncio.StreamReader) -> Line | None:
 # --- opening
 
 
-async def _opened(line: Line, setup: Setup, log: DeckLog) -> Agent:
+async def _opened(line: Line, setup: Setup, pipe: DeckPipe) -> Agent:
     """A new conversation, or one as its events tell it."""
-    from quarterdeck.engine.factory import create_agent, restored
+    from quarterdeck.engine.factory import create, restored
 
-    port, session, given = cast("Log", log), _text(line, "session"), setup.settings
+    session, given = _text(line, "session"), cast("Settings", setup.settings)
     if line.get("op") == "open":
-        return await create_agent(model=setup.model, session_id=session, log=port, **given)
+        return await create(session, setup.model, pipe, None, (), given)
     if line.get("op") != "restore":
         raise InvalidOption(f"the first line is {line.get('op')!r}", "It is open or restore.")
-    return await restored(history_of(session, line.get("events") or []), port, "", setup.model, given)
+    return await restored(history_of(session, line.get("events") or []), pipe, None, "", setup.model, given)
 
 
 def history_of(session: str, found: Sequence[Any]) -> list[Event]:
@@ -116,8 +116,8 @@ def history_of(session: str, found: Sequence[Any]) -> list[Event]:
 class Process:
     """One agent, and what it is told. Orders begin in the order in which they come; none waits for the one before."""
 
-    def __init__(self, log: DeckLog) -> None:
-        self._log = log
+    def __init__(self, pipe: DeckPipe) -> None:
+        self._pipe = pipe
         self._opened: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._bash: set[Bash] = set()
@@ -157,12 +157,12 @@ class Process:
         line = {**line, "session": _text(line, "session") or secrets.token_hex(8)}
         mode, session, model = (_text(line, name) for name in ("mode", "session", "model"))
         setup = prepared(Path.cwd(), mode, session, model, os.environ)
-        self._opened.set_result(await _opened(line, setup, self._log))
+        self._opened.set_result(await _opened(line, setup, self._pipe))
         self.mount()
 
     def obey(self, line: Line) -> None:
         if line.get("op") == "kept":
-            self._log.kept(line.get("n"))
+            self._pipe.confirm(line.get("n"))
             return
         order = _ORDERS.get(_text(line, "op"))
         if order is None:
@@ -185,7 +185,7 @@ class Process:
             self._complain(f"{_text(line, 'op')} cannot be read: {error}")
 
     def _complain(self, text: str) -> None:
-        self._log.say(ev.Notice(text=text, level="error", source="builtin"))
+        self._pipe.send(ev.Notice(text=text, level="error", source="builtin"))
 
     async def end(self) -> None:
         for task in self._tasks:
@@ -239,7 +239,7 @@ class Process:
     async def bash(self, line: Line) -> None:
         from quarterdeck.engine.bash import Bash
 
-        bash = Bash(_text(line, "id"), _text(line, "command"), self._log.say)
+        bash = Bash(_text(line, "id"), _text(line, "command"), self._pipe.send)
         self._bash.add(bash)
         try:
             await bash.run()

@@ -164,7 +164,7 @@ class Core:
         confirmed = decisions.confirmed(self, text)
         if confirmed is not None:
             decisions.decide(self, confirmed, "approved", "user", "confirmed by a prompt", True, "")
-            await self.journal.settled()
+            await self.journal.flush()
             return Receipt(message_id, "answered")
         supersedes = supersede and self.turn is not None and bool(self.gates.held(()))
         if supersedes:
@@ -173,7 +173,7 @@ class Core:
             self.journal.write((ev.PromptQueued(text=text, message_id=message_id, images=images),), "user")
             if self.turn is None:
                 self._next()
-            await self.journal.settled()
+            await self.journal.flush()
             return Receipt(message_id, "queued", reason="when the texts before it are done")
         await self._begin(Prompt(text, message_id, images))
         return Receipt(message_id, "started")
@@ -182,13 +182,13 @@ class Core:
         """Returns when the text is durable, and the plugins let it in."""
         turn = self._start(prompt)
         if turn.opened:
-            await self.journal.settled()
+            await self.journal.flush()
             return
         told: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._begun = self._begun or {}
         self._begun[turn] = told
         refusal = await told
-        await self.journal.settled()
+        await self.journal.flush()
         if refusal is not None:
             raise PromptRefused(refusal)
 
@@ -249,7 +249,7 @@ class Core:
             verdict = await self.hooks.ask("before_steering", self.context(self.turn), text)
             if verdict.abort is not None:
                 self._tell_steering(ref, text, "rejected", images)
-                await self.journal.settled()
+                await self.journal.flush()
                 raise SteeringRefused(verdict.abort)
             text = "\n\n".join([text, *verdict.prompts])
         if self.turn is None:
@@ -260,12 +260,12 @@ class Core:
         limit = self.options.max_steering_queue
         if queue.steering(self.journal.state.queue) >= limit:
             self._tell_steering(ref, text, "rejected_full", images)
-            await self.journal.settled()
+            await self.journal.flush()
             raise QueueFull(limit)
         self._tell_steering(ref, text, "queued", images)
         if self.turn.batch is not None:
             self.turn.batch.give_way()
-        await self.journal.settled()
+        await self.journal.flush()
         return Steered(ref, "queued")
 
     def _tell_steering(self, ref: str, text: str, status: Any, images: tuple[Image, ...]) -> None:
@@ -289,7 +289,7 @@ class Core:
             self.journal.write((*dropped, ev.AgentAbort(reason=reason)), "user")
         else:
             await self.end(turn, ev.AgentAbort(reason=reason, turn_id=turn.turn_id), kill_tools, dropped)
-        await self.journal.settled()
+        await self.journal.flush()
         return Dropped(tuple(one.text for one in dropped if isinstance(one, ev.PromptDropped)))
 
     async def end(
@@ -306,7 +306,6 @@ class Core:
             await asyncio.wait((turn.last_word,), timeout=_LAST_WORD_S)
             first, said = (), []
         self.journal.write((*first, *said, closing), "user")
-        self.journal.flush()
         self.turn_over(turn)
 
     def _cut(self, turn: Turn, reason: str, kill: KillTools) -> list[Body]:
@@ -468,7 +467,7 @@ class Core:
             raise NothingKept
         name = self.next_id("c")
         self.journal.write((ev.CheckpointSaved(checkpoint_id=name),))
-        await self.journal.settled()
+        await self.journal.flush()
         return name
 
 

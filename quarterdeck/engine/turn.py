@@ -177,7 +177,7 @@ class Turn:
                 await asyncio.wait(after, timeout=_UNWIND_S)
             if not self.opened and not await self._may_begin():
                 return
-            await self.core.journal.settled()
+            await self.core.journal.flush()
             await (work or self.rounds_of_work)()
             self.outcome = "completed"
             closing = [self._end("completed")]

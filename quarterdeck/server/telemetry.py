@@ -164,7 +164,7 @@ class Telemetry:
 
     def _drop(self, batch: list[Span]) -> None:
         """Told once until something arrives; every span is counted."""
-        self._deck.tally.spans_dropped += len(batch)
+        self._deck.counters.spans_dropped += len(batch)
         if not self._is_refused:
             self._is_refused = True
             log.error("telemetry is refused; what is refused is dropped", extra={"spans": len(batch)})

@@ -129,7 +129,7 @@ class Startup:
         launch = Launch(harness, start, nonce, session.hear, house.clock.monotonic)
         launch.begun_for = first.id if first is not None else ""
         launch.watcher = house.trace(session.id)
-        launch.when_kept = session.record.when_kept
+        launch.after_durable = session.writer.after_durable
         self._own(native)
         await session.load()
         await house.changes.before_start(session)
@@ -137,7 +137,7 @@ class Startup:
         if environment.notice:
             session.note(ev.Notice(text=environment.notice, level="warning", source="deck"))
         try:
-            await session.record.commit([ev.ProcessStarting(nonce=nonce)], "supervisor")
+            await session.writer.commit([ev.ProcessStarting(nonce=nonce)], "supervisor")
         except asyncio.CancelledError:
             session.note(ev.ProcessExited(asked=True))  # it was announced, and nothing came of it
             raise
@@ -160,7 +160,7 @@ class Startup:
         session, found = self._session, list[Event]()
         if not types:
             return ()
-        await session.record.settled()
+        await session.writer.flush()
         while page := await session.house.log.read(session.id, found[-1].index if found else 0, PAGE, types):
             found += page
         return tuple(found)

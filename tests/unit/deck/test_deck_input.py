@@ -299,7 +299,7 @@ async def test_a_stale_fence(tmp_path: Path) -> None:
     """Whoever wrote into a session since then keeps it: the late one is refused, and nothing of it is in the log."""
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
-        stale = deck._supervisor.sessions[session.id].record.fence
+        stale = deck._supervisor.sessions[session.id].writer.fence
         await session.rename("mine")
         events = await all_events(session)
         unit = Append(session_id=session.id, events=(events[-1],), fence=stale)

@@ -189,8 +189,8 @@ async def play(drawn: list[list[Any]], steps: list[tuple[str, int]]) -> None:
             await act(agent, action, waits, number)
         for _ in range(passes):
             await asyncio.sleep(0)
-    while agent._core.journal._pending:
-        await agent._core.journal.settled()
+    while not agent._core.journal._writer.is_durable:
+        await agent._core.journal.flush()
     check(agent.messages)
     core = agent._core
     events = await read_whole(log, agent.session_id)

@@ -21,8 +21,8 @@ async def quiet(port: Port, folder: Path) -> str:
 
 async def write(port: Port, name: str, *bodies: ev.Body) -> int:
     session = await port.deck.in_use(name)
-    await session.record.commit(bodies, "stream")
-    return session.record.durable.index
+    await session.writer.commit(bodies, "stream")
+    return session.writer.durable_view.index
 
 
 async def blocks(tap: SseTap, count: int) -> list[Block]:

@@ -87,7 +87,7 @@ class Scene:
 
         def noted(events: Sequence[Event]) -> None:
             name = events[-1].session_id
-            view = sessions[name].record.durable
+            view = sessions[name].writer.durable_view
             self.views[name, view.index] = view
             publish(events)
 
@@ -95,7 +95,7 @@ class Scene:
         for name, session in sessions.items():
             session.users += 1
             await session.load()
-            self.views[name, session.record.durable.index] = session.record.durable
+            self.views[name, session.writer.durable_view.index] = session.writer.durable_view
 
     async def write(self) -> None:
         """Writes until enough cuts were made, with restarts on the way."""
@@ -104,7 +104,7 @@ class Scene:
             await self._watch()
             for name in self.names:
                 if restart:
-                    (await self.port.deck.in_use(name)).record.write([ev.SessionResumed()], "supervisor")
+                    (await self.port.deck.in_use(name)).writer.write([ev.SessionResumed()], "supervisor")
             while self.cuts < CUTS * (restart + 1) // (RESTARTS + 1):
                 number += 1
                 await self._turn(number)
@@ -124,7 +124,7 @@ class Scene:
             self.written += len(bodies[:size])
             del bodies[:size]
             await asyncio.sleep(self.dice.choice((0, 0, 0.001, 0.004)))
-        await record.settled()
+        await record.flush()
 
     def shown(self, name: str, index: int) -> dict[str, Any]:
         if (name, index) not in self.shows:
@@ -322,7 +322,7 @@ async def _cut_and_compare(folder: Path) -> None:
 
 async def _log(port: Port, name: str) -> list[Event]:
     session = await port.deck.in_use(name)
-    await session.record.settled()
+    await session.writer.flush()
     return await port.deck.session(name).events(0, 1_000_000)
 
 
