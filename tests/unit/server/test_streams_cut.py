@@ -116,7 +116,7 @@ class Scene:
         self.is_over = True
 
     async def _turn(self, number: int) -> None:
-        record = (await self.port.deck.in_use(self.dice.choice(self.names))).record
+        record = (await self.port.deck.in_use(self.dice.choice(self.names))).writer
         bodies = list(turn(self.dice, number))
         while bodies:
             size = self.dice.choice((1, 1, 2, 5, 40))
