@@ -33,7 +33,7 @@ from bench.measure import SMOKE, Effort, Ratio, Work, ratio
 from quarterdeck.engine.agent import Agent
 from quarterdeck.engine.factory import create_agent
 from quarterdeck.engine.model import Chunk, Finished, Request, TextPiece, ToolSpec
-from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
 from quarterdeck.log.base import Log
 from quarterdeck.log.memory import MemoryLog
 
@@ -97,7 +97,7 @@ def _turns(
 # ------------------------------------------------------------------------------------------------------- the subject
 
 
-async def _echo(args: dict[str, Any], _: Hands) -> Outcome:
+async def _echo(args: dict[str, Any], _: ToolContext) -> Outcome:
     return Outcome(str(args))
 
 

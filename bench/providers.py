@@ -22,8 +22,7 @@ from msgspec import Struct
 
 from bench.figure import Figure
 from bench.measure import SMOKE, Effort, Work, ratio
-from quarterdeck.engine.message import Message, Text
-from quarterdeck.engine.model import Request, TextPiece
+from quarterdeck.engine.model import Message, Request, Text, TextPiece
 from quarterdeck.engine.providers import model_of
 
 PIECES = 200

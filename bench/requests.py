@@ -113,7 +113,7 @@ class Scene:
 
     async def _open(self) -> None:
         self._deck, url, self._token = await self._host.deck(self._folder / "home")
-        self._deck.house.rules.add(parse("allow Read"))
+        self._deck.services.rules.add(parse("allow Read"))
         self._ours = await Crowd.start("ask", url)
         handle = await self._deck.create("test", "hang", cwd=str(self._folder))
         while not handle.view.state.turn.is_open:  # noqa: ASYNC110
@@ -196,7 +196,7 @@ class Scene:
 
     async def _settled(self) -> None:
         """Until everything that was told is heard and durable."""
-        while any(one.users or not one.writer.is_durable for one in self._deck.sessions_in_use() if one.observation):  # noqa: ASYNC110
+        while any(one.users or not one.writer.is_durable for one in self._deck.sessions_in_use() if one.observed_agent):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
     def close(self) -> None:

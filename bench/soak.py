@@ -120,7 +120,7 @@ class Soak:
             self._count(events)
             publish(events)
 
-        deck.house.publish = counted
+        deck.services.publish = counted
         deck.feed.publish = counted  # type: ignore[method-assign]
 
     def _count(self, events: Sequence[Event]) -> None:

@@ -1,7 +1,7 @@
-"""Quarterdeck: the command deck for coding agents.
+"""Run many coding agents and always know what each one is doing.
 
-Everything public is a name of this module and is listed in `__all__`. A name is imported when it is first used
-and not before, so that `import quarterdeck` and every `qd` command start quickly whatever the library grows to.
+Every public name is an attribute of this module and listed in `__all__`. A name is imported on first use, so that
+`import quarterdeck` and every `qd` command start quickly.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from quarterdeck.version import __version__
 
-# To publish a name: one line here, and the same import below for type checkers. A test compares the two.
+# To export a name, add a line here and the same import below for type checkers. A test compares the two.
 _EXPORTS: dict[str, str] = {
     "Agent": "quarterdeck.engine.agent",
     "AgentDown": "quarterdeck.engine.errors",
     "AgentGone": "quarterdeck.engine.errors",
+    "AgentOptions": "quarterdeck.engine.options",
     "AgentStatus": "quarterdeck.engine.agent",
     "AlreadyDecided": "quarterdeck.errors",
     "AsyncClient": "quarterdeck.client.client",
@@ -35,21 +36,20 @@ _EXPORTS: dict[str, str] = {
     "Filter": "quarterdeck.kernel.session_list",
     "GitFailed": "quarterdeck.deck.git.run_git",
     "GitMissing": "quarterdeck.deck.git.run_git",
-    "Hands": "quarterdeck.engine.tools.base",
     "HomeInUse": "quarterdeck.deck.deck",
     "IdempotencyMismatch": "quarterdeck.deck.receipts",
     "Image": "quarterdeck.events",
     "InvalidCommand": "quarterdeck.kernel.commands",
     "InvalidInput": "quarterdeck.deck.validation",
-    "InvalidMcpServer": "quarterdeck.engine.tools.mcp.settings",
+    "InvalidMcpServer": "quarterdeck.config",
     "InvalidOption": "quarterdeck.engine.errors",
     "InvalidRule": "quarterdeck.policy",
-    "InvalidSetting": "quarterdeck.deck.settings",
+    "InvalidSetting": "quarterdeck.config",
     "InvalidTool": "quarterdeck.engine.tools.function",
     "LogUnavailable": "quarterdeck.log.base",
     "McpNotInstalled": "quarterdeck.engine.tools.mcp.connection",
     "McpServers": "quarterdeck.engine.tools.mcp.servers",
-    "Message": "quarterdeck.engine.message",
+    "Message": "quarterdeck.engine.model",
     "ModelError": "quarterdeck.engine.model",
     "NewerLog": "quarterdeck.log.base",
     "NoRepository": "quarterdeck.deck.git.tracker",
@@ -73,7 +73,7 @@ _EXPORTS: dict[str, str] = {
     "RulesUnreadable": "quarterdeck.deck.rules",
     "SessionHandle": "quarterdeck.deck.handle",
     "SessionRefused": "quarterdeck.engine.errors",
-    "Settings": "quarterdeck.deck.settings",
+    "Settings": "quarterdeck.config",
     "StaleFence": "quarterdeck.log.base",
     "Status": "quarterdeck.kernel.command_results",
     "Steered": "quarterdeck.kernel.command_results",
@@ -83,6 +83,7 @@ _EXPORTS: dict[str, str] = {
     "Summary": "quarterdeck.kernel.summary",
     "TooLarge": "quarterdeck.deck.validation",
     "Tool": "quarterdeck.engine.tools.base",
+    "ToolContext": "quarterdeck.engine.tools.base",
     "TurnNotFinished": "quarterdeck.engine.errors",
     "UnknownAgent": "quarterdeck.harness.registry",
     "View": "quarterdeck.kernel.view",
@@ -94,13 +95,16 @@ _EXPORTS: dict[str, str] = {
     "tool": "quarterdeck.engine.tools.function",
 }
 
-# Checkers want this list written out; it would be a third place to keep, and the "as" below tells them the same.
+# Type checkers want a literal list. That would be a third copy, and the `as` imports below give them the same names.
 __all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
-    # "as" the same name is how a typed package says that it passes a name on.
+    # Importing a name `as` itself marks it as re-exported in a typed package.
     from quarterdeck.client.client import AsyncClient as AsyncClient
     from quarterdeck.client.client import Client as Client
+    from quarterdeck.config import InvalidMcpServer as InvalidMcpServer
+    from quarterdeck.config import InvalidSetting as InvalidSetting
+    from quarterdeck.config import Settings as Settings
     from quarterdeck.deck.deck import Deck as Deck
     from quarterdeck.deck.deck import DeckClosed as DeckClosed
     from quarterdeck.deck.deck import HomeInUse as HomeInUse
@@ -115,8 +119,6 @@ if TYPE_CHECKING:
     from quarterdeck.deck.opening import open as open  # noqa: A004
     from quarterdeck.deck.receipts import IdempotencyMismatch as IdempotencyMismatch
     from quarterdeck.deck.rules import RulesUnreadable as RulesUnreadable
-    from quarterdeck.deck.settings import InvalidSetting as InvalidSetting
-    from quarterdeck.deck.settings import Settings as Settings
     from quarterdeck.deck.validation import InvalidInput as InvalidInput
     from quarterdeck.deck.validation import NoSuchFolder as NoSuchFolder
     from quarterdeck.deck.validation import OutsideWorkspace as OutsideWorkspace
@@ -133,21 +135,21 @@ if TYPE_CHECKING:
     from quarterdeck.engine.errors import TurnNotFinished as TurnNotFinished
     from quarterdeck.engine.factory import create_agent as create_agent
     from quarterdeck.engine.factory import resume as resume
-    from quarterdeck.engine.message import Message as Message
+    from quarterdeck.engine.model import Message as Message
     from quarterdeck.engine.model import ModelError as ModelError
+    from quarterdeck.engine.options import AgentOptions as AgentOptions
     from quarterdeck.engine.options import RetryPolicy as RetryPolicy
     from quarterdeck.engine.options import SubAgent as SubAgent
     from quarterdeck.engine.plugins.base import Plugin as Plugin
     from quarterdeck.engine.subscription import Subscription as Subscription
     from quarterdeck.engine.tools import builtin_tools as builtin_tools
-    from quarterdeck.engine.tools.base import Hands as Hands
     from quarterdeck.engine.tools.base import Outcome as Outcome
     from quarterdeck.engine.tools.base import Tool as Tool
+    from quarterdeck.engine.tools.base import ToolContext as ToolContext
     from quarterdeck.engine.tools.function import InvalidTool as InvalidTool
     from quarterdeck.engine.tools.function import tool as tool
     from quarterdeck.engine.tools.mcp.connection import McpNotInstalled as McpNotInstalled
     from quarterdeck.engine.tools.mcp.servers import McpServers as McpServers
-    from quarterdeck.engine.tools.mcp.settings import InvalidMcpServer as InvalidMcpServer
     from quarterdeck.errors import AlreadyDecided as AlreadyDecided
     from quarterdeck.errors import NoSuchGate as NoSuchGate
     from quarterdeck.errors import NotAllowed as NotAllowed
@@ -180,14 +182,14 @@ if TYPE_CHECKING:
     from quarterdeck.log.base import StaleFence as StaleFence
     from quarterdeck.policy import InvalidRule as InvalidRule
 else:
-    # Hidden from type checkers: to them a module with __getattr__ has every name, and a misspelt one passes.
+    # Hidden from type checkers: they assume that a module with __getattr__ has every name, and would accept typos.
     def __getattr__(name: str) -> object:
         if name not in _EXPORTS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
         value = getattr(import_module(_EXPORTS[name]), name)
-        globals()[name] = value  # the next use finds it without coming here
+        globals()[name] = value  # Later lookups no longer call __getattr__.
         return value
 
 

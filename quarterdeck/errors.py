@@ -1,8 +1,7 @@
-"""The errors that a user or a caller can meet, split by whose fault they are.
+"""Define the errors that users and callers of Quarterdeck handle.
 
-Every error carries what the contract's JSON error carries: a `code` for programs, a `message` that says what
-happened, and a `hint` that says what to do next. Nothing here is raised for what an agent says: a strange agent
-is recorded, never an exception.
+Each error carries the fields of the API's JSON error: a `code` for programs, a `message` that states what happened, and
+a `hint` that says what to do next. Unexpected input from an agent never raises one of these: it is recorded instead.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Collection
 
 
 class QuarterdeckError(Exception):
-    """The root of everything that Quarterdeck raises on purpose."""
+    """The base class of every error that Quarterdeck raises on purpose."""
 
     code = "error"
 
@@ -25,20 +24,20 @@ class QuarterdeckError(Exception):
 
 
 class MalformedEvent(QuarterdeckError):
-    """Bytes that are not an event: not JSON, not UTF-8, of wrong types, nested too deep. `where` says at which place."""
+    """Data that isn't an event: not JSON, not UTF-8, wrong types, or nested too deep. `where` locates the fault."""
 
     code = "malformed_event"
 
     def __init__(self, what: str, where: str = "$") -> None:
         super().__init__(
-            f"malformed event at {where}: {what}", "Send one JSON object with the fields of docs/events.md."
+            f"malformed event at {where}: {what}", "Send one JSON object with the fields listed in docs/events.md."
         )
         self.what = what
         self.where = where
 
 
 class NotAllowed(QuarterdeckError):
-    """A command that the present state does not allow. Nothing was changed."""
+    """A command that the current state doesn't allow. Nothing was changed."""
 
     code = "not_allowed"
 
@@ -52,24 +51,27 @@ class NotAllowed(QuarterdeckError):
         self.why = why
 
     def without(self, names: Collection[str]) -> NotAllowed:
-        """The same where these commands are not possible whatever the state."""
-        return NotAllowed(self.command, self.state, tuple(n for n in self.allowed if n not in names), self.why)
+        """Return this error with some commands removed from the allowed ones, for an agent that never supports them."""
+        return NotAllowed(self.command, self.state, tuple(name for name in self.allowed if name not in names), self.why)
 
 
 class AlreadyDecided(QuarterdeckError):
-    """A gate is decided once; the second decision is told who decided what."""
+    """A second decision on a gate. The error names the first decision and who made it."""
 
     code = "already_decided"
 
     def __init__(self, gate_id: str, status: str, by: str) -> None:
-        super().__init__(f"{gate_id} was already decided: {status} by {by or 'the agent'}", "Nothing is left to do.")
+        super().__init__(
+            f"{gate_id} was already decided: {status} by {by or 'the agent'}",
+            "Nothing to do: the first decision counts.",
+        )
         self.gate_id = gate_id
         self.status = status
         self.by = by
 
 
 class NoSuchGate(QuarterdeckError):
-    """No gate of this name is open in this session."""
+    """No gate with this id is open in this session."""
 
     code = "no_such_gate"
 
@@ -80,10 +82,13 @@ class NoSuchGate(QuarterdeckError):
 
 
 class QueueFull(QuarterdeckError):
-    """The steering queue takes a few texts only; the text is not lost, it is handed back to the caller."""
+    """The steering queue is full. The message wasn't queued and stays with the caller."""
 
     code = "queue_full"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the steering queue holds {limit} texts already", "Queue it as a prompt, or wait for a step.")
+        super().__init__(
+            f"the steering queue already holds {limit} messages",
+            "Send it as a prompt, or wait for the agent's next step.",
+        )
         self.limit = limit

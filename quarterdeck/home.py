@@ -1,6 +1,6 @@
-"""Where Quarterdeck keeps its files: one folder, and a name for each file in it.
+"""Name the folder where Quarterdeck stores its files, and each file in it.
 
-Pure: it says where things would be, and neither looks nor creates.
+This module only computes paths. It doesn't check whether they exist and creates nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Home(NamedTuple):
 
     @property
     def seal(self) -> Path:
-        """The key for hashes of what must not be kept (deck/seal.py)."""
+        """The key for hashing secrets that must not be stored themselves (deck/seal.py)."""
         return self.folder / "seal.key"
 
     @property
@@ -40,7 +40,7 @@ class Home(NamedTuple):
 
     @property
     def results(self) -> Path:
-        """What the built-in agent's tools gave and was too long for its model: a folder for each session."""
+        """Tool results of the built-in agent that were too long for its model, in one folder per session."""
         return self.folder / "results"
 
     @property
@@ -54,39 +54,41 @@ class Home(NamedTuple):
 
     @property
     def lock(self) -> Path:
-        """Held (flock) by whoever owns the store: a deck, or a command that must be alone with it."""
+        """Locked (flock) by the process that owns the store: a deck, or a command that needs exclusive access."""
         return self.folder / "lock"
 
     @property
     def starting(self) -> Path:
-        """Held (flock) by whoever starts or stops the server, until that is done."""
+        """Locked (flock) while a command starts or stops the server."""
         return self.folder / "start.lock"
 
     @property
     def log(self) -> Path:
-        """What a server in the background says, one JSON object a line."""
+        """The log of a background server, one JSON object per line."""
         return self.folder / "server.log"
 
     @property
     def errors(self) -> Path:
-        """What a server in the background could not say by its log: the words of an interpreter that breaks down."""
+        """Standard error of a background server: what it prints when logging itself fails, such as a crash."""
         return self.folder / "server.err"
 
 
 def home(environment: Mapping[str, str] = os.environ, platform: str = sys.platform, user: Path | None = None) -> Home:
-    """`QUARTERDECK_HOME`, or the folder where this platform keeps the state of programs."""
+    """Return `QUARTERDECK_HOME`, or the platform's folder for the state of programs."""
     user = user or Path(environment.get("HOME") or Path.home())
-    chosen = environment.get("QUARTERDECK_HOME")
-    if chosen:
-        return Home(Path(os.path.abspath(_expanded(chosen, user))))
+    configured = environment.get("QUARTERDECK_HOME")
+    if configured:
+        return Home(Path(os.path.abspath(_expand_home(configured, user))))
     if platform == "darwin":
         return Home(user / "Library" / "Application Support" / "Quarterdeck")
     state = environment.get("XDG_STATE_HOME", "")
-    # a relative path there is invalid, says the XDG specification, and to be ignored
+    # The XDG specification says that a relative path is invalid and must be ignored.
     base = Path(state) if os.path.isabs(state) else user / ".local" / "state"
     return Home(base / "quarterdeck")
 
 
-def _expanded(path: str, user: Path) -> Path:
-    """A leading ~ is the user's folder also where no shell has expanded it (a service file, a test)."""
-    return user / path[2:] if path.startswith("~/") else user if path == "~" else Path(path)
+def _expand_home(path: str, user: Path) -> Path:
+    """Expand a leading `~` for callers without a shell, such as a service file."""
+    if path == "~":
+        return user
+    return user / path[2:] if path.startswith("~/") else Path(path)

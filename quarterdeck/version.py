@@ -1,3 +1,3 @@
-"""The version, in a place that every room may read."""
+"""Hold the version number, importable from every package."""
 
 __version__ = "0.1.0"

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from quarterdeck.engine.message import Message, Text
+from quarterdeck.engine.model import Message, Text
 from quarterdeck.engine.plugins.base import HOOKS, Answer, Emit, Plugin
 from quarterdeck.events import Body, Json
 

@@ -21,7 +21,7 @@ from quarterdeck.engine.model import (
     ThinkingPiece,
     ToolSpec,
 )
-from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
 from quarterdeck.events import Body, Event, Origin, TokenUsage, encode_body
 from quarterdeck.kernel.view import View, fold, fold_all
 from quarterdeck.log.session_writer import SessionWriter
@@ -83,13 +83,13 @@ def thinking(*pieces: str) -> list[Step]:
     return [ThinkingPiece(piece) for piece in pieces]
 
 
-def tool(name: str, run: Callable[[dict[str, Any], Hands], Any] | None = None, **options: Any) -> Tool:
+def tool(name: str, run: Callable[[dict[str, Any], ToolContext], Any] | None = None, **options: Any) -> Tool:
     """A tool that gives `name: arguments`, or what `run` gives."""
 
-    async def running(args: dict[str, Any], hands: Hands) -> Outcome:
+    async def running(args: dict[str, Any], context: ToolContext) -> Outcome:
         if run is None:
             return Outcome(f"{name} {args}")
-        given = run(args, hands)
+        given = run(args, context)
         if asyncio.iscoroutine(given):
             given = await given
         return given if isinstance(given, Outcome) else Outcome(str(given))
@@ -107,7 +107,7 @@ class Gate:
         self.cancelled = False
         self.tool = tool(name, self._run, **options)
 
-    async def _run(self, args: dict[str, Any], hands: Hands) -> str:
+    async def _run(self, args: dict[str, Any], context: ToolContext) -> str:
         self.began.set()
         try:
             await self.go.wait()
@@ -173,7 +173,7 @@ def run(work: Callable[[], Any]) -> None:
 
 
 def passing(message: str = "overloaded", retry_after: float | None = 0) -> ModelError:
-    return ModelError("rate_limit", message, is_passing=True, retry_after=retry_after)
+    return ModelError("rate_limit", message, is_transient=True, retry_after=retry_after)
 
 
 def plain(event: Event) -> bytes:

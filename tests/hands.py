@@ -1,4 +1,4 @@
-"""Hands for tests of tools: what a running call may use, without any engine around it."""
+"""A tool context for tests of tools: what a running call may use, without any engine around it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
 from quarterdeck.events import Json, Option, Todo
 
 
@@ -68,10 +68,10 @@ class TestHands:
         return found.read_bytes()
 
 
-def call(tool: Tool, hands: Hands, **args: Any) -> Outcome:
+def call(tool: Tool, hands: ToolContext, **args: Any) -> Outcome:
     """One call from a plain test."""
     return asyncio.run(called(tool, hands, **args))
 
 
-async def called(tool: Tool, hands: Hands, **args: Any) -> Outcome:
+async def called(tool: Tool, hands: ToolContext, **args: Any) -> Outcome:
     return await asyncio.wait_for(tool.run(args, hands), 60)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from quarterdeck import Deck
 from quarterdeck import events as ev
-from quarterdeck.deck.agents.observed_sessions import Adoption
+from quarterdeck.deck.agents.observed_sessions import ObservedSessions
 from quarterdeck.deck.session import Session
 from quarterdeck.harness import registry
 from quarterdeck.harness.driver import Decision
@@ -24,7 +24,7 @@ from tests.decks import at_home, eventually
 
 async def opened(deck: Deck, native: str) -> Session:
     """A session of an agent that somebody else started, in the middle of a turn."""
-    session = await Adoption(deck).session("claude", native, "")
+    session = await ObservedSessions(deck).session("claude", native, "")
     seen = session.observe(registry.translator("claude"))
     session.hear(seen, [ev.AgentReady(native_session_id=native), ev.AgentStart(turn_id="t1")], "hook")
     await session.writer.flush()
@@ -36,8 +36,8 @@ def asked_in(session: Session, count: int) -> Sequence[Gate]:
     before = len(session.state.gates.open)
     for number in range(count):
         request = ev.GateRequest(tool="Edit", args={"file_path": "/x"}, ref=f"{session.id}.{before + number}")
-        assert session.observation is not None
-        session.hear(session.observation, [ev.ApprovalRequired(gate=request)], "hook")
+        assert session.observed_agent is not None
+        session.hear(session.observed_agent, [ev.ApprovalRequired(gate=request)], "hook")
     return session.state.gates.open[before:]
 
 
@@ -66,8 +66,8 @@ async def last_decided_first(deck: Deck) -> None:
 async def turn_ended(deck: Deck) -> None:
     await last_decided_first(deck)
     for session in deck.sessions_in_use():
-        assert session.observation is not None
-        session.hear(session.observation, [ev.AgentEnd(turn_id="t1")], "hook")
+        assert session.observed_agent is not None
+        session.hear(session.observed_agent, [ev.AgentEnd(turn_id="t1")], "hook")
 
 
 async def put_to_rest_and_woken(deck: Deck) -> None:

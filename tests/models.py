@@ -7,16 +7,21 @@ from typing import Any
 
 import msgspec
 
-from quarterdeck.engine.message import Call, Message, Part, Result, Text, Thinking
 from quarterdeck.engine.model import (
+    Call,
     CallBegun,
     CallPiece,
     Chunk,
     Finished,
+    Message,
     Model,
     ModelError,
+    Part,
     Request,
+    Result,
+    Text,
     TextPiece,
+    Thinking,
     ThinkingPiece,
     ThinkingSigned,
     ToolSpec,

@@ -52,7 +52,7 @@ async def created(session: Session, wanted: Creation, client_id: str, unkept: Js
 def _check(session: Session, wanted: Creation) -> None:
     """Everything that can be wrong is found before there is a session."""
     validation.fits(wanted)  # what is not of its type could be written, and never be read again
-    limit = session.house.settings.text_limit
+    limit = session.services.settings.text_limit
     for field in ("prompt", "name", "model", "mode", "continues"):
         value = getattr(wanted, field)
         if value is not None:
@@ -65,7 +65,7 @@ def _check(session: Session, wanted: Creation) -> None:
         raise validation.InvalidInput("images", "there is no prompt that they belong to", "Send them with a prompt.")
     if len(wanted.name) > cmd.NAME_LIMIT:
         raise validation.InvalidInput("name", f"it has {len(wanted.name)} characters", f"Use at most {cmd.NAME_LIMIT}.")
-    driver = session.house.harness_of(wanted.agent).make_driver()
+    driver = session.services.harness_of(wanted.agent).make_driver()
     if wanted.mode and wanted.mode not in driver.capabilities.modes:
         raise CannotDo(wanted.agent, f"work in mode {wanted.mode}")
     if wanted.images and not driver.capabilities.images:

@@ -19,20 +19,20 @@ from typing import IO
 from uuid import uuid4
 
 from quarterdeck import events as ev
+from quarterdeck.config import Settings, settings_from
 from quarterdeck.deck import recovery, validation
 from quarterdeck.deck.catalogue import Catalogue
 from quarterdeck.deck.clock import Clock, Jump
 from quarterdeck.deck.counters import DeckCounters
 from quarterdeck.deck.creation import Creation, created
 from quarterdeck.deck.environment import Environments, Fixed, Given, Surroundings
-from quarterdeck.deck.git.tracker import Watch
+from quarterdeck.deck.git.tracker import ChangeTracker
 from quarterdeck.deck.handle import SessionHandle
 from quarterdeck.deck.recording import trace_file, trace_of
 from quarterdeck.deck.restore import woken
 from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.seal import Seal
-from quarterdeck.deck.session import House, Session
-from quarterdeck.deck.settings import Settings, settings_from
+from quarterdeck.deck.session import DeckServices, Session
 from quarterdeck.deck.supervisor import Supervisor
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, Image, Json
@@ -47,7 +47,7 @@ from quarterdeck.kernel.view import View
 from quarterdeck.log.base import START, CatalogueRow, Log, LogUnavailable, Receipt, StaleFence, StoredSession
 from quarterdeck.log.rows import encode_snapshot
 from quarterdeck.log.tail import Feed
-from quarterdeck.process.subreaper import end_left_over_of
+from quarterdeck.process.tree import end_leftovers_of_home
 
 _TIDY_AFTER_S = 1.0
 
@@ -98,13 +98,13 @@ class Deck:
         self._supervisor = Supervisor(settings.running_limit)
         self._catalogue = Catalogue(stored, self._live_view)
         self._last_gate = self._catalogue.last_gate
-        self.changes = Watch(home, settings.track_changes, clock.wall, self._catalogue.rows)
+        self.changes = ChangeTracker(home, settings.track_changes, clock.wall, self._catalogue.rows)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._has_jumped = False
         self.is_closed = False
         self._closing: asyncio.Task[None] | None = None
-        self.house = self._supervisor.house = House(
+        self.services = self._supervisor.services = DeckServices(
             log=log,
             clock=clock,
             settings=settings,
@@ -141,7 +141,7 @@ class Deck:
 
         place, lock = _taken(Path(home))
         try:
-            await asyncio.to_thread(end_left_over_of, home_id(place))
+            await asyncio.to_thread(end_leftovers_of_home, home_id(place))
             log = await SqliteLog.open(Home(place).store)
             try:
                 deck = await cls.over(log, place, settings=settings, environment=environment, clock=clock)
@@ -266,7 +266,7 @@ class Deck:
         if session is None and session_id in self._catalogue:
             session = await self._session(session_id)
         if session is None:
-            session = self._supervisor.add(Session(self.house, session_id, View(), ""))
+            session = self._supervisor.add(Session(self.services, session_id, View(), ""))
         had_own, was_recorded = session_id in self.environments, session_id in self._recorded
         if chosen is not None:
             self.environments.add(session_id, chosen)
@@ -354,7 +354,7 @@ class Deck:
         self.check_open()
         session = await self._session(session_id)
         cmd.check(session.state, cmd.Delete())
-        await session.startup.stop()
+        await session.launcher.stop()
         await self._delete(session)
         trace_file(self.home, session_id).unlink(missing_ok=True)
         await asyncio.to_thread(shutil.rmtree, Home(self.home).results / session_id, ignore_errors=True)
@@ -447,7 +447,7 @@ class Deck:
         if live is not None:
             return live
         self._catalogue.wakes(session_id)
-        session = self._supervisor.add(Session(self.house, session_id, found.view, stored.fence, found.last_gate))
+        session = self._supervisor.add(Session(self.services, session_id, found.view, stored.fence, found.last_gate))
         if found.refolded is not None:
             session.note(found.refolded)
         return session

@@ -19,7 +19,7 @@ from quarterdeck.kernel.routing import STEER, is_held
 from quarterdeck.kernel.state import State
 
 if TYPE_CHECKING:
-    from quarterdeck.deck.agents.connection import Launch
+    from quarterdeck.deck.agents.connection import AgentConnection
     from quarterdeck.deck.session import Session
 
 #: Written, or about to be; the agent has not said that it took the text.
@@ -73,15 +73,15 @@ class Delivery:
         session = self._session
         if self._task is not None or session.is_closing or next_text(session.state) is None:
             return
-        if session.launch is None:
-            session.startup.want()
-        elif session.launch.is_ready and not session.launch.is_doomed:
+        if session.connection is None:
+            session.launcher.want()
+        elif session.connection.is_ready and not session.connection.is_doomed:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         try:
             if self._begins_elsewhere():
-                await self._session.startup.stop()
+                await self._session.launcher.stop()
             else:
                 await self._send_next()
         except QuarterdeckError:
@@ -93,24 +93,24 @@ class Delivery:
 
     def _begins_elsewhere(self) -> bool:
         """A new task that waited for the end of a turn: the agent that is up is in the conversation before."""
-        item, launch = next_text(self._session.state), self._session.launch
+        item, launch = next_text(self._session.state), self._session.connection
         return item is not None and item.new_task and launch is not None and launch.begun_for != item.id
 
     async def _send_next(self) -> None:
         if not self._session.state.turn.is_open:
-            await self._session.house.changes.before_turn(self._session)
+            await self._session.services.changes.before_turn(self._session)
         item = next_text(self._session.state)
         if item is not None and not self._begins_elsewhere():
             await self._send(item)
 
     async def _send(self, item: Waiting) -> None:
-        session, launch = self._session, self._session.launch
+        session, launch = self._session, self._session.connection
         if launch is None or launch.is_ended or launch.is_doomed:
             return  # it went between our decision and now: the text still waits
         await session.writer.commit([ev.DeliveryChanged(message_id=item.id, status="sending")], "supervisor")
         if item.id not in {one.id for one in session.state.queue}:
             return
-        if launch is not session.launch or launch.is_ended or launch.is_doomed:
+        if launch is not session.connection or launch.is_ended or launch.is_doomed:
             # nobody was there to read it, so it was not sent, whatever the end of the process made of it
             session.note(ev.DeliveryChanged(message_id=item.id, status="queued", reason="it was not sent"))
             return
@@ -122,7 +122,7 @@ class Delivery:
         elif as_steering:
             session.note(ev.DeliveryChanged(message_id=item.id, status="delivered"))
 
-    def _say(self, launch: Launch, item: Waiting, as_steering: bool) -> str:
+    def _say(self, launch: AgentConnection, item: Waiting, as_steering: bool) -> str:
         """Writes the text; '' or what is in the way."""
         driver = launch.driver
         try:

@@ -9,7 +9,6 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.deck.links import resolved
 from quarterdeck.deck.rules import RuleStore, RulesUnreadable
 from quarterdeck.events import Body
 from quarterdeck.harness.driver import Decision
@@ -69,9 +68,7 @@ def is_told_already(body: Body, gates: Gates) -> bool:
         return False
     # many may be decided at once, and reported one by one
     return any(
-        (body.ref and one.ref == body.ref) or (body.gate_id and one.gate_id == body.gate_id)
-        for some in (gates.decided, *reversed(gates.earlier))
-        for one in reversed(some)
+        (body.ref and one.ref == body.ref) or (body.gate_id and one.gate_id == body.gate_id) for one in gates.decided
     )
 
 
@@ -140,7 +137,7 @@ def place_of(state: State) -> Place:
     """Where the session works, as rules see it."""
     profile = state.profile
     root = profile.repo.root if profile.repo is not None else ""
-    return Place(profile.id, profile.cwd, root, _HOME, resolve=resolved)
+    return Place(profile.id, profile.cwd, root, _HOME, resolve=os.path.realpath)
 
 
 def verdict_on(gate: Gate, state: State, store: RuleStore, of_session: Iterable[Rule]) -> Verdict:

@@ -72,7 +72,9 @@ class SessionHandle(Verbs):
         validation.index("index", index)
         view = View()
         while view.index < index:
-            events = [one for one in await self._deck.house.log.read(self.id, view.index, PAGE) if one.index <= index]
+            events = [
+                one for one in await self._deck.services.log.read(self.id, view.index, PAGE) if one.index <= index
+            ]
             if not events:
                 break
             view = fold_all(events, view)
@@ -83,7 +85,7 @@ class SessionHandle(Verbs):
         validation.limit(limit)
         validation.index("since", since)
         validation.types(types)
-        return await self._deck.house.log.read(self.id, since, limit, types)
+        return await self._deck.services.log.read(self.id, since, limit, types)
 
     async def changes(self, scope: Scope = "session") -> Diff:
         """What changed in its repository since it began, or since its last turn did. NoRepository, NoSnapshot."""

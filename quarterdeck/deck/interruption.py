@@ -18,7 +18,7 @@ CANCELLED = Decision(status="cancelled", stops=True, resumes=False)
 
 def interrupt(session: Session, gates: Sequence[Gate] = (), kill_tools: KillTools = "killable") -> None:
     """What was asked is answered as cancelled, then the turn is interrupted. An agent that does not react is ended."""
-    launch = session.launch
+    launch = session.connection
     if launch is None:
         return
     lines: Lines = []
@@ -27,18 +27,18 @@ def interrupt(session: Session, gates: Sequence[Gate] = (), kill_tools: KillTool
     launch.say([*lines, *launch.driver.interrupt(kill_tools)])
     turn = session.state.turn.id
     loop = asyncio.get_running_loop()
-    loop.call_later(session.house.settings.stop_grace, _insist, session, launch, turn)
+    loop.call_later(session.services.settings.stop_grace, _insist, session, launch, turn)
 
 
 def hold(session: Session, decision: Decision) -> None:
     """A turn that is not to go on by this decision: an agent of ours that would all the same is interrupted."""
-    if decision.resumes or session.launch is None or not session.state.turn.is_open:
+    if decision.resumes or session.connection is None or not session.state.turn.is_open:
         return
-    if not session.launch.driver.capabilities.holds:
+    if not session.connection.driver.capabilities.holds:
         interrupt(session)
 
 
 def _insist(session: Session, launch: object, turn: str) -> None:
-    if session.launch is launch and turn and session.state.turn.id == turn:
+    if session.connection is launch and turn and session.state.turn.id == turn:
         session.note(ev.Notice(text="The agent did not stop, so its process is ended", level="warning", source="deck"))
-        session.later(session.startup.stop())
+        session.later(session.launcher.stop())

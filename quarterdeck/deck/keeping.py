@@ -58,7 +58,7 @@ class Unrule(Struct, frozen=True):
 
 async def edit(session: Session, wanted: Edit, client_id: str = "") -> Done:
     validation.fits(wanted)
-    validation.text("text", wanted.text, session.house.settings.text_limit)
+    validation.text("text", wanted.text, session.services.settings.text_limit)
     if not wanted.text.strip():
         raise validation.InvalidInput("text", "it is empty", "Drop the text instead.")
 
@@ -80,7 +80,7 @@ async def drop(session: Session, wanted: Drop, client_id: str = "") -> Dropped:
             bodies.append(ev.AgentAbort(reason="taken back"))
         answer = Dropped(tuple(item.text for item in items))
         answer = await session.commit(bodies, answer, "drop", client_id, print_)
-        session.startup.unwanted()
+        session.launcher.unwanted()
         return answer
 
     return await session.answer("drop", wanted, Dropped, client_id, work)
@@ -90,12 +90,12 @@ async def resend(session: Session, wanted: Resend, client_id: str = "") -> Done:
     validation.fits(wanted)
 
     async def work(print_: str) -> Done:
-        if session.startup.is_stopping:
-            await session.startup.stop()  # its end would look like the end of what begins now
+        if session.launcher.is_stopping:
+            await session.launcher.stop()  # its end would look like the end of what begins now
         item = _found(session, wanted.item_id)
         if item.receipt not in ("failed", "unknown"):
             raise refused(session, "resend", f"the text is {item.receipt}")
-        if item.retries >= session.house.settings.delivery_retries:
+        if item.retries >= session.services.settings.delivery_retries:
             raise refused(session, "resend", f"it was sent again {item.retries} times already")
         bodies: list[Body] = _awake(session)
         if session.state.phase.value == "error":

@@ -7,8 +7,8 @@ from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Any
 
+from quarterdeck.config import Settings
 from quarterdeck.deck.deck import Deck
-from quarterdeck.deck.settings import Settings
 
 
 class Opening:

@@ -14,11 +14,9 @@ whoever decides must ask a person about everything.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import stat
-import tempfile
 import tomllib
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.files import locked, write_atomic
 from quarterdeck.policy.rule import InvalidRule, Rule, checked, json_string, parse
 
 _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*rule[ \t]*\]\]")
@@ -125,37 +124,14 @@ class RuleStore:
 
     def _write(self, text: str) -> None:
         """Beside, synced, renamed. A link stays a link: what it leads to is replaced."""
-        target = Path(os.path.realpath(self.path))
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # mkstemp gives 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        _sync_folder(target.parent)
+        write_atomic(self.path, text)
 
     @contextmanager
     def _locked(self) -> Generator[None]:
         """One writer at a time. The lock has a file of its own, because the rules' file is replaced."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with locked(self.path.with_name(f"{self.path.name}.lock")):
             yield
-        finally:
-            os.close(handle)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _decoded(data: bytes, path: Path) -> str:

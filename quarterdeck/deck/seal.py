@@ -10,9 +10,10 @@ import contextlib
 import hashlib
 import os
 import secrets
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from quarterdeck.files import write_atomic
 
 _BYTES = 32
 
@@ -41,10 +42,5 @@ def _kept(file: Path) -> bytes:
             return found
     key = secrets.token_bytes(_BYTES)
     with contextlib.suppress(OSError):
-        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        with open(descriptor, "wb") as target:
-            target.write(key)
-            target.flush()
-            os.fsync(target.fileno())
-        os.replace(name, file)
+        write_atomic(file, key)
     return key

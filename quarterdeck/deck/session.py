@@ -20,21 +20,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
+from quarterdeck.config import Settings
 from quarterdeck.deck import gates as gate_desk
 from quarterdeck.deck import validation
-from quarterdeck.deck.agents.connection import Launch
-from quarterdeck.deck.agents.launcher import Startup
-from quarterdeck.deck.agents.observed import Observation
-from quarterdeck.deck.agents.signal_reader import Ear
+from quarterdeck.deck.agents.connection import AgentConnection
+from quarterdeck.deck.agents.launcher import Launcher
+from quarterdeck.deck.agents.observed import ObservedAgent
+from quarterdeck.deck.agents.signal_reader import SignalReader
 from quarterdeck.deck.clock import Clock
 from quarterdeck.deck.counters import DeckCounters
 from quarterdeck.deck.delivery import Delivery
 from quarterdeck.deck.environment import Given
-from quarterdeck.deck.git.tracker import Watch
+from quarterdeck.deck.git.tracker import ChangeTracker
 from quarterdeck.deck.interruption import interrupt
 from quarterdeck.deck.receipts import Receipts
 from quarterdeck.deck.rules import RuleStore
-from quarterdeck.deck.settings import Settings
 from quarterdeck.deck.slots import Slots
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin
@@ -56,7 +56,7 @@ A = TypeVar("A", bound=Answer)
 _TO_AN_AGENT = frozenset({"prompt", "steer", "retry", "resume", "switch_model", "switch_mode", "bash", "compact"})
 
 
-class House(Struct):
+class DeckServices(Struct):
     """What a session needs of the deck around it."""
 
     log: Log
@@ -80,14 +80,16 @@ class House(Struct):
     #: native session id → the session that has a process for it
     owners: dict[str, str]
     counters: DeckCounters
-    changes: Watch
+    changes: ChangeTracker
 
 
 class Session:
     """One that is in use. The deck makes it when somebody needs it and lets it go when nobody does."""
 
-    def __init__(self, house: House, session_id: str, view: View, fence: Fence, last_gate_number: int = 0) -> None:
-        self.house = house
+    def __init__(
+        self, house: DeckServices, session_id: str, view: View, fence: Fence, last_gate_number: int = 0
+    ) -> None:
+        self.services = house
         self.id = session_id
         self.writer = SessionWriter(
             house.log,
@@ -100,10 +102,10 @@ class Session:
             last_gate_number=last_gate_number,
         )
         self.receipts = Receipts(house.log, session_id, is_new=not view.index)
-        self.launch: Launch | None = None
+        self.connection: AgentConnection | None = None
         #: Set while an agent that somebody else started tells us what it does.
-        self.observation: Observation | None = None
-        self.startup = Startup(self)
+        self.observed_agent: ObservedAgent | None = None
+        self.launcher = Launcher(self)
         self.delivery = Delivery(self)
         #: Commands under way and readers: while there are any the session stays in memory.
         self.users = 0
@@ -131,21 +133,21 @@ class Session:
     def is_idle(self) -> bool:
         """Nothing lives here: what the log holds is all there is."""
         held = self.users or self.writer.error
-        busy = held or self.launch or self.startup.is_under_way or self.delivery.is_under_way or self._answers
+        busy = held or self.connection or self.launcher.is_under_way or self.delivery.is_under_way or self._answers
         return not busy and self.writer.is_durable and not self._is_observing
 
     @property
     def _is_observing(self) -> bool:
         """Whether an agent of somebody else's is in the middle of something."""
-        seen = self.observation
+        seen = self.observed_agent
         return seen is not None and (seen.is_held or seen.is_waiting or self.state.turn.is_open)
 
     @property
     def capabilities(self) -> Capabilities:
         """What the agent can do, running or not."""
-        if self.launch is not None:
-            return self.launch.driver.capabilities
-        return self.house.harness_of(self.state.profile.agent).make_driver().capabilities
+        if self.connection is not None:
+            return self.connection.driver.capabilities
+        return self.services.harness_of(self.state.profile.agent).make_driver().capabilities
 
     @property
     def cannot(self) -> frozenset[str]:
@@ -184,15 +186,15 @@ class Session:
             outcome = error.code
             raise
         finally:
-            self.house.counters.commands[name, outcome] += 1
+            self.services.counters.commands[name, outcome] += 1
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._commands.discard(task)
         self.users -= 1
         if not task.cancelled():
             task.exception()  # looked at: its caller may have left
-        self.house.slots.nudge()
-        self.house.at_rest()
+        self.services.slots.nudge()
+        self.services.at_rest()
 
     async def commit(self, bodies: Sequence[Body], answer: A, name: str, client_id: str, print_: str) -> A:
         """What a command causes, with its receipt in the same append."""
@@ -222,7 +224,7 @@ class Session:
             # the log may hold more than the record knows to be durable, so both must have come to an end
             while view.index < self.writer.view.index or not self.writer.is_durable:
                 await self.writer.flush()
-                events = await self.house.log.read(self.id, view.index, PAGE)
+                events = await self.services.log.read(self.id, view.index, PAGE)
                 view = fold_all(events, view) if events else replace(view, index=self.writer.durable_view.index)
                 self._rules = session_rules(events, self._rules)
             self.writer.set_timeline(view.timeline)
@@ -232,9 +234,9 @@ class Session:
 
     # --- what the agent says
 
-    def hear(self, ear: Ear, bodies: list[Body], origin: Origin) -> None:
+    def hear(self, ear: SignalReader, bodies: list[Body], origin: Origin) -> None:
         """The translator's words, as they may stand in the log."""
-        if ear is not self.launch and ear is not self.observation:
+        if ear is not self.connection and ear is not self.observed_agent:
             return
         written: list[Body] = []
         asks = False
@@ -253,14 +255,14 @@ class Session:
             if self.is_unwanted and any(isinstance(body, ev.AgentStart) and not body.agent_path for body in written):
                 self.is_unwanted = False
                 interrupt(self)
-        if isinstance(ear, Launch) and ear.is_ended:
-            self.startup.ended(ear)
+        if isinstance(ear, AgentConnection) and ear.is_ended:
+            self.launcher.ended(ear)
 
-    def _asked(self, ear: Ear, written: list[Body], origin: Origin) -> None:
+    def _asked(self, ear: SignalReader, written: list[Body], origin: Origin) -> None:
         """What is asked is judged before the agent is said to wait for it: where a rule decides, nobody ever waited."""
         waits = written[-1] if gate_desk.is_waiting(written[-1]) else None
         self.writer.write(written[:-1] if waits else written, origin)
-        if isinstance(ear, Observation):
+        if isinstance(ear, ObservedAgent):
             ear.asks(gate_desk.opened_by(written, self.state.gates))
         self.judge()
         if waits is not None:
@@ -275,7 +277,7 @@ class Session:
         if self._said != self.state.activity.value:
             self.note(then)
 
-    def _told(self, ear: Ear, body: Body) -> tuple[Body, ...]:
+    def _told(self, ear: SignalReader, body: Body) -> tuple[Body, ...]:
         if isinstance(body, ev.StateChange):
             return self._news(body)
         if isinstance(body, gate_desk.OPENING):
@@ -285,10 +287,10 @@ class Session:
             return (named, *self._waits_again(body))
         if isinstance(body, gate_desk.CLOSING):
             return () if gate_desk.is_told_already(body, self.state.gates) else (body,)
-        return self.startup.told(ear, body) if isinstance(ear, Launch) else (body,)
+        return self.launcher.told(ear, body) if isinstance(ear, AgentConnection) else (body,)
 
     def _next_name(self) -> str:
-        self.writer.last_gate_number = self.house.next_gate()
+        self.writer.last_gate_number = self.services.next_gate()
         return f"g{self.writer.last_gate_number}"
 
     def _news(self, body: ev.StateChange) -> tuple[Body, ...]:
@@ -316,31 +318,31 @@ class Session:
             self._said = activity.joined(then.state, then.sub)
         return closed if then is None else [*closed, then]
 
-    def observe(self, translator: Translator) -> Observation:
+    def observe(self, translator: Translator) -> ObservedAgent:
         """From now on an agent of somebody else's is listened to."""
-        if self.observation is None:
+        if self.observed_agent is None:
             translator.restore(self.view)
-            self.observation = Observation(translator, self.hear, self.house.clock.monotonic)
-        return self.observation
+            self.observed_agent = ObservedAgent(translator, self.hear, self.services.clock.monotonic)
+        return self.observed_agent
 
     def unobserve(self) -> None:
         """The agent is ours now: what somebody else's asked is let go."""
-        if self.observation is not None:
-            self.observation.release()
-            self.observation.deafen()
-            self.observation = None
+        if self.observed_agent is not None:
+            self.observed_agent.release()
+            self.observed_agent.deafen()
+            self.observed_agent = None
 
     def judge(self) -> None:
         """Rules decide what they can of what is asked; each gate on its own, and the log names the rule."""
         for gate in self.state.gates.open:
-            verdict = gate_desk.verdict_on(gate, self.state, self.house.rules, self._rules)
-            if verdict.effect == "ask" or (self.launch is None and self.observation is None):
+            verdict = gate_desk.verdict_on(gate, self.state, self.services.rules, self._rules)
+            if verdict.effect == "ask" or (self.connection is None and self.observed_agent is None):
                 continue
             yes = verdict.effect == "allow"
             decision = Decision(status="approved" if yes else "rejected", reason="" if yes else f"rule: {verdict.text}")
             self.writer.write(self.closings((gate,), decision, "rule", verdict.text), "supervisor")
             # the agent hears of a decision when it is durable
-            self.writer.after_durable(partial(self._say_decision, gate, decision, self.launch))
+            self.writer.after_durable(partial(self._say_decision, gate, decision, self.connection))
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -356,7 +358,7 @@ class Session:
         """From the log, without the conversation: for an agent that nobody here started, and that asks at once."""
         since = 0
         while not self._knows_rules:
-            events = await self.house.log.read(self.id, since, PAGE, _RULES)
+            events = await self.services.log.read(self.id, since, PAGE, _RULES)
             since = events[-1].index if events else since
             self._rules = session_rules(events, self._rules)
             self._knows_rules = self._knows_rules or len(events) < PAGE
@@ -369,16 +371,16 @@ class Session:
         """It decides nothing any more."""
         self._rules = tuple(one for one in self._rules if one.id != rule.id)
 
-    def _say_decision(self, gate: Gate, decision: Decision, asked_by: Launch | None) -> None:
-        if asked_by is self.launch:
+    def _say_decision(self, gate: Gate, decision: Decision, asked_by: AgentConnection | None) -> None:
+        if asked_by is self.connection:
             self.say_decision(gate, decision)
 
     def say_decision(self, gate: Gate, decision: Decision) -> None:
         """To the agent, if it is there."""
-        if self.launch is not None:
-            self.launch.say(self.launch.driver.answer(gate, decision))
-        if self.observation is not None:
-            self.observation.decide(gate.id, decision)
+        if self.connection is not None:
+            self.connection.say(self.connection.driver.answer(gate, decision))
+        if self.observed_agent is not None:
+            self.observed_agent.decide(gate.id, decision)
 
     # --- events of our own
 
@@ -388,27 +390,27 @@ class Session:
 
     def on_durable(self, events: Sequence[Event], row: CatalogueRow | None) -> None:
         if row is not None:
-            self.house.listed(row)
-        self.house.publish(events)
-        if self.observation is not None:
-            self.observation.settle(self.writer.durable_view.state.gates)
+            self.services.listed(row)
+        self.services.publish(events)
+        if self.observed_agent is not None:
+            self.observed_agent.settle(self.writer.durable_view.state.gates)
         if self.state.queue:
             self.delivery.pump()
         if not self.state.turn.is_open:
-            self.house.slots.nudge()
-            self.house.changes.published(self, events)
-        elif self.observation is not None:
-            self.house.changes.published(self, events)
+            self.services.slots.nudge()
+            self.services.changes.published(self, events)
+        elif self.observed_agent is not None:
+            self.services.changes.published(self, events)
 
     def on_log_error(self, error: QuarterdeckError | None) -> None:
         """While the store refuses, the agent's words wait in its pipe, and texts in their queue."""
-        if self.observation is not None and is_final(error):
-            self.observation.release()  # no decision can be kept here any more: the agent asks on its terminal
-        if self.launch is not None and self.launch.process is not None:
+        if self.observed_agent is not None and is_final(error):
+            self.observed_agent.release()  # no decision can be kept here any more: the agent asks on its terminal
+        if self.connection is not None and self.connection.process is not None:
             if error is not None:
-                self.launch.process.pause()
+                self.connection.process.pause()
             else:
-                self.launch.process.resume()
+                self.connection.process.resume()
         if error is None:
             self.delivery.pump()
 

@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
-from quarterdeck.deck.settings import Settings
+from quarterdeck.config import Settings
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Image, Json
 from quarterdeck.log.base import START

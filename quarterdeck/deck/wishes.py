@@ -42,10 +42,10 @@ class Wish:
 
     def check(self) -> None:
         """Raises unless the state allows it now. One that waited until the deck closes must not wake the session again."""
-        if self.session.startup.is_retired:
+        if self.session.launcher.is_retired:
             raise self.refuse("the deck is closing")
         try:
-            cmd.check(self.session.state, self.command, self.session.house.settings.steering_limit)
+            cmd.check(self.session.state, self.command, self.session.services.settings.steering_limit)
         except NotAllowed as error:
             raise error.without(self.session.cannot) from None
 
@@ -53,14 +53,14 @@ class Wish:
         """The same for a command that begins a turn: it waits for the end of a process that is being ended, which would
         look like the end of that turn."""
         self.check()
-        if self.session.startup.is_stopping:
-            await self.session.startup.stop()
+        if self.session.launcher.is_stopping:
+            await self.session.launcher.stop()
             self.check()
 
     def check_reachable(self) -> None:
         """Raises unless the agent runs, or can be started: one that only tells us what it does would never read a text."""
-        if self.session.launch is None:
-            self.session.house.harness_of(self.session.state.profile.agent)
+        if self.session.connection is None:
+            self.session.services.harness_of(self.session.state.profile.agent)
 
     def refuse(self, why: str) -> NotAllowed:
         """The error that says so."""
@@ -73,7 +73,7 @@ class Wish:
 def refused(session: Session, name: str, why: str) -> NotAllowed:
     """The state does not allow it, for this reason."""
     state = session.state
-    listed = cmd.allowed(state, session.house.settings.steering_limit)
+    listed = cmd.allowed(state, session.services.settings.steering_limit)
     return NotAllowed(name, f"the session is {state.phase.value}", listed, why).without(session.cannot)
 
 
@@ -90,13 +90,13 @@ async def obey(session: Session, command: cmd.Command, client_id: str = "") -> A
 
 def check_content(session: Session, command: cmd.Command) -> None:
     """What is wrong in every state."""
-    limit = session.house.settings.text_limit
+    limit = session.services.settings.text_limit
     for field in ("text", "name", "reason", "model", "command", "ref"):
         value = getattr(command, field, None)
         if value is not None:
             validation.text(field, value, limit)
     validation.json_texts("answer", getattr(command, "answer", None), limit)
-    validation.images(getattr(command, "images", ()), session.house.settings)
+    validation.images(getattr(command, "images", ()), session.services.settings)
     validation.fits(command)
 
 
@@ -110,10 +110,10 @@ async def _prompt(wish: Wish, command: cmd.Prompt) -> Receipt:
         raise CannotDo(session.state.profile.agent, "read images")
     if command.new_task and not is_busy(session.state):
         # the agent that is up is in the conversation before
-        await session.startup.stop()
+        await session.launcher.stop()
         wish.check()
     # a new task is for nobody who is in another conversation: neither an answer nor a word in between
-    way = route(session.state, "queue" if command.new_task else "message", session.house.settings.steering_limit)
+    way = route(session.state, "queue" if command.new_task else "message", session.services.settings.steering_limit)
     if command.supersede and session.state.gates.open:  # also of a question: whoever says so does not answer it
         wish.check_reachable()
         return await _supersede(wish, command)
@@ -135,7 +135,7 @@ def _texted(session: Session, way: Route, command: cmd.Prompt, name: str) -> tup
     """The events of a text that goes this way, and what its sender is told."""
     text, images = command.text, command.images
     if way.meaning == "steer":
-        at = session.house.clock.wall()
+        at = session.services.clock.wall()
         return [ev.SteeringReceived(ref=name, text=text, images=images, queued_at=at)], "steered"
     starts = way.meaning != "queue"
     queued = ev.PromptQueued(text=text, message_id=name, images=images, starts=starts, new_task=command.new_task)
@@ -169,7 +169,7 @@ async def _steer(wish: Wish, command: cmd.Steer) -> Steered:
     session = wish.session
     await wish.check_at_rest()
     wish.check_reachable()
-    way = route(session.state, "steer", session.house.settings.steering_limit)
+    way = route(session.state, "steer", session.services.settings.steering_limit)
     _check_ref(session, command)
     ref = command.ref or uuid4().hex
     if way.meaning == "prompt":
@@ -177,7 +177,7 @@ async def _steer(wish: Wish, command: cmd.Steer) -> Steered:
         bodies: list[Body] = [prompted, ev.PromptQueued(text=command.text, message_id=ref, starts=True)]
         answer = await wish.commit(bodies, Steered(ref, "prompted"))
     else:
-        at = session.house.clock.wall()
+        at = session.services.clock.wall()
         # also where the agent cannot be steered, or is held: it is the first to be read then
         answer = await wish.commit(
             [ev.SteeringReceived(ref=ref, text=command.text, queued_at=at)], Steered(ref, "queued")
@@ -202,13 +202,13 @@ async def _abort(wish: Wish, command: cmd.Abort) -> Dropped:
     dropped = [item for item in state.queue if _is_dropped(session, item.id, command)]
     bodies: list[Body] = [ev.PromptDropped(text=item.text, message_id=item.id) for item in dropped]
     gates = state.gates.open
-    runs = state.turn.is_open and session.launch is not None
+    runs = state.turn.is_open and session.connection is not None
     bodies += session.closings(gates, CANCELLED, "user", ends=not runs)
     if not runs:
         # nothing that could tell us of its end: what was to come does not come
         bodies.append(ev.AgentAbort(reason=command.reason or "stopped"))
     answer = await wish.commit(bodies, Dropped(tuple(item.text for item in dropped)))
-    session.startup.unwanted()
+    session.launcher.unwanted()
     is_sending = any(item.receipt == "sending" for item in session.state.queue)
     # an agent that has not begun yet may not listen: it is told again when it does
     session.is_unwanted = is_sending and not runs
@@ -236,8 +236,8 @@ async def _approve(wish: Wish, command: cmd.Approve) -> Decided:
     gate = to_decide(session.state.gates, command.gate_id)
     if command.always is None:
         return await _say_yes(wish, gate, None, command.auto_resume)
-    rule = rule_for(gate, command.always, gate_desk.place_of(session.state), session.house.clock.wall())
-    rules = session.house.rules
+    rule = rule_for(gate, command.always, gate_desk.place_of(session.state), session.services.clock.wall())
+    rules = session.services.rules
     is_new = rule.scope != "session" and await asyncio.to_thread(_kept, rules, rule) is rule
     try:
         wish.check()
@@ -248,7 +248,7 @@ async def _approve(wish: Wish, command: cmd.Approve) -> Decided:
         raise
     if rule.scope == "session":
         session.add_rule(rule)
-    session.house.rules_changed()
+    session.services.rules_changed()
     return answer
 
 
@@ -318,7 +318,7 @@ def _last_text(session: Session) -> ev.PromptQueued:
         last = entries[place]
         if last.kind == "user" and not last.path:
             return ev.PromptQueued(text=last.text, message_id=name, images=last.images)
-    return ev.PromptQueued(text=session.house.settings.continue_text, message_id=name)
+    return ev.PromptQueued(text=session.services.settings.continue_text, message_id=name)
 
 
 async def _resume(wish: Wish, _: cmd.Resume) -> Status:
@@ -329,11 +329,11 @@ async def _resume(wish: Wish, _: cmd.Resume) -> Status:
         check_resume(session, wish.name)
         finished = session.state.phase.value != "paused"
         answer = await wish.commit([ev.SessionResumed(by="user")], Status(session.id, "active"))
-        session.startup.want(anyway=True, finished=finished)
+        session.launcher.want(anyway=True, finished=finished)
         return answer
     bodies: list[Body] = [ev.TurnContinued()]
     if not any(item.receipt == "queued" for item in session.state.queue):
-        bodies.append(ev.PromptQueued(text=session.house.settings.continue_text, message_id=uuid4().hex))
+        bodies.append(ev.PromptQueued(text=session.services.settings.continue_text, message_id=uuid4().hex))
     answer = await wish.commit(bodies, Status(session.id, "active"))
     session.delivery.pump()
     return answer
@@ -343,7 +343,7 @@ def check_resume(session: Session, name: str) -> None:
     """002: the agent can, it says so of this session, and what it resumes by is there. Without a conversation nothing is
     resumed: the agent is started, as it would have been."""
     state = session.state
-    if state.profile.unmet:
+    if state.profile.never_ready:
         return
     if not state.profile.native_session_id:
         raise refused(session, name, "nothing is stored that it could be resumed by")
@@ -368,9 +368,9 @@ async def _put_away(wish: Wish, how: Any) -> Status:
     wish.check()
     session.is_closing = True
     try:
-        if session.launch is not None or session.startup.is_under_way:
+        if session.connection is not None or session.launcher.is_under_way:
             await _withdraw(session)
-            await session.startup.stop()
+            await session.launcher.stop()
             wish.check()
         return await wish.commit([ev.SessionArchived(end_reason=how)], Status(session.id, how))
     finally:
@@ -380,11 +380,11 @@ async def _put_away(wish: Wish, how: Any) -> Status:
 
 async def _withdraw(session: Session) -> None:
     """What is asked is answered as cancelled: the log says so first, or it would say what the agent made of it."""
-    gates, launch = session.state.gates.open, session.launch
+    gates, launch = session.state.gates.open, session.connection
     if not gates:
         return
     await session.writer.commit(session.closings(gates, CANCELLED, "user"), "user")
-    if launch is not None and launch is session.launch:
+    if launch is not None and launch is session.connection:
         for gate in gates:
             launch.say(launch.driver.answer(gate, CANCELLED))
 
@@ -414,10 +414,10 @@ async def _switch_mode(wish: Wish, command: cmd.SwitchMode) -> Done:
 
 async def _set(wish: Wish, body: Body, lines: Callable[[Any], Lines]) -> Done:
     """A running agent is told at once; another one when it starts."""
-    launch = wish.session.launch
+    launch = wish.session.connection
     said = lines(launch.driver) if launch is not None else []
     answer = await wish.commit([body], Done())
-    if launch is not None and launch is wish.session.launch:
+    if launch is not None and launch is wish.session.connection:
         launch.say(said)
     return answer
 
@@ -435,7 +435,7 @@ async def _tell(wish: Wish, what: str, lines: Callable[[Any], Lines]) -> Done:
     wish.check()
     if wish.name in wish.session.cannot:
         raise CannotDo(wish.session.state.profile.agent, what)
-    launch = wish.session.launch
+    launch = wish.session.connection
     if launch is None or not launch.is_ready or launch.is_doomed:
         raise wish.refuse("the agent does not run; a message starts it")
     said = lines(launch.driver)

@@ -1,1 +1,1 @@
-"""The built-in agent: the turn loop of seed 001, its tools, plugins and providers. It knows nothing of the deck."""
+"""The built-in agent: its turn loop, tools, plugins and model providers. It doesn't import the deck."""

@@ -1,4 +1,4 @@
-"""`python -m quarterdeck.engine` is the built-in agent as a process of its own."""
+"""Run the built-in agent as a process: `python -m quarterdeck.engine`."""
 
 from __future__ import annotations
 

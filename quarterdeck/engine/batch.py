@@ -1,7 +1,11 @@
-"""The calls of one reply: asked about, run beside each other, held, killed, skipped; each ends with exactly one event.
+"""Run the tool calls of one reply.
 
-A call runs in a task of its own, so that it can be ended by itself. Whoever ends a call tells so at once; that its task has
-really ended, with everything that it started, is waited for before the next request goes out.
+The calls of a batch run side by side, each in a task of its own so that it can be cancelled by itself. A call can be blocked
+or held by plugins, queued behind another call of the same tool, skipped for steering, killed by an abort, or detached (it
+outlives its turn). Whatever happens, exactly one event ends each call.
+
+That event is written as soon as the call is cancelled. The task itself may take longer to end, with everything that it
+started, so the next request waits for cancelled tasks (`Batch.unwinding`).
 """
 
 from __future__ import annotations
@@ -11,17 +15,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
-from msgspec.structs import replace
-
 from quarterdeck import events as ev
-from quarterdeck.engine.conversation import family
-from quarterdeck.engine.decisions import decide
-from quarterdeck.engine.gates import Held
+from quarterdeck.engine.conversation import call_key
 from quarterdeck.engine.journal import now_ms
-from quarterdeck.engine.message import Call
+from quarterdeck.engine.model import Call
 from quarterdeck.engine.plugins.base import Hold
-from quarterdeck.engine.tool_context import CallHands
-from quarterdeck.engine.tools.base import Hands, Outcome, Tool
+from quarterdeck.engine.tool_context import CallContext
+from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Json
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KillTools = Literal["killable", "all", "none"]
 
-_STEERED = "a new message of the user came first"
+_SKIPPED = "the user sent a new message"
 
 
 class TurnAborted(Exception):
@@ -39,302 +39,296 @@ class TurnAborted(Exception):
     def __init__(self, reason: str, outcome: Outcome | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        #: What the conversation is to hold of the call after which it was ended.
+        #: Result for the call that the plugin was asked about, if the plugin replaced it.
         self.outcome = outcome
 
 
 class CallRun:
-    """One call on its way: waits → (held) → (queued) → runs → over; `detached` when it outlives its turn.
+    """One tool call of a batch.
 
-    What waits was not asked about yet; what is queued may run as soon as another call of its tool is over.
+    `status` moves forward only:
+
+        waiting ─▶ held ─▶ queued ─▶ running ─▶ done
+
+    A waiting call hasn't been shown to the plugins yet. A held call needs a decision. A queued call starts when another call
+    of its tool is done. Any step may be left out, and every status may move to done.
     """
-
-    __slots__ = ("args", "began", "call", "detached", "outcome", "started_at", "status", "task", "tool")
 
     def __init__(self, call: Call, tool: Tool | None) -> None:
         self.call = call
         self.tool = tool
+        #: Arguments of the call. Plugins may replace them.
         self.args: dict[str, Json] = call.args
-        self.status: Literal["waits", "held", "queued", "runs", "over"] = "waits"
+        self.status: Literal["waiting", "held", "queued", "running", "done"] = "waiting"
         self.task: asyncio.Task[None] | None = None
-        self.started_at = 0
-        self.began = 0.0
-        self.detached = False
+        self.started_at_ms = 0
+        self.started_clock = 0.0
+        #: Whether the call outlives its turn. It is then reported as work in the background.
+        self.is_detached = False
         self.outcome: Outcome | None = None
 
     @property
-    def is_over(self) -> bool:
-        return self.status == "over"
+    def name(self) -> str:
+        return self.call.name
+
+    @property
+    def call_id(self) -> str:
+        return self.call.call_id
+
+    @property
+    def is_done(self) -> bool:
+        return self.status == "done"
+
+    def mark_done(self) -> None:
+        self.status = "done"
 
 
 class Batch:
-    """All calls of one reply."""
-
-    __slots__ = ("_done", "_dying", "_stopped", "runs", "turn")
+    """All tool calls of one reply."""
 
     def __init__(self, turn: Turn, calls: Sequence[Call]) -> None:
         self.turn = turn
-        self.runs = [CallRun(call, turn.tools.get(call.name)) for call in calls]
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._dying: set[asyncio.Task[None]] = set()
-        #: A text of the user waits: what has not begun does not begin.
-        self._stopped = False
+        self.calls = [CallRun(call, turn.tools.get(call.name)) for call in calls]
+        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._cancelled: set[asyncio.Task[None]] = set()
+        #: Set when steering or an abort arrives. Calls that haven't started are then left out.
+        self._is_stopped = False
 
     @property
-    def dying(self) -> set[asyncio.Task[None]]:
-        """Tasks that were told to end and may not have ended yet."""
-        return {task for task in self._dying if not task.done()}
+    def unwinding(self) -> set[asyncio.Task[None]]:
+        """Tasks of cancelled calls that haven't ended yet."""
+        return {task for task in self._cancelled if not task.done()}
 
     async def run(self) -> list[tuple[str, str, Outcome]]:
-        """Returns when every call is over and nothing of them is left; what was run, with what it gave."""
+        """Run all calls and return the name, id and outcome of each call that ran.
+
+        Returns only when every call is done and every cancelled task has ended.
+
+        Raises:
+            TurnAborted: a plugin ended the turn.
+            LogUnavailable: the start of a call can't be made durable.
+        """
         if self.turn.has_steering():
             self.give_way()
-        for one in self.runs:
-            if one.status == "waits" and not self._stopped:
-                await self._prepare(one)
-        self._look()
-        await self._done
-        if self._dying:
-            await asyncio.wait(self._dying)
-        return [(one.call.name, one.call.call_id, one.outcome) for one in self.runs if one.outcome is not None]
+        for call in self.calls:
+            if call.status == "waiting" and not self._is_stopped:
+                await self._prepare(call)
+        self.finish_if_done()
+        await self._finished
+        if self._cancelled:
+            await asyncio.wait(self._cancelled)
+        return [(call.name, call.call_id, call.outcome) for call in self.calls if call.outcome is not None]
 
-    # --- before a call runs
+    def finish_if_done(self) -> None:
+        if not self._finished.done() and all(call.is_done for call in self.calls):
+            self._finished.set_result(None)
 
-    async def _prepare(self, one: CallRun) -> None:
-        """Asks the plugins; then it runs, or does not, or is held."""
-        call, turn = one.call, self.turn
-        if one.tool is None:
-            self._over(one, turn.made(ev.ToolCallUnknown, name=call.name, call_id=call.call_id))
+    # ------------------------------------------------------------------------------------------- before a call runs
+
+    async def _prepare(self, call: CallRun) -> None:
+        """Run the `before_tool` hooks, then start, hold or block the call."""
+        turn = self.turn
+        if call.tool is None:
+            self._end(call, turn.body(ev.ToolCallUnknown, name=call.name, call_id=call.call_id))
             return
-        if call.broken:
-            self._over(one, self._blocked(one, f"the arguments are no JSON object: {call.broken[:200]}"))
+        if call.call.broken:
+            self._end(call, self._blocked(call, f"the arguments aren't a JSON object: {call.call.broken[:200]}"))
             return
-        if turn.core.hooks.has("before_tool"):
-            verdict = await turn.hook("before_tool", call.name, one.args, call.call_id)
-            one.args = one.args if verdict.args is None else verdict.args
-            if one.is_over:
-                return  # ended while the plugins thought about it
-            if verdict.block is not None:
-                self._over(one, self._blocked(one, verdict.block))
-                return
-            if verdict.hold is not None and not self._may_pass(one):
-                self._hold(one, verdict.hold)
-                return
-        if not self._stopped:
-            self._start(one)
-
-    def _blocked(self, one: CallRun, reason: str) -> Body:
-        return self.turn.made(ev.ToolBlocked, name=one.call.name, call_id=one.call.call_id, reason=reason)
-
-    def _may_pass(self, one: CallRun) -> bool:
-        """A person has allowed this very call before, and it did not run."""
-        return family(one.call.name, one.args) in self.turn.conversation.passes
-
-    def _hold(self, one: CallRun, hold: Hold) -> None:
-        core, now = self.turn.core, now_ms()
-        gate = replace(
-            hold.gate,
-            gate_id=core.gates.next_name(),
-            ref=hold.gate.ref or core.next_id("a"),
-            tool=hold.gate.tool or one.call.name,
-            args=one.args if hold.gate.args is None else hold.gate.args,
-            call_id=one.call.call_id,
-            requested_at=now,
-            deadline=None if hold.timeout is None else now + round(hold.timeout * 1000),
-        )
-        held = Held(self.turn, one, hold, gate)
-        one.status = "held"
-        core.gates.add(held)
-        self.turn.tell(ev.ApprovalRequired, gate=gate)
-        if hold.timeout is not None:
-            loop = asyncio.get_running_loop()
-            held.timer = loop.call_later(hold.timeout, decide, core, held, "timeout", "", "", True, "")
-
-    # --- a decision
-
-    def allowed(self, one: CallRun) -> list[Body]:
-        """The held call runs; what is to be said of that stands in the batch of the decision."""
-        return [] if self._is_queued(one) else self._started(one)
-
-    def refused(self, one: CallRun, reason: str) -> list[Body]:
-        """It does not run, and the model is told why."""
-        one.status = "over"
-        return [self._blocked(one, reason)]
-
-    def look(self) -> None:
-        """Something was decided: maybe that was all."""
-        self._look()
-
-    # --- it runs
-
-    def _start(self, one: CallRun) -> None:
-        if self._is_queued(one):
+        verdict = await turn.run_hook("before_tool", call.name, call.args, call.call_id)
+        if verdict.args is not None:
+            call.args = verdict.args
+        if call.is_done:
+            # An abort or steering ended the call while the plugins were running.
             return
-        self.turn.say(*self._started(one))
+        if verdict.block is not None:
+            self._end(call, self._blocked(call, verdict.block))
+        elif verdict.hold is not None and not self._was_approved(call):
+            self._hold(call, verdict.hold)
+        elif not self._is_stopped and not self._queue_if_busy(call):
+            turn.write(self._start(call))
 
-    def _is_queued(self, one: CallRun) -> bool:
-        """Two calls of a tool that cannot be beside itself: the later one is put off until the first is over."""
-        assert one.tool is not None
-        if one.tool.parallel or all(other.status != "runs" or other.call.name != one.call.name for other in self.runs):
+    def _blocked(self, call: CallRun, reason: str) -> Body:
+        return self.turn.body(ev.ToolBlocked, name=call.name, call_id=call.call_id, reason=reason)
+
+    def _was_approved(self, call: CallRun) -> bool:
+        """Return whether a person approved the same call before and it hasn't run since."""
+        return call_key(call.name, call.args) in self.turn.conversation.approved_calls
+
+    def _hold(self, call: CallRun, hold: Hold) -> None:
+        call.status = "held"
+        self.turn.runtime.approvals.hold(self.turn, call, hold)
+
+    def start_approved(self, call: CallRun) -> list[Body]:
+        """Start a held call that was approved. The caller writes the returned events together with the decision."""
+        return [] if self._queue_if_busy(call) else [self._start(call)]
+
+    def refuse(self, call: CallRun, reason: str) -> list[Body]:
+        """End a held call that was rejected. The model reads the reason as its result."""
+        call.mark_done()
+        return [self._blocked(call, reason)]
+
+    def _queue_if_busy(self, call: CallRun) -> bool:
+        """Queue the call if its tool allows only one call at a time and one is running."""
+        assert call.tool is not None
+        is_busy = any(other.status == "running" and other.name == call.name for other in self.calls)
+        if call.tool.parallel or not is_busy:
             return False
-        one.status = "queued"
+        call.status = "queued"
         return True
 
-    def _started(self, one: CallRun) -> list[Body]:
-        one.status, one.started_at, one.began = "runs", now_ms(), time.perf_counter()
-        one.task = asyncio.get_running_loop().create_task(self._run(one))
-        call = one.call
-        return [self.turn.made(ev.ToolExecutionStart, name=call.name, call_id=call.call_id, args=one.args)]
+    # -------------------------------------------------------------------------------------------------- a call runs
 
-    async def _run(self, one: CallRun) -> None:
-        assert one.tool is not None
-        # a protocol's attributes may be set, says the checker; these are only looked at
-        hands = cast("Hands", CallHands(self.turn, one.call.call_id, one.call.name))
+    def _start(self, call: CallRun) -> Body:
+        """Start the call's task and return the event for that."""
+        call.status, call.started_at_ms, call.started_clock = "running", now_ms(), time.perf_counter()
+        call.task = asyncio.get_running_loop().create_task(self._run(call))
+        return self.turn.body(ev.ToolExecutionStart, name=call.name, call_id=call.call_id, args=call.args)
+
+    async def _run(self, call: CallRun) -> None:
+        assert call.tool is not None
         try:
-            # a call that ran and that the log does not know of would be made again after a crash
-            await self.turn.core.journal.flush()
+            # The start must be durable before the tool runs. Otherwise the call would be made again after a crash.
+            await self.turn.runtime.journal.flush()
         except QuarterdeckError as error:
-            if not self._done.done():
-                self._done.set_exception(error)
+            self._fail(error)
             return
+        # The type checker takes a protocol's attributes as writable, but tools only read them.
+        context = cast("ToolContext", CallContext(self.turn, call.call_id, call.name))
         try:
-            outcome = await one.tool.run(one.args, hands)
+            outcome = await call.tool.run(call.args, context)
         except asyncio.CancelledError:
-            if one.status == "over":
+            if call.is_done:
                 raise
-            outcome = Outcome("the tool gave up", ok=False)
+            # Something that the tool awaited was cancelled, not the call.
+            outcome = Outcome("the tool was cancelled", ok=False)
         except Exception as error:
             outcome = Outcome(f"{type(error).__name__}: {error}", ok=False)
-        if one.is_over:
+        if call.is_done:
             return
-        said: list[Body] = []
-        ends: TurnAborted | None = None
-        if not one.detached:
+        interventions: list[Body] = []
+        # The turn of a detached call is over, so its plugins aren't asked any more.
+        if not call.is_detached:
             try:
-                outcome = await self._judged(one, outcome, said)
+                outcome = await self._run_result_hooks(call, outcome, interventions)
             except TurnAborted as error:
-                ends, outcome = error, error.outcome or outcome
-        if ends is not None and not self._done.done():
-            # a plugin ends the turn from inside of a call
-            self._done.set_exception(ends)
-        if not one.is_over:
-            self._ended(one, outcome, said)
+                outcome = error.outcome or outcome
+                self._fail(error)
+        if not call.is_done:
+            self._end_with_outcome(call, outcome, interventions)
 
-    async def _judged(self, one: CallRun, outcome: Outcome, said: list[Body]) -> Outcome:
-        """What the plugins make of it. What they say to the model stands behind the result."""
-        turn, call = self.turn, one.call
-        if not outcome.ok and turn.core.hooks.has("on_tool_error"):
-            verdict = await turn.hook("on_tool_error", call.name, call.call_id, outcome.text, 1)
+    def _fail(self, error: Exception) -> None:
+        """Make `run` raise this error."""
+        if not self._finished.done():
+            self._finished.set_exception(error)
+
+    async def _run_result_hooks(self, call: CallRun, outcome: Outcome, interventions: list[Body]) -> Outcome:
+        """Run the hooks for a result. Texts that plugins add are collected, because they follow the result."""
+        if not outcome.ok:
+            verdict = await self.turn.run_hook("on_tool_error", call.name, call.call_id, outcome.text, 1)
             if verdict.skip is not None:
                 outcome = Outcome(verdict.skip, ok=False)
-        if turn.core.hooks.has("after_tool"):
-            verdict = await turn.hook("after_tool", call.name, call.call_id, outcome, said=said)
-            outcome = outcome if verdict.outcome is None else verdict.outcome
-        return outcome
+        verdict = await self.turn.run_hook("after_tool", call.name, call.call_id, outcome, collect=interventions)
+        return outcome if verdict.outcome is None else verdict.outcome
 
-    def _ended(self, one: CallRun, outcome: Outcome, said: Sequence[Body]) -> None:
-        one.outcome = outcome
-        end = self.turn.made(
+    def _end_with_outcome(self, call: CallRun, outcome: Outcome, interventions: Sequence[Body]) -> None:
+        call.outcome = outcome
+        end = self.turn.body(
             ev.ToolExecutionEnd,
-            name=one.call.name,
-            call_id=one.call.call_id,
+            name=call.name,
+            call_id=call.call_id,
             ok=outcome.ok,
             result=outcome.text if outcome.value is None else outcome.value,
             told="" if outcome.value is None else outcome.text,
             path=outcome.path,
             images=outcome.images,
         )
-        self._over(one, end, *said)
+        self._end(call, end, *interventions)
 
-    def _over(self, one: CallRun, *bodies: Body) -> None:
-        """It is over: told, with how long it took, and the next one that waited for it may begin."""
-        ran = one.status == "runs"
-        one.status = "over"
-        self.turn.say(*bodies, *self._metrics(one, ran), *self._reattached(one))
-        for other in self.runs if ran and not self._done.done() else ():
-            if other.status == "queued" and other.call.name == one.call.name:
-                self.turn.say(*self._started(other))
-                break
-        self._look()
+    def _end(self, call: CallRun, *bodies: Body) -> None:
+        """Write the events that end a call, and start the next queued call of the same tool."""
+        was_running = call.status == "running"
+        call.mark_done()
+        metrics = [self._metrics(call)] if was_running else []
+        self.turn.write(*bodies, *metrics, *self._reattach(call))
+        if was_running and not self._finished.done():
+            queued = (other for other in self.calls if other.status == "queued" and other.name == call.name)
+            following = next(queued, None)
+            if following is not None:
+                self.turn.write(self._start(following))
+        self.finish_if_done()
 
-    def _metrics(self, one: CallRun, ran: bool) -> list[Body]:
-        if not ran:
-            return []
-        took = round((time.perf_counter() - one.began) * 1000)
-        return [
-            self.turn.made(
-                ev.ToolExecutionMetrics,
-                name=one.call.name,
-                call_id=one.call.call_id,
-                started_at_ms=one.started_at,
-                ended_at_ms=one.started_at + took,
-                duration_ms=took,
-            )
-        ]
+    def _metrics(self, call: CallRun) -> Body:
+        duration_ms = round((time.perf_counter() - call.started_clock) * 1000)
+        return self.turn.body(
+            ev.ToolExecutionMetrics,
+            name=call.name,
+            call_id=call.call_id,
+            started_at_ms=call.started_at_ms,
+            ended_at_ms=call.started_at_ms + duration_ms,
+            duration_ms=duration_ms,
+        )
 
-    def _look(self) -> None:
-        if not self._done.done() and all(one.status == "over" for one in self.runs):
-            self._done.set_result(None)
+    # ------------------------------------------------------------------------------------------- steering and aborts
 
-    # --- it gives way
-
-    def give_way(self) -> list[Body]:
-        """To a text of the user: what can be killed is, what has not begun does not begin, the rest runs on."""
-        self._stopped = True
+    def give_way(self) -> None:
+        """Make room for a steering text: cancel killable calls and skip those that haven't started. Others run on."""
+        self._is_stopped = True
         bodies: list[Body] = []
-        for one in self.runs:
-            if one.status in ("waits", "queued") or (one.status == "runs" and self._is_killable(one)):
-                call = one.call
-                skipped = self.turn.made(
-                    ev.ToolSkippedForSteering, name=call.name, call_id=call.call_id, reason=_STEERED
+        for call in self.calls:
+            if call.status in ("waiting", "queued") or (call.status == "running" and self._is_killable(call)):
+                bodies.append(
+                    self.turn.body(ev.ToolSkippedForSteering, name=call.name, call_id=call.call_id, reason=_SKIPPED)
                 )
-                bodies += [skipped, *self._killed(one)]
-        self.turn.say(*bodies)
-        self._look()
-        return bodies
+                bodies += self._cancel(call)
+        self.turn.write(*bodies)
+        self.finish_if_done()
 
-    def _is_killable(self, one: CallRun) -> bool:
-        return one.tool is not None and one.tool.killable and not self._is_immune(one)
-
-    def _is_immune(self, one: CallRun) -> bool:
-        return one.tool is not None and (one.tool.immune or one.call.name in self.turn.core.options.immune)
-
-    def _killed(self, one: CallRun) -> list[Body]:
-        """Its task is told to end; how long it ran."""
-        ran = one.status == "runs"
-        one.status = "over"
-        if one.task is not None:
-            one.task.cancel()
-            self._dying.add(one.task)
-        return self._metrics(one, ran)
-
-    def interrupted(self, kill: KillTools, reason: str) -> list[Body]:
-        """The turn is ended from outside. What goes on is work in the background from here on."""
+    def interrupt(self, kill: KillTools, reason: str) -> list[Body]:
+        """End the batch because its turn ends, and return the events for that. Calls that run on become detached."""
+        self._is_stopped = True
         bodies: list[Body] = []
-        for one in self.runs:
-            call = one.call
-            if one.status in ("held", "queued"):
-                one.status = "over"
-            elif one.status == "runs" and (kill == "none" or (kill == "killable" and self._is_immune(one))):
-                if not one.detached:
-                    one.detached = True
-                    self.turn.core.detached(self, True)
-                    bodies.append(self.turn.made(ev.BackgroundStarted, kind="shell", id=call.call_id, title=call.name))
-            elif one.status == "runs":
-                killed = self.turn.made(ev.ToolKilled, name=call.name, call_id=call.call_id, reason=reason)
-                bodies += [killed, *self._killed(one), *self._reattached(one)]
-        self._stopped = True
+        for call in self.calls:
+            if call.status in ("held", "queued"):
+                call.mark_done()
+            elif call.status == "running" and (kill == "none" or (kill == "killable" and self._is_immune(call))):
+                bodies += self._detach(call)
+            elif call.status == "running":
+                bodies.append(self.turn.body(ev.ToolKilled, name=call.name, call_id=call.call_id, reason=reason))
+                bodies += [*self._cancel(call), *self._reattach(call)]
         return bodies
 
-    def goes_on(self, call_id: str) -> bool:
-        """Whether this call outlives its turn."""
-        return any(one.detached and one.call.call_id == call_id for one in self.runs)
+    def outlives_turn(self, call_id: str) -> bool:
+        return any(call.is_detached and call.call_id == call_id for call in self.calls)
 
-    def _reattached(self, one: CallRun) -> list[Body]:
-        """It was work in the background, and is over now."""
-        if not one.detached:
+    def _is_killable(self, call: CallRun) -> bool:
+        return call.tool is not None and call.tool.killable and not self._is_immune(call)
+
+    def _is_immune(self, call: CallRun) -> bool:
+        immune_tools = self.turn.runtime.options.interrupt_immune_tools
+        return call.tool is not None and (call.tool.immune or call.name in immune_tools)
+
+    def _cancel(self, call: CallRun) -> list[Body]:
+        """Cancel the call's task, and return the metrics if it was running."""
+        was_running = call.status == "running"
+        call.mark_done()
+        if call.task is not None:
+            call.task.cancel()
+            self._cancelled.add(call.task)
+        return [self._metrics(call)] if was_running else []
+
+    def _detach(self, call: CallRun) -> list[Body]:
+        """Let the call outlive its turn, as work in the background."""
+        if call.is_detached:
             return []
-        one.detached = False
-        if not any(other.detached for other in self.runs):
-            self.turn.core.detached(self, False)
-        return [self.turn.made(ev.BackgroundEnded, kind="shell", id=one.call.call_id, title=one.call.name)]
+        call.is_detached = True
+        self.turn.runtime.add_background(self)
+        return [self.turn.body(ev.BackgroundStarted, kind="shell", id=call.call_id, title=call.name)]
+
+    def _reattach(self, call: CallRun) -> list[Body]:
+        """End the work in the background if the call was detached."""
+        if not call.is_detached:
+            return []
+        call.is_detached = False
+        if not any(other.is_detached for other in self.calls):
+            self.turn.runtime.remove_background(self)
+        return [self.turn.body(ev.BackgroundEnded, kind="shell", id=call.call_id, title=call.name)]

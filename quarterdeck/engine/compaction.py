@@ -1,106 +1,111 @@
-"""Makes the conversation shorter: the older messages give way to a summary that the model writes of them."""
+"""Compact a conversation: replace its older messages with a summary that the model writes."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from quarterdeck import events as ev
-from quarterdeck.engine.message import Call, Message, Picture, Result, Text
-from quarterdeck.engine.model import Chunk, Finished, ModelError, Request, TextPiece
-from quarterdeck.engine.request import Stalled
+from quarterdeck.engine.model import (
+    Call,
+    Finished,
+    Message,
+    ModelError,
+    Part,
+    Picture,
+    Request,
+    Result,
+    Text,
+    TextPiece,
+    read_chunks,
+)
 
 if TYPE_CHECKING:
     from quarterdeck.engine.turn import Turn
 
 _SYSTEM = (
-    "You summarise the work of a coding agent so that it can go on without the messages themselves. Keep what it was "
-    "asked, what was decided and why, which files and commands matter, what was found, what is done and what is left. "
+    "Summarise the work of a coding agent so that it can continue without the original messages. Include the user's "
+    "requests, decisions and their reasons, the files and commands that matter, findings, what is done and what remains. "
     "Be exact with names, paths and numbers. Write plain text."
 )
-_NOT_ONE_EACH = "not compacted: a plugin's before_compact gave messages in place of others, and not one for each"
-#: Of a long result the beginning and the end are enough to summarise it.
+_COUNT_CHANGED = "not compacted: a plugin's before_compact returned a different number of messages than it got"
+#: Longest arguments or result that the summary request includes in full.
 _EXCERPT = 2000
 
 
-def cut_at(messages: Sequence[Message], keep: int) -> int:
-    """How many messages go. What stays begins with a text of the user or a reply, never with results without their calls."""
-    cut = max(len(messages) - keep, 0)
-    while cut > 0 and messages[cut].role == "tool":
-        cut -= 1
-    return cut
+def count_removable(messages: Sequence[Message], keep: int) -> int:
+    """Return how many of the first messages can be removed.
+
+    The rest begins with a prompt or a reply, because services reject results without the calls they belong to.
+    """
+    count = max(len(messages) - keep, 0)
+    while count > 0 and messages[count].role == "tool":
+        count -= 1
+    return count
 
 
-async def compacted(turn: Turn, trigger: Literal["manual", "auto"]) -> bool:
-    """Whether the conversation is shorter now. What goes wrong is told; the conversation then stays as it was."""
+async def compact_conversation(turn: Turn, trigger: Literal["manual", "auto"]) -> bool:
+    """Compact the conversation of a turn and return whether it is shorter now.
+
+    On a failure the conversation stays as it was, and a notice is written.
+    """
     messages = turn.messages()
-    cut = cut_at(messages, turn.core.options.keep_messages)
-    if cut < 2:
-        cut = cut_at(messages, 2)
-    turn.tell(ev.BeforeCompact, messages=len(messages))
-    if turn.core.hooks.has("before_compact"):
-        verdict = await turn.hook("before_compact", messages)
-        if verdict.skip is not None:
+    count = count_removable(messages, turn.runtime.options.keep_messages)
+    if count < 2:
+        count = count_removable(messages, 2)
+    turn.record(ev.BeforeCompact, messages=len(messages))
+    verdict = await turn.run_hook("before_compact", messages)
+    if verdict.skip is not None:
+        return False
+    if verdict.messages is not None:
+        # `removed_count` counts messages of the conversation, so a plugin must return one message for each.
+        if len(verdict.messages) != len(messages):
+            turn.record(ev.Notice, level="error", text=_COUNT_CHANGED, source="compaction")
             return False
-        if verdict.messages is not None:
-            if len(verdict.messages) != len(messages):
-                turn.tell(ev.Notice, level="error", text=_NOT_ONE_EACH, source="compaction")
-                return False
-            messages = tuple(verdict.messages)
-    if cut < 2:
+        messages = tuple(verdict.messages)
+    if count < 2:
         return False
-    turn.tell(ev.CompactStart, trigger=trigger)
+    turn.record(ev.CompactStart, trigger=trigger)
     try:
-        summary = await _summary(turn, messages[:cut])
+        summary = await _summarise(turn, messages[:count])
     except ModelError as error:
-        failed = turn.made(ev.Notice, level="warning", text=f"compaction failed: {error.message}", source="compaction")
-        turn.say(turn.made(ev.CompactEnd, ok=False), failed)
+        notice = turn.body(ev.Notice, level="warning", text=f"compaction failed: {error.message}", source="compaction")
+        turn.write(turn.body(ev.CompactEnd, ok=False), notice)
         return False
-    turn.tell(ev.CompactEnd, removed_count=cut, summary=summary)
+    turn.record(ev.CompactEnd, removed_count=count, summary=summary)
     return True
 
 
-async def _summary(turn: Turn, messages: Sequence[Message]) -> str:
-    said = "\n\n".join(_told(one) for one in messages)
-    prompt = Message("user", (Text(f"The conversation so far:\n\n{said}\n\nSummarise it."),))
-    request = Request(model=turn.own_model_name, messages=(prompt,), system=_SYSTEM, options=turn.provider_opts)
-    stall_s = turn.core.options.stall_s
-    stream = turn.model.stream(request)
+async def _summarise(turn: Turn, messages: Sequence[Message]) -> str:
+    transcript = "\n\n".join(_message_text(message) for message in messages)
+    prompt = Message("user", (Text(f"The conversation so far:\n\n{transcript}\n\nSummarise it."),))
+    model = turn.model
+    stream = model.provider.stream(Request(model=model.name, messages=(prompt,), system=_SYSTEM, options=model.options))
+    pieces: list[str] = []
+    is_complete = False
     try:
-        async with asyncio.timeout(stall_s) as limit:
-            text = await _heard(turn, stream, lambda: limit.reschedule(asyncio.get_running_loop().time() + stall_s))
-    except TimeoutError:
-        raise Stalled(stall_s) from None
+        while (chunks := await read_chunks(stream, turn.runtime.options.stall_after)) is not None:
+            for chunk in chunks:
+                if isinstance(chunk, TextPiece):
+                    pieces.append(chunk.text)
+                elif isinstance(chunk, Finished):
+                    is_complete = True
+                    if chunk.usage is not None:
+                        turn.runtime.record_side_usage(chunk.usage, model.full_name, turn)
     finally:
         await stream.aclose()
-    if not text:
-        raise ModelError("network", "the summary did not come whole", is_passing=True)
-    return text
+    summary = "".join(pieces).strip()
+    if not is_complete or not summary:
+        raise ModelError("network", "the summary is incomplete", is_transient=True)
+    return summary
 
 
-async def _heard(turn: Turn, stream: AsyncGenerator[Sequence[Chunk]], seen: Callable[[], None]) -> str:
-    """The whole text; "" when it was cut off."""
-    pieces: list[str] = []
-    finished = False
-    async for chunks in stream:
-        seen()
-        for chunk in chunks:
-            if isinstance(chunk, TextPiece):
-                pieces.append(chunk.text)
-            elif isinstance(chunk, Finished):
-                finished = True
-                if chunk.usage is not None:
-                    turn.core.count(chunk.usage, turn.model_name, turn)
-    return "".join(pieces).strip() if finished else ""
-
-
-def _told(message: Message) -> str:
-    parts = [_part(part) for part in message.parts]
+def _message_text(message: Message) -> str:
+    parts = [_part_text(part) for part in message.parts]
     return f"[{message.role}]\n" + "\n".join(part for part in parts if part)
 
 
-def _part(part: object) -> str:
+def _part_text(part: Part) -> str:
     if isinstance(part, Text):
         return part.text
     if isinstance(part, Call):
@@ -111,7 +116,8 @@ def _part(part: object) -> str:
 
 
 def _excerpt(text: str) -> str:
+    """Shorten a long text to its beginning and end."""
     if len(text) <= _EXCERPT:
         return text
     half = _EXCERPT // 2
-    return f"{text[:half]}\n… {len(text) - _EXCERPT} characters left out …\n{text[-half:]}"
+    return f"{text[:half]}\n… {len(text) - _EXCERPT} characters omitted …\n{text[-half:]}"

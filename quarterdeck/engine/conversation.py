@@ -1,11 +1,12 @@
-"""The conversation as the model reads it: a pure fold of the session's own events.
+"""Fold a session's own events into the conversation that the model reads.
 
-Messages are stored nowhere else. The live loop folds what it says, a resumed session folds what the log holds, and both
-use `folded`, so that they cannot differ.
+The fold is pure, and messages are stored nowhere else. The live agent folds the events that it writes, and a resumed session
+folds the events in the log. Both use `fold_conversation`, so they can't differ.
 
-A batch of calls stands open until every call has its result. What is said meanwhile (interventions, steering) waits behind
-it. When something comes that cannot wait (a prompt, the next reply), or a request is made (`messages_of`), the calls that
-have no result are told to the model as interrupted: they may have run or not, and are never run again unasked.
+A batch of tool calls stays open until every call has a result. Texts that arrive meanwhile (interventions, steering) are
+deferred until the batch is closed. Some things can't wait: a prompt, the next reply, or a request that needs the messages
+now (`messages_of`). They close the batch, and calls without a result are reported to the model as interrupted. Such a call
+may or may not have run, so the engine never runs it again on its own.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.engine.message import Call, Message, Part, Picture, Result, Text, Thinking
+from quarterdeck.engine.model import Call, Message, Part, Picture, Result, Text, Thinking
 from quarterdeck.events import Block, Body, HistoryMessage, Image, Json
 
-STILL_RUNNING = "still running: the turn was ended and this call goes on without it; its result will not be told"
-INTERRUPTED = "interrupted: this call was cut off; whether it ran, and how far, is not known"
-#: How a summary of what was left out is introduced.
+STILL_RUNNING = (
+    "still running: the turn ended, and this call continues in the background. Its result won't be reported."
+)
+INTERRUPTED = "interrupted: this call was cut off. It isn't known whether it ran or how far it got."
+#: Introduces the summary that replaces older messages.
 SUMMARY = "Summary of the conversation so far:\n\n"
 
 _encode = msgspec.json.Encoder().encode
-_sorted = msgspec.json.Encoder(order="sorted").encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 class Steering(Struct, frozen=True):
-    """A steering text that was taken and is not yet merged."""
+    """A steering text that is queued and not yet part of the conversation."""
 
     ref: str
     text: str
@@ -39,21 +42,22 @@ class Steering(Struct, frozen=True):
 
 
 class Conversation(Struct, frozen=True):
-    """What was said. `calls` is the open batch, `results` what is known of it, `later` what waits behind it, `background`
-    which of the calls go on without their turn.
-
-    `passes` are calls that a person allowed and that have not run yet (X-035): the next one like it is not asked about.
-    `turn_from` is where the messages of the last turn begin.
-    """
+    """The conversation of one agent."""
 
     messages: tuple[Message, ...] = ()
-    calls: tuple[Call, ...] = ()
+    #: Calls of the open batch. Empty if no batch is open.
+    open_calls: tuple[Call, ...] = ()
+    #: Results of the open batch so far.
     results: tuple[Result, ...] = ()
-    later: tuple[Part, ...] = ()
+    #: Parts that follow the open batch.
+    deferred: tuple[Part, ...] = ()
+    #: Ids of calls that outlive their turn.
     background: tuple[str, ...] = ()
     steering: tuple[Steering, ...] = ()
-    passes: tuple[str, ...] = ()
-    turn_from: int = 0
+    #: Keys (`call_key`) of calls that a person approved and that haven't run yet. The next such call needs no approval.
+    approved_calls: tuple[str, ...] = ()
+    #: Index of the first message of the last turn.
+    turn_start: int = 0
 
 
 EMPTY = Conversation()
@@ -63,221 +67,229 @@ _B = TypeVar("_B", bound=Body)
 _STEPS: dict[type[Body], _Step] = {}
 
 
-def _on(*kinds: type[_B]) -> Callable[[Callable[[Conversation, _B], Conversation]], _Step]:
+def _on(kind: type[_B]) -> Callable[[Callable[[Conversation, _B], Conversation]], _Step]:
+    """Register the step for one type of event."""
+
     def register(step: Callable[[Conversation, _B], Conversation]) -> _Step:
-        for kind in kinds:
-            _STEPS[kind] = step
+        _STEPS[kind] = step
         return step
 
     return register
 
 
-def folded(conversation: Conversation, body: Body) -> Conversation:
-    """The conversation after one more event of its agent."""
+def fold_conversation(conversation: Conversation, body: Body) -> Conversation:
+    """Return the conversation after one more event of its agent."""
     step = _STEPS.get(type(body))
     return conversation if step is None else step(conversation, body)
 
 
-def folded_all(bodies: Iterable[Body], path: tuple[str, ...] = ()) -> Conversation:
-    """The conversation of the agent at this path, from all events of its session."""
+def conversation_of(bodies: Iterable[Body], path: tuple[str, ...] = ()) -> Conversation:
+    """Fold all events of a session into the conversation of the agent at `path`."""
     conversation = EMPTY
     for body in bodies:
         if body.agent_path == path:
-            conversation = folded(conversation, body)
+            conversation = fold_conversation(conversation, body)
     return conversation
 
 
 def messages_of(conversation: Conversation) -> tuple[Message, ...]:
-    """What the next request holds: every call has its result, and what waited is said."""
-    return _closed(conversation).messages
+    """Return the messages of the next request: every call has a result, and deferred parts are included."""
+    return _close_batch(conversation).messages
 
 
-def family(tool: str, args: Json) -> str:
-    """The same call again has the same name."""
+def call_key(tool: str, args: Json) -> str:
+    """Return a key that is equal for two calls of the same tool with the same arguments."""
     try:
-        return f"{tool} {_sorted(args).decode()}"
+        return f"{tool} {_encode_sorted(args).decode()}"
     except (TypeError, ValueError):
         return f"{tool} {args!r}"
 
 
-# --------------------------------------------------------------------------------------------------- what people say
+# --------------------------------------------------------------------------------------------- prompts and steering
 
 
 @_on(ev.PromptReceived)
-def _prompted(conversation: Conversation, body: ev.PromptReceived) -> Conversation:
-    closed = _closed(conversation)
-    said = _with_parts(closed, _user_parts(body.text, body.images), body.message_id)
-    return replace(said, turn_from=max(len(said.messages) - 1, 0))
+def _on_prompt_received(conversation: Conversation, body: ev.PromptReceived) -> Conversation:
+    closed = _close_batch(conversation)
+    prompted = _append_user_parts(closed, _user_parts(body.text, body.images), body.message_id)
+    return replace(prompted, turn_start=max(len(prompted.messages) - 1, 0))
 
 
 @_on(ev.SteeringReceived)
-def _steering_received(conversation: Conversation, body: ev.SteeringReceived) -> Conversation:
+def _on_steering_received(conversation: Conversation, body: ev.SteeringReceived) -> Conversation:
     if body.status != "queued":
         return conversation
     return replace(conversation, steering=(*conversation.steering, Steering(body.ref, body.text, body.images)))
 
 
 @_on(ev.SteeringApplied)
-def _steering_applied(conversation: Conversation, body: ev.SteeringApplied) -> Conversation:
-    """In the order in which they were applied."""
-    by_ref = {one.ref: one for one in conversation.steering}
-    parts = [part for ref in body.refs if ref in by_ref for part in _user_parts(by_ref[ref].text, by_ref[ref].images)]
-    left = tuple(one for one in conversation.steering if one.ref not in body.refs)
-    return _said(replace(conversation, steering=left), tuple(parts))
+def _on_steering_applied(conversation: Conversation, body: ev.SteeringApplied) -> Conversation:
+    """Move steering texts into the conversation, in the order in which the event lists them."""
+    by_ref = {steering.ref: steering for steering in conversation.steering}
+    applied = [by_ref[ref] for ref in body.refs if ref in by_ref]
+    parts = tuple(part for steering in applied for part in _user_parts(steering.text, steering.images))
+    queued = tuple(steering for steering in conversation.steering if steering.ref not in body.refs)
+    return _append_or_defer(replace(conversation, steering=queued), parts)
 
 
 @_on(ev.PromptDropped)
-def _dropped(conversation: Conversation, body: ev.PromptDropped) -> Conversation:
-    left = tuple(one for one in conversation.steering if one.ref != body.message_id)
-    return conversation if len(left) == len(conversation.steering) else replace(conversation, steering=left)
+def _on_prompt_dropped(conversation: Conversation, body: ev.PromptDropped) -> Conversation:
+    queued = tuple(steering for steering in conversation.steering if steering.ref != body.message_id)
+    return conversation if len(queued) == len(conversation.steering) else replace(conversation, steering=queued)
 
 
 @_on(ev.Intervention)
-def _intervened(conversation: Conversation, body: ev.Intervention) -> Conversation:
-    return _said(conversation, (Text(body.prompt),))
+def _on_intervention(conversation: Conversation, body: ev.Intervention) -> Conversation:
+    return _append_or_defer(conversation, (Text(body.prompt),))
 
 
-# ------------------------------------------------------------------------------------------------ what the model says
+# ------------------------------------------------------------------------------------------------------------ replies
 
 
 @_on(ev.ResponseComplete)
-def _answered(conversation: Conversation, body: ev.ResponseComplete) -> Conversation:
-    parts = tuple(part for block in body.blocks if (part := _part(block)) is not None)
-    closed = _closed(conversation)
+def _on_response_complete(conversation: Conversation, body: ev.ResponseComplete) -> Conversation:
+    parts = tuple(part for block in body.blocks if (part := _part_of(block)) is not None)
+    closed = _close_batch(conversation)
     if not parts:
         return closed
     message = Message("assistant", parts, body.message_id)
-    return replace(closed, messages=(*closed.messages, message), calls=message.calls)
+    return replace(closed, messages=(*closed.messages, message), open_calls=message.calls)
 
 
 @_on(ev.MessageAborted)
-def _cut_off(conversation: Conversation, body: ev.MessageAborted) -> Conversation:
-    """What stays is what was said: reasoning without its end would be refused, half a call means nothing."""
+def _on_message_aborted(conversation: Conversation, body: ev.MessageAborted) -> Conversation:
+    """Keep only the text of a reply that was cut off.
+
+    Services reject reasoning without its signature, and an incomplete call has no meaning.
+    """
     parts = tuple(Text(block.text) for block in body.blocks if block.kind == "text" and block.text.strip())
     if not body.keep or not parts:
         return conversation
-    closed = _closed(conversation)
+    closed = _close_batch(conversation)
     return replace(closed, messages=(*closed.messages, Message("assistant", parts, body.message_id)))
 
 
-def _part(block: Block) -> Part | None:
+def _part_of(block: Block) -> Part | None:
     if block.kind == "text":
         return Text(block.text) if block.text else None
     if block.kind == "thinking":
         return Thinking(block.text, block.signature) if block.text or block.signature else None
     if block.kind == "tool_call":
         args: Any = block.args
-        known = cast("dict[str, Json]", args) if isinstance(args, dict) else {}
-        return Call(block.call_id, block.name, known, block.text)
+        parsed = cast("dict[str, Json]", args) if isinstance(args, dict) else {}
+        return Call(block.call_id, block.name, parsed, block.text)
     return None
 
 
-# -------------------------------------------------------------------------------------------------- what the tools gave
+# ------------------------------------------------------------------------------------------------ results of tool calls
 
 
 @_on(ev.ToolExecutionEnd)
-def _ended(conversation: Conversation, body: ev.ToolExecutionEnd) -> Conversation:
-    text = body.told or (body.result if isinstance(body.result, str) else plain(body.result))
-    return _resulted(conversation, Result(body.call_id, body.name, text, body.ok, body.images))
+def _on_tool_execution_end(conversation: Conversation, body: ev.ToolExecutionEnd) -> Conversation:
+    text = body.told or (body.result if isinstance(body.result, str) else json_text(body.result))
+    return _add_result(conversation, Result(body.call_id, body.name, text, body.ok, body.images))
 
 
 @_on(ev.ToolBlocked)
-def _blocked(conversation: Conversation, body: ev.ToolBlocked) -> Conversation:
-    return _resulted(conversation, Result(body.call_id, body.name, f"not run: {body.reason}", False))
+def _on_tool_blocked(conversation: Conversation, body: ev.ToolBlocked) -> Conversation:
+    return _add_result(conversation, Result(body.call_id, body.name, f"not run: {body.reason}", False))
 
 
 @_on(ev.ToolKilled)
-def _killed(conversation: Conversation, body: ev.ToolKilled) -> Conversation:
-    return _resulted(conversation, Result(body.call_id, body.name, f"ended before it was done: {body.reason}", False))
+def _on_tool_killed(conversation: Conversation, body: ev.ToolKilled) -> Conversation:
+    return _add_result(
+        conversation, Result(body.call_id, body.name, f"stopped before it finished: {body.reason}", False)
+    )
 
 
 @_on(ev.ToolSkippedForSteering)
-def _skipped(conversation: Conversation, body: ev.ToolSkippedForSteering) -> Conversation:
-    return _resulted(conversation, Result(body.call_id, body.name, f"skipped: {body.reason}", False))
+def _on_tool_skipped(conversation: Conversation, body: ev.ToolSkippedForSteering) -> Conversation:
+    return _add_result(conversation, Result(body.call_id, body.name, f"skipped: {body.reason}", False))
 
 
 @_on(ev.ToolCallUnknown)
-def _unknown(conversation: Conversation, body: ev.ToolCallUnknown) -> Conversation:
-    return _resulted(conversation, Result(body.call_id, body.name, f"there is no tool {body.name}", False))
+def _on_tool_call_unknown(conversation: Conversation, body: ev.ToolCallUnknown) -> Conversation:
+    return _add_result(conversation, Result(body.call_id, body.name, f"there is no tool named {body.name}", False))
 
 
 @_on(ev.BackgroundStarted)
-def _detached(conversation: Conversation, body: ev.BackgroundStarted) -> Conversation:
-    """A call that goes on without its turn; if it ends before anything else is said, its result is told after all."""
-    if all(call.call_id != body.id for call in conversation.calls):
+def _on_background_started(conversation: Conversation, body: ev.BackgroundStarted) -> Conversation:
+    """Mark a call that outlives its turn. If it ends before the batch is closed, its result still counts."""
+    if all(call.call_id != body.id for call in conversation.open_calls):
         return conversation
     return replace(conversation, background=(*conversation.background, body.id))
 
 
 @_on(ev.ApprovalResolved)
-def _allowed(conversation: Conversation, body: ev.ApprovalResolved) -> Conversation:
+def _on_approval_resolved(conversation: Conversation, body: ev.ApprovalResolved) -> Conversation:
     if body.status != "approved" or body.gate is None:
         return conversation
-    return replace(conversation, passes=(*conversation.passes, family(body.gate.tool, body.gate.args)))
+    key = call_key(body.gate.tool, body.gate.args)
+    return replace(conversation, approved_calls=(*conversation.approved_calls, key))
 
 
 @_on(ev.ToolExecutionStart)
-def _started(conversation: Conversation, body: ev.ToolExecutionStart) -> Conversation:
-    if not conversation.passes:
+def _on_tool_execution_start(conversation: Conversation, body: ev.ToolExecutionStart) -> Conversation:
+    if not conversation.approved_calls:
         return conversation
-    name = family(body.name, body.args)
-    return replace(conversation, passes=tuple(one for one in conversation.passes if one != name))
+    key = call_key(body.name, body.args)
+    return replace(conversation, approved_calls=tuple(other for other in conversation.approved_calls if other != key))
 
 
 # ------------------------------------------------------------------------------------------------ history, compaction
 
 
 @_on(ev.TurnRestored)
-def _restored(conversation: Conversation, body: ev.TurnRestored) -> Conversation:
-    """A history to start from. One that is told again, of a session that has messages, is the same one."""
+def _on_turn_restored(conversation: Conversation, body: ev.TurnRestored) -> Conversation:
+    """Start from a history. Ignore it if the session already has messages: it is the same history, recorded again."""
     if conversation.messages or not body.history:
         return conversation
-    messages = tuple(message for one in body.history if (message := _from_history(one)) is not None)
-    return replace(conversation, messages=messages, turn_from=len(messages))
+    messages = tuple(message for entry in body.history if (message := _message_of(entry)) is not None)
+    return replace(conversation, messages=messages, turn_start=len(messages))
 
 
 @_on(ev.CompactEnd)
-def _compacted(conversation: Conversation, body: ev.CompactEnd) -> Conversation:
-    """The first messages give way to their summary."""
+def _on_compact_end(conversation: Conversation, body: ev.CompactEnd) -> Conversation:
+    """Replace the first messages with their summary."""
     if not body.ok or not body.removed_count:
         return conversation
-    closed = _closed(conversation)
+    closed = _close_batch(conversation)
     summary = Text(SUMMARY + body.summary)
-    first, *rest = closed.messages[body.removed_count :] or (None,)
-    if first is not None and first.role == "user":
-        messages = (replace(first, parts=(summary, *first.parts)), *rest)
+    remaining = closed.messages[body.removed_count :]
+    if remaining and remaining[0].role == "user":
+        # Two user messages in a row would be rejected by some services, so the summary joins the first one.
+        first = replace(remaining[0], parts=(summary, *remaining[0].parts))
+        messages = (first, *remaining[1:])
     else:
-        messages = (Message("user", (summary,)), *closed.messages[body.removed_count :])
-    return replace(
-        closed, messages=cast("tuple[Message, ...]", messages), turn_from=min(closed.turn_from, len(messages))
-    )
+        messages = (Message("user", (summary,)), *remaining)
+    return replace(closed, messages=messages, turn_start=min(closed.turn_start, len(messages)))
 
 
 def history_of(messages: Sequence[Message]) -> tuple[HistoryMessage, ...]:
-    """Messages as an event can hold them."""
+    """Convert messages to the form that a `turn_restored` event holds."""
     return tuple(
-        HistoryMessage(message_id=one.message_id or f"h{place}", role=one.role, blocks=_blocks(one))
-        for place, one in enumerate(messages)
+        HistoryMessage(
+            message_id=message.message_id or f"h{number}",
+            role=message.role,
+            blocks=tuple(_block_of(part, index) for index, part in enumerate(message.parts)),
+        )
+        for number, message in enumerate(messages)
     )
 
 
-def _blocks(message: Message) -> tuple[Block, ...]:
-    return tuple(_block(part, place) for place, part in enumerate(message.parts))
-
-
-def _block(part: Part, place: int) -> Block:
+def _block_of(part: Part, number: int) -> Block:
     if isinstance(part, Text):
-        return Block(block=place, text=part.text)
+        return Block(block=number, text=part.text)
     if isinstance(part, Thinking):
-        return Block(block=place, kind="thinking", text=part.text, signature=part.signature)
+        return Block(block=number, kind="thinking", text=part.text, signature=part.signature)
     if isinstance(part, Picture):
-        return Block(block=place, images=(part.image,))
+        return Block(block=number, images=(part.image,))
     if isinstance(part, Call):
         return Block(
-            block=place, kind="tool_call", call_id=part.call_id, name=part.name, args=part.args, text=part.broken
+            block=number, kind="tool_call", call_id=part.call_id, name=part.name, args=part.args, text=part.broken
         )
     return Block(
-        block=place,
+        block=number,
         kind="tool_result",
         call_id=part.call_id,
         name=part.name,
@@ -287,75 +299,82 @@ def _block(part: Part, place: int) -> Block:
     )
 
 
-def _from_history(one: HistoryMessage) -> Message | None:
-    if one.role not in ("user", "assistant", "tool"):
+def _message_of(entry: HistoryMessage) -> Message | None:
+    if entry.role not in ("user", "assistant", "tool"):
         return None
-    parts = tuple(part for block in one.blocks for part in _restored_parts(block))
-    return Message(one.role, parts, one.message_id) if parts else None
+    parts = tuple(part for block in entry.blocks for part in _parts_of_history(block))
+    return Message(entry.role, parts, entry.message_id) if parts else None
 
 
-def _restored_parts(block: Block) -> tuple[Part, ...]:
+def _parts_of_history(block: Block) -> tuple[Part, ...]:
     if block.kind == "tool_result":
         return (Result(block.call_id, block.name, block.text, block.ok, block.images),)
-    part = _part(block)
+    part = _part_of(block)
     pictures = tuple(Picture(image) for image in block.images)
     return pictures if part is None else (part, *pictures)
 
 
-# ------------------------------------------------------------------------------------------------------------- pieces
+# ------------------------------------------------------------------------------------------------- steps they share
 
 
 def _user_parts(text: str, images: Sequence[Image]) -> tuple[Part, ...]:
-    said: tuple[Part, ...] = (Text(text),) if text else ()
-    return (*said, *(Picture(image) for image in images))
+    texts: tuple[Part, ...] = (Text(text),) if text else ()
+    return (*texts, *(Picture(image) for image in images))
 
 
-def _said(conversation: Conversation, parts: tuple[Part, ...]) -> Conversation:
-    """Said to the model now, or behind the batch that is open."""
-    if conversation.calls:
-        return replace(conversation, later=(*conversation.later, *parts))
-    return _with_parts(conversation, parts, "")
+def _append_or_defer(conversation: Conversation, parts: tuple[Part, ...]) -> Conversation:
+    """Append user parts now, or after the open batch if there is one."""
+    if conversation.open_calls:
+        return replace(conversation, deferred=(*conversation.deferred, *parts))
+    return _append_user_parts(conversation, parts, "")
 
 
-def _with_parts(conversation: Conversation, parts: tuple[Part, ...], message_id: str) -> Conversation:
-    """What follows a text of the user is part of it: models want their own words and ours to take turns."""
+def _append_user_parts(conversation: Conversation, parts: tuple[Part, ...], message_id: str) -> Conversation:
+    """Append parts of the user, joining them to a user message that comes last.
+
+    Services require that messages of the user and of the model alternate.
+    """
     if not parts:
         return conversation
-    *before, last = conversation.messages or (None,)
-    if last is not None and last.role == "user":
+    if conversation.messages and conversation.messages[-1].role == "user":
+        last = conversation.messages[-1]
         joined = replace(last, parts=(*last.parts, *parts), message_id=message_id or last.message_id)
-        return replace(conversation, messages=(*before, joined))
+        return replace(conversation, messages=(*conversation.messages[:-1], joined))
     return replace(conversation, messages=(*conversation.messages, Message("user", parts, message_id)))
 
 
-def _resulted(conversation: Conversation, result: Result) -> Conversation:
-    """With the result of an open call; one that comes too late was told as interrupted already."""
-    if all(call.call_id != result.call_id for call in conversation.calls):
+def _add_result(conversation: Conversation, result: Result) -> Conversation:
+    """Add the result of an open call, and close the batch with the last one.
+
+    A result that arrives after the batch was closed is ignored: the model has already read that the call was interrupted.
+    """
+    if all(call.call_id != result.call_id for call in conversation.open_calls):
         return conversation
-    others = tuple(one for one in conversation.results if one.call_id != result.call_id)
-    after = replace(conversation, results=(*others, result))
-    return _closed(after) if len(after.results) == len(after.calls) else after
+    others = tuple(other for other in conversation.results if other.call_id != result.call_id)
+    updated = replace(conversation, results=(*others, result))
+    return _close_batch(updated) if len(updated.results) == len(updated.open_calls) else updated
 
 
-def _closed(conversation: Conversation) -> Conversation:
-    """With the open batch behind it."""
-    if not conversation.calls:
+def _close_batch(conversation: Conversation) -> Conversation:
+    """Append the results of the open batch, in the order of its calls, and then the deferred parts."""
+    if not conversation.open_calls:
         return conversation
-    known = {one.call_id: one for one in conversation.results}
-    results = tuple(known.get(call.call_id) or _without(conversation, call) for call in conversation.calls)
+    by_call = {result.call_id: result for result in conversation.results}
+    results = tuple(
+        by_call.get(call.call_id) or _missing_result(conversation, call) for call in conversation.open_calls
+    )
     messages = (*conversation.messages, Message("tool", results))
-    done = replace(conversation, messages=messages, calls=(), results=(), later=(), background=())
-    return _with_parts(done, conversation.later, "")
+    closed = replace(conversation, messages=messages, open_calls=(), results=(), deferred=(), background=())
+    return _append_user_parts(closed, conversation.deferred, "")
 
 
-def _without(conversation: Conversation, call: Call) -> Result:
-    """What is told of a call that has no result."""
-    said = STILL_RUNNING if call.call_id in conversation.background else INTERRUPTED
-    return Result(call.call_id, call.name, said, False)
+def _missing_result(conversation: Conversation, call: Call) -> Result:
+    text = STILL_RUNNING if call.call_id in conversation.background else INTERRUPTED
+    return Result(call.call_id, call.name, text, False)
 
 
-def plain(value: Json) -> str:
-    """A result that is no text, as text."""
+def json_text(value: Json) -> str:
+    """Return a result that isn't text as JSON text."""
     if value is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""What a caller of the built-in agent can meet, beside the errors that all agents share."""
+"""Define the errors that callers of the built-in agent can get, in addition to `quarterdeck.errors`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from quarterdeck.errors import QuarterdeckError
 
 
 class AgentGone(QuarterdeckError):
-    """The agent was stopped, or died; it takes no commands any more."""
+    """The agent was stopped or died. It accepts no more commands."""
 
     code = "agent_gone"
 
     def __init__(self, session_id: str, has_log: bool = False) -> None:
-        hint = "quarterdeck.resume brings it back from its log." if has_log else "Create another one."
-        super().__init__(f"agent {session_id} is not alive", hint)
+        hint = "Restore it from its log with quarterdeck.resume." if has_log else "Create a new agent."
+        super().__init__(f"agent {session_id} isn't running", hint)
         self.session_id = session_id
 
 
 class AgentDown(QuarterdeckError):
-    """The agent died under a listener; `reason` is what it died of."""
+    """The agent died while a subscriber was reading its events. `reason` is the error that ended it."""
 
     code = "agent_down"
 
@@ -27,63 +27,65 @@ class AgentDown(QuarterdeckError):
 
 
 class PromptRefused(QuarterdeckError):
-    """A plugin refused the text; no turn began."""
+    """A plugin rejected the prompt. No turn was started."""
 
     code = "prompt_rejected"
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the prompt was rejected: {reason}", "Change the text, or the plugin that objects.")
+        super().__init__(f"the prompt was rejected: {reason}", "Change the text or the plugin that rejected it.")
         self.reason = reason
 
 
 class SteeringRefused(QuarterdeckError):
-    """A plugin refused the steering text; nothing was queued."""
+    """A plugin rejected the steering text. Nothing was queued."""
 
     code = "steering_rejected"
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the steering text was rejected: {reason}", "Change the text, or the plugin that objects.")
+        super().__init__(f"the steering text was rejected: {reason}", "Change the text or the plugin that rejected it.")
         self.reason = reason
 
 
 class SessionRefused(QuarterdeckError):
-    """A plugin refused the whole session at its start."""
+    """A plugin rejected the session at its start."""
 
     code = "session_rejected"
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"a plugin refused the session: {reason}", "Change the plugins or their options.")
+        super().__init__(f"a plugin rejected the session: {reason}", "Change the plugins or their options.")
 
 
 class TurnNotFinished(QuarterdeckError):
-    """The turn whose reply was waited for failed or was aborted. `kind` is that of turn_failed, or `aborted`."""
+    """The turn failed or was aborted, so it has no reply. `kind` is the kind of `turn_failed`, or `aborted`."""
 
     code = "turn_not_finished"
 
     def __init__(self, kind: str, message: str) -> None:
-        super().__init__(f"the turn did not finish ({kind}): {message or 'no reason was given'}", "See its events.")
+        super().__init__(
+            f"the turn didn't finish ({kind}): {message or 'no reason given'}", "Read the session's events for details."
+        )
         self.kind = kind
 
 
 class QuestionWithdrawn(QuarterdeckError):
-    """What a tool meets that asks a person although its turn is over: there is nobody to ask."""
+    """A tool asked a question after its turn ended, or the question was withdrawn before it was answered."""
 
     code = "question_withdrawn"
 
     def __init__(self) -> None:
-        super().__init__("the turn is over, and nobody is asked any more", "Go on without an answer.")
+        super().__init__("the turn has ended, so the question was withdrawn", "Continue without an answer.")
 
 
 class InvalidOption(QuarterdeckError):
-    """An option of create_agent has a value that makes no sense."""
+    """An option of `create_agent`, or an argument of one of the agent's methods, is invalid."""
 
     code = "invalid_option"
 
 
 class NothingKept(QuarterdeckError):
-    """A checkpoint was asked of an agent that has no log to keep it in."""
+    """A checkpoint was requested from an agent that has no log."""
 
     code = "nothing_kept"
 
     def __init__(self) -> None:
-        super().__init__("this agent has no log, so nothing of it outlives the process", "Give create_agent a log.")
+        super().__init__("this agent has no log, so it can't save a checkpoint", "Pass a log to create_agent.")

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from quarterdeck import events as ev
 from quarterdeck.engine.conversation import EMPTY as NO_CONVERSATION
-from quarterdeck.engine.conversation import Conversation, folded
+from quarterdeck.engine.conversation import Conversation, fold_conversation
 from quarterdeck.engine.subscription import Subscription, Subscriptions
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import DELTAS, Body, Event, Origin
@@ -125,7 +125,7 @@ class Journal:
     def _update_conversation(self, body: Body) -> None:
         conversation = self.conversations.get(body.agent_path)
         if conversation is not None:
-            self.conversations[body.agent_path] = folded(conversation, body)
+            self.conversations[body.agent_path] = fold_conversation(conversation, body)
         if not body.agent_path and isinstance(body, ev.CompactStart | ev.CompactEnd):
             self._is_compacting = isinstance(body, ev.CompactStart)
 

@@ -1,16 +1,16 @@
-"""The built-in agent as a process of its own: one for a session, JSON lines on its standard input and output.
+"""Run the built-in agent as a process of its own: one process per session, with JSON lines on standard input and output.
 
-The first line opens it: `{"op": "open", "session", "model", "mode"}` for a new conversation, `{"op": "restore", …,
-"events"}` for one that goes on. Then, in any order:
+The first line opens the session: `{"op": "open", "session", "model", "mode"}` for a new conversation, or `{"op": "restore",
+…, "events"}` for an existing one. Then follow, in any order:
 
     {"op": "prompt", "id", "text", "images"}        {"op": "steer", "id", "text"}
     {"op": "interrupt", "kill_tools"}               {"op": "answer", "ref", "status", "answer", "reason", "auto_resume"}
     {"op": "model", "model"}    {"op": "mode", "mode"}    {"op": "compact"}    {"op": "bash", "id", "command"}
     {"op": "kept", "n"}         {"op": "bye"}
 
-What it answers are events, one a line, or several that belong together: `{"events": […]}`. Words for people go to
-standard error. It ends with everything that it started when its input ends. A key is in no line: providers are set up from
-the environment.
+The process writes events, one per line, or several that belong together: `{"events": […]}`. Messages for people go to
+standard error. When its input ends, the process ends too, with everything that it started. API keys are never part of a
+line: providers read them from the environment.
 """
 
 from __future__ import annotations
@@ -28,183 +28,194 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from quarterdeck import events as ev
+from quarterdeck.config import config_file
 from quarterdeck.engine.deck_pipe import DeckPipe, read_lines, take_stdio
 from quarterdeck.engine.errors import InvalidOption, PromptRefused, SteeringRefused
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, QuarterdeckError, QueueFull
 from quarterdeck.events import Event, Image
+from quarterdeck.log.base import NEW
 
+# The agent and its tools are imported after the first line was read, so that the process answers early.
 if TYPE_CHECKING:
+    from quarterdeck.config import McpServer
     from quarterdeck.engine.agent import Agent
-    from quarterdeck.engine.bash import Bash
-    from quarterdeck.engine.factory import Settings
+    from quarterdeck.engine.bash import UserCommand
+    from quarterdeck.engine.options import AgentOptions
     from quarterdeck.engine.setup import Setup
     from quarterdeck.engine.tools.mcp.servers import McpServers
-    from quarterdeck.engine.tools.mcp.settings import McpServer
 
 Line = dict[str, Any]
-#: Refusals that events tell already, or that come too late to matter.
-_TOLD = (PromptRefused, SteeringRefused, QueueFull, AlreadyDecided, NoSuchGate)
+#: Errors that need no notice: the agent has written an event about them, or the command came too late to matter.
+_REPORTED_ELSEWHERE = (PromptRefused, SteeringRefused, QueueFull, AlreadyDecided, NoSuchGate)
 
 
 def main() -> None:
-    """Until the input ends. What keeps it from starting is said on standard error."""
+    """Serve one session until standard input ends. Exits with 1 if the agent can't be started."""
     reader, writer = take_stdio()
     try:
-        asyncio.run(_served(reader, writer))
+        asyncio.run(_serve(reader, writer))
     except QuarterdeckError as error:
         sys.stderr.write(f"{error.message}. {error.hint}\n")
         sys.exit(1)
 
 
-async def _served(reader: Any, writer: Any) -> None:
+async def _serve(reader: Any, writer: Any) -> None:
     lines, pipe = await read_lines(reader), await DeckPipe.connect(writer)
-    first = await _next(lines)
+    first = await _read_line(lines)
     if first is None:
         return
-    process = Process(pipe)
+    process = AgentProcess(pipe)
     loop = asyncio.get_running_loop()
-    for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(one, lines.feed_eof)
-    opening = asyncio.ensure_future(process.open(first))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # A signal ends the input, so that there is one way to shut down.
+        loop.add_signal_handler(number, lines.feed_eof)
+    opening = asyncio.create_task(process.open(first))
     opening.add_done_callback(lambda done: lines.feed_eof() if done.exception() else None)
-    while (line := await _next(lines)) is not None and line.get("op") != "bye":
-        process.obey(line)
+    while (line := await _read_line(lines)) is not None and line.get("op") != "bye":
+        process.handle(line)
+    # The deck doesn't confirm events any more, so nothing may wait for that from here on.
     pipe.stop_waiting()
     await opening
-    await process.end()
+    await process.close()
     await pipe.close()
 
 
-async def _next(lines: asyncio.StreamReader) -> Line | None:
-    """The next line that is an object; None at the end. Anything else is not for us."""
+async def _read_line(lines: asyncio.StreamReader) -> Line | None:
+    """Read the next line that is a JSON object, skipping all others. Return None at the end of the input."""
     while data := await lines.readline():
         with contextlib.suppress(msgspec.MsgspecError, UnicodeError):
-            found = msgspec.json.decode(data)
-            if isinstance(found, dict):
-                return cast(Line, found)
+            value = msgspec.json.decode(data)
+            if isinstance(value, dict):
+                return cast(Line, value)
     return None
 
 
-# --- opening
+# ------------------------------------------------------------------------------------------------------------ opening
 
 
-async def _opened(line: Line, setup: Setup, pipe: DeckPipe) -> Agent:
-    """A new conversation, or one as its events tell it."""
-    from quarterdeck.engine.factory import create, restored
+async def _open_agent(line: Line, setup: Setup, pipe: DeckPipe) -> Agent:
+    """Create an agent, or restore one from the events in the line.
 
-    session, given = _text(line, "session"), cast("Settings", setup.settings)
+    Raises:
+        InvalidOption: the line is neither `open` nor `restore`, or the configuration is invalid.
+    """
+    from quarterdeck.engine.factory import create_new_agent, restore_agent
+
+    session_id, options = _text(line, "session"), cast("AgentOptions", setup.settings)
     if line.get("op") == "open":
-        return await create(session, setup.model, pipe, None, (), given)
+        return await create_new_agent(session_id, setup.model, options, appender=pipe)
     if line.get("op") != "restore":
-        raise InvalidOption(f"the first line is {line.get('op')!r}", "It is open or restore.")
-    return await restored(history_of(session, line.get("events") or []), pipe, None, "", setup.model, given)
+        raise InvalidOption(f"the first line has op {line.get('op')!r}", "Send open or restore first.")
+    events = decode_history(session_id, line.get("events") or [])
+    return await restore_agent(events, NEW, setup.model, options, appender=pipe)
 
 
-def history_of(session: str, found: Sequence[Any]) -> list[Event]:
-    """What the session did so far. An event of another release that cannot be read is left out."""
-    events = [Event(session, 1, 0, "engine", ev.SessionOpened(agent="builtin"))]
-    for data in found:
+def decode_history(session_id: str, entries: Sequence[Any]) -> list[Event]:
+    """Decode the events of a session. Events of another release that can't be decoded are left out."""
+    events = [Event(session_id, 1, 0, "engine", ev.SessionOpened(agent="builtin"))]
+    for entry in entries:
         with contextlib.suppress(QuarterdeckError, TypeError):
-            body, _ = ev.decode_body(msgspec.json.encode(data))
-            events.append(Event(session, len(events) + 1, 0, "engine", body))
+            body, _ = ev.decode_body(msgspec.json.encode(entry))
+            events.append(Event(session_id, len(events) + 1, 0, "engine", body))
     return events
 
 
-# --- the orders
+# ----------------------------------------------------------------------------------------------------------- commands
 
 
-class Process:
-    """One agent, and what it is told. Orders begin in the order in which they come; none waits for the one before."""
+class AgentProcess:
+    """One agent and the commands for it. Commands start in the order of their lines, and none waits for another."""
 
     def __init__(self, pipe: DeckPipe) -> None:
         self._pipe = pipe
         self._opened: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._bash: set[Bash] = set()
-        self._servers: McpServers | None = None
-        self._mounting: asyncio.Task[None] | None = None
-
-    def mount(self) -> None:
-        """Starts the MCP servers that are configured, beside everything else; prompts wait for their tools."""
-        from quarterdeck.engine.tools.config import tool_settings
-
-        servers = tool_settings(os.environ).servers
-        if servers:
-            self._mounting = asyncio.ensure_future(self._mounted(servers))
-
-    async def _mounted(self, servers: Mapping[str, McpServer]) -> None:
-        from quarterdeck.engine.tools.mcp.servers import McpServers
-
-        self._servers = McpServers(servers)
-        try:
-            tools = await self._servers.start()
-        except QuarterdeckError as error:
-            self._complain(f"{error.message}. {error.hint}")
-            return
-        for problem in self._servers.problems.values():
-            self._complain(f"{problem.message}. {problem.hint}")
-        if tools:
-            await self._agent.attach_tool(*tools)
+        self._shell_commands: set[UserCommand] = set()
+        self._mcp_servers: McpServers | None = None
+        self._mcp_start: asyncio.Task[None] | None = None
 
     @property
     def _agent(self) -> Agent:
         return self._opened.result()
 
     async def open(self, line: Line) -> None:
-        from quarterdeck.engine.setup import prepared
+        from quarterdeck.engine.setup import prepare_agent
 
-        # named here, so that its files lie where another process of the session finds them
-        line = {**line, "session": _text(line, "session") or secrets.token_hex(8)}
-        mode, session, model = (_text(line, name) for name in ("mode", "session", "model"))
-        setup = prepared(Path.cwd(), mode, session, model, os.environ)
-        self._opened.set_result(await _opened(line, setup, self._pipe))
-        self.mount()
+        # Choose the id here, not in create_agent: the session's files are stored under it, and a later process of the
+        # same session must find them.
+        session_id = _text(line, "session") or secrets.token_hex(8)
+        setup = prepare_agent(Path.cwd(), _text(line, "mode"), session_id, _text(line, "model"), os.environ)
+        self._opened.set_result(await _open_agent({**line, "session": session_id}, setup, self._pipe))
+        self._start_mcp_servers()
 
-    def obey(self, line: Line) -> None:
-        if line.get("op") == "kept":
+    def _start_mcp_servers(self) -> None:
+        """Start the configured MCP servers in the background. Prompts wait for their tools."""
+        servers = config_file(os.environ).mcp_servers()
+        if servers:
+            self._mcp_start = asyncio.create_task(self._attach_mcp_tools(servers))
+
+    async def _attach_mcp_tools(self, servers: Mapping[str, McpServer]) -> None:
+        from quarterdeck.engine.tools.mcp.servers import McpServers
+
+        self._mcp_servers = McpServers(servers)
+        try:
+            tools = await self._mcp_servers.start()
+        except QuarterdeckError as error:
+            self._report(f"{error.message}. {error.hint}")
+            return
+        for problem in self._mcp_servers.problems.values():
+            self._report(f"{problem.message}. {problem.hint}")
+        if tools:
+            await self._agent.attach_tool(*tools)
+
+    def handle(self, line: Line) -> None:
+        """Start the command of a line."""
+        op = _text(line, "op")
+        if op == "kept":
             self._pipe.confirm(line.get("n"))
             return
-        order = _ORDERS.get(_text(line, "op"))
-        if order is None:
-            self._complain(f"it was told {_text(line, 'op')!r}, which it does not know")
+        command = _COMMANDS.get(op)
+        if command is None:
+            self._report(f"unknown command {op!r}")
             return
-        task = asyncio.ensure_future(self._done(order, line))
+        task = asyncio.create_task(self._run(command, line))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _done(self, order: Callable[[Process, Line], Awaitable[object]], line: Line) -> None:
+    async def _run(self, command: Callable[[AgentProcess, Line], Awaitable[object]], line: Line) -> None:
         try:
             if not self._opened.done():
-                await asyncio.shield(self._opened)  # it has said that it is ready, and waits for that to be kept
-            await order(self, line)
-        except _TOLD:
+                # The deck may send commands as soon as it has read `agent_ready`, which is before it is durable here.
+                await asyncio.shield(self._opened)
+            await command(self, line)
+        except _REPORTED_ELSEWHERE:
             pass
         except QuarterdeckError as error:
-            self._complain(f"{error.message}. {error.hint}")
+            self._report(f"{error.message}. {error.hint}")
         except (msgspec.ValidationError, TypeError) as error:
-            self._complain(f"{_text(line, 'op')} cannot be read: {error}")
+            self._report(f"invalid {_text(line, 'op')} command: {error}")
 
-    def _complain(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._pipe.send(ev.Notice(text=text, level="error", source="builtin"))
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for bash in self._bash:
+        for bash in self._shell_commands:
             bash.kill()
         if self._opened.done():
             await self._agent.stop()
-        if self._mounting is not None:
-            self._mounting.cancel()
-            await asyncio.wait([self._mounting])
-        if self._servers is not None:
-            await self._servers.close()
+        if self._mcp_start is not None:
+            self._mcp_start.cancel()
+            await asyncio.wait([self._mcp_start])
+        if self._mcp_servers is not None:
+            await self._mcp_servers.close()
 
-    # --- each of them
+    # --- one method per command
 
     async def prompt(self, line: Line) -> None:
-        if self._mounting is not None:
-            await asyncio.wait([self._mounting])
+        if self._mcp_start is not None:
+            await asyncio.wait([self._mcp_start])
         images = msgspec.convert(line.get("images") or (), tuple[Image, ...])
         await self._agent.prompt(_text(line, "text"), images=images, message_id=_text(line, "id"))
 
@@ -212,20 +223,21 @@ class Process:
         await self._agent.steer(_text(line, "text"), ref=_text(line, "id"))
 
     async def interrupt(self, line: Line) -> None:
-        """With nothing to end there is nothing to say: the deck knows that."""
-        kill: Any = _text(line, "kill_tools") or "killable"
+        """Abort the open turn. Without one, write nothing: the deck knows that there is none."""
+        kill_tools: Any = _text(line, "kill_tools") or "killable"
         if self._agent.is_busy:
-            await self._agent.abort(_text(line, "reason") or None, kill_tools=kill)
+            await self._agent.abort(reason=_text(line, "reason") or None, kill_tools=kill_tools)
 
     async def answer(self, line: Line) -> None:
-        """A gate that is cancelled is followed by what ends the turn, or all of it."""
-        ref, status, goes_on = _text(line, "ref"), _text(line, "status"), line.get("auto_resume") is not False
+        """Decide a gate. A cancelled gate needs nothing here: the deck ends the turn or the session next."""
+        gate_id, status = _text(line, "ref"), _text(line, "status")
+        auto_resume = line.get("auto_resume") is not False
         if status == "approved":
-            await self._agent.approve(ref, auto_resume=goes_on)
+            await self._agent.approve(gate_id, auto_resume=auto_resume)
         elif status == "rejected":
-            await self._agent.reject(ref, auto_resume=goes_on, reason=_text(line, "reason"))
+            await self._agent.reject(gate_id, auto_resume=auto_resume, reason=_text(line, "reason"))
         elif status == "answered":
-            await self._agent.respond(line.get("answer"), ref)
+            await self._agent.respond(gate_id, line.get("answer"))
 
     async def model(self, line: Line) -> None:
         await self._agent.switch_model(_text(line, "model"))
@@ -237,25 +249,25 @@ class Process:
         await self._agent.compact()
 
     async def bash(self, line: Line) -> None:
-        from quarterdeck.engine.bash import Bash
+        from quarterdeck.engine.bash import UserCommand
 
-        bash = Bash(_text(line, "id"), _text(line, "command"), self._pipe.send)
-        self._bash.add(bash)
+        bash = UserCommand(_text(line, "id"), _text(line, "command"), self._pipe.send)
+        self._shell_commands.add(bash)
         try:
             await bash.run()
         finally:
-            self._bash.discard(bash)
+            self._shell_commands.discard(bash)
 
 
-_ORDERS: dict[str, Callable[[Process, Line], Awaitable[object]]] = {
-    "prompt": Process.prompt,
-    "steer": Process.steer,
-    "interrupt": Process.interrupt,
-    "answer": Process.answer,
-    "model": Process.model,
-    "mode": Process.mode,
-    "compact": Process.compact,
-    "bash": Process.bash,
+_COMMANDS: dict[str, Callable[[AgentProcess, Line], Awaitable[object]]] = {
+    "prompt": AgentProcess.prompt,
+    "steer": AgentProcess.steer,
+    "interrupt": AgentProcess.interrupt,
+    "answer": AgentProcess.answer,
+    "model": AgentProcess.model,
+    "mode": AgentProcess.mode,
+    "compact": AgentProcess.compact,
+    "bash": AgentProcess.bash,
 }
 
 

@@ -1,9 +1,13 @@
-"""One reply of the model, from its chunks to its events: what one read of the network brought becomes one list of bodies."""
+"""Turn the chunks of one model reply into events.
+
+`Reply` assembles blocks of text, reasoning and tool calls, and returns the events of each network read. `TagFilter` removes
+inline tags (`<status>…</status>`, `<title>…</title>`) from the text while it streams.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -17,21 +21,23 @@ from quarterdeck.engine.model import (
     ThinkingPiece,
     ThinkingSigned,
 )
-from quarterdeck.engine.tags import Tag, Tags
 from quarterdeck.events import Block, Body, Json
 
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+BlockKind = Literal["text", "thinking", "tool_call"]
+
+# -------------------------------------------------------------------------------------------------------------- reply
 
 
-class _Growing:
-    """A block that grows: its pieces, joined once."""
+class _BlockBuilder:
+    """A block that is still growing."""
 
-    __slots__ = ("args", "broken", "call_id", "index", "kind", "name", "pieces", "place", "signature")
-
-    def __init__(self, kind: str, place: int, index: int = -1, call_id: str = "", name: str = "") -> None:
+    def __init__(self, kind: BlockKind, number: int, call_index: int = -1, call_id: str = "", name: str = "") -> None:
         self.kind = kind
-        self.place = place
-        self.index = index
+        self.number = number
+        #: Index of the call within the reply, as the provider counts. -1 if this block isn't a call.
+        self.call_index = call_index
         self.call_id = call_id
         self.name = name
         self.pieces: list[str] = []
@@ -39,10 +45,10 @@ class _Growing:
         self.args: dict[str, Json] = {}
         self.broken = ""
 
-    def block(self) -> Block:
+    def build(self) -> Block:
         if self.kind == "tool_call":
             return Block(
-                block=self.place,
+                block=self.number,
                 kind="tool_call",
                 call_id=self.call_id,
                 name=self.name,
@@ -51,37 +57,54 @@ class _Growing:
             )
         text = "".join(self.pieces)
         if self.kind == "thinking":
-            return Block(block=self.place, kind="thinking", text=text, signature=self.signature)
-        return Block(block=self.place, text=text)
+            return Block(block=self.number, kind="thinking", text=text, signature=self.signature)
+        return Block(block=self.number, text=text)
 
 
 class Reply:
-    """What came so far. `finished` is set by the last chunk; without it the stream was cut."""
+    """The part of a reply that has arrived so far.
 
-    __slots__ = ("_blocks", "_now", "_path", "_tags", "_turn_id", "finished", "message_id", "said")
+    Attributes:
+        finished: the last chunk. If it is missing when the stream ends, the reply was cut off.
+        has_events: whether any event of this reply was written, so that its end must be written too.
+    """
 
     def __init__(self, message_id: str, turn_id: str, path: tuple[str, ...] = ()) -> None:
         self.message_id = message_id
         self.finished: Finished | None = None
-        #: Something of it was told, so that its end must be told too.
-        self.said = False
+        self.has_events = False
         self._turn_id = turn_id
         self._path = path
-        self._blocks: list[_Growing] = []
-        self._now: _Growing | None = None
-        self._tags = Tags()
+        self._blocks: list[_BlockBuilder] = []
+        self._open: _BlockBuilder | None = None
+        self._tags = TagFilter()
 
     def feed(self, chunks: Sequence[Chunk]) -> list[Body]:
-        """The events of these chunks."""
+        """Add chunks and return their events."""
         out: list[Body] = []
         for chunk in chunks:
-            _HANDLERS[type(chunk)](self, chunk, out)
+            match chunk:
+                case TextPiece():
+                    self._add_text(chunk.text, out)
+                case ThinkingPiece():
+                    self._add_thinking(chunk.text, out)
+                case ThinkingSigned():
+                    self._thinking_block(out).signature = chunk.signature
+                case CallBegun():
+                    self._begin_call(chunk, out)
+                case CallPiece():
+                    self._add_arguments(chunk)
+                case Finished():
+                    self._finish(chunk, out)
         if out:
-            self.said = True
+            self.has_events = True
         return out
 
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(block.build() for block in self._blocks)
+
     def complete(self) -> ev.ResponseComplete:
-        """The whole, restated; the tags are gone."""
+        """Return the event that restates the whole reply, without inline tags."""
         assert self.finished is not None
         return ev.ResponseComplete(
             message_id=self.message_id,
@@ -91,11 +114,12 @@ class Reply:
             agent_path=self._path,
         )
 
-    def aborted(self, keep: bool) -> ev.MessageAborted:
-        """Cut off; what was held back because it might have become a tag is text."""
-        if self._now is not None and self._now.kind == "text":
-            self._now.pieces.extend(piece for piece in self._tags.close() if isinstance(piece, str))
-        blocks = tuple(one.block() for one in self._blocks if one.kind != "tool_call")
+    def abort(self, keep: bool) -> ev.MessageAborted:
+        """Return the event for a reply that was cut off. With `keep`, its text stays in the conversation."""
+        if self._open is not None and self._open.kind == "text":
+            # The filter still holds text that could have become a tag. No more text follows, so it isn't one.
+            self._open.pieces.extend(piece for piece in self._tags.close() if isinstance(piece, str))
+        blocks = tuple(block.build() for block in self._blocks if block.kind != "tool_call")
         return ev.MessageAborted(
             message_id=self.message_id,
             keep=keep,
@@ -104,140 +128,189 @@ class Reply:
             agent_path=self._path,
         )
 
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(one.block() for one in self._blocks)
+    # --- text
 
-    # --- one kind of chunk each
-
-    def _text(self, chunk: TextPiece, out: list[Body]) -> None:
-        now, text = self._now, chunk.text
-        if now is None or now.kind != "text":
+    def _add_text(self, text: str, out: list[Body]) -> None:
+        block = self._open
+        if block is None or block.kind != "text":
             if not text:
                 return
-            now = self._begin(_Growing("text", len(self._blocks)), out)
-            out.append(self._told(ev.MessageStart, block=now.place))
-        if not self._tags.held and "<" not in text:
-            now.pieces.append(text)
-            out.append(
-                ev.MessageDelta(
-                    delta=text,
-                    message_id=self.message_id,
-                    block=now.place,
-                    turn_id=self._turn_id,
-                    agent_path=self._path,
-                )
-            )
-        else:
-            self._sift(now, self._tags.feed(text), out)
+            block = self._begin(_BlockBuilder("text", len(self._blocks)), out)
+            out.append(self._event(ev.MessageStart, block=block.number))
+        self._add_filtered(block, self._tags.feed(text), out)
 
-    def _sift(self, now: _Growing, found: Iterable[str | Tag], out: list[Body]) -> None:
-        """Texts that are next to each other are one delta; a tag stands where it was."""
+    def _add_filtered(self, block: _BlockBuilder, pieces: Iterable[str | Tag], out: list[Body]) -> None:
+        """Append filtered text and tags to a block, joining adjacent texts to one delta."""
         texts: list[str] = []
-        for one in found:
-            if isinstance(one, str):
-                texts.append(one)
+        for piece in pieces:
+            if isinstance(piece, str):
+                texts.append(piece)
                 continue
-            self._grow(now, "".join(texts), out)
-            texts.clear()
-            if one.kind == "title" and one.text:
-                out.append(ev.TitleGenerated(title=one.text, turn_id=self._turn_id, agent_path=self._path))
-            elif one.text:
-                out.append(ev.StatusUpdate(text=one.text, turn_id=self._turn_id, agent_path=self._path))
-        self._grow(now, "".join(texts), out)
+            self._append_text(block, texts, out)
+            texts = []
+            if piece.text and piece.kind == "title":
+                out.append(ev.TitleGenerated(title=piece.text, turn_id=self._turn_id, agent_path=self._path))
+            elif piece.text:
+                out.append(ev.StatusUpdate(text=piece.text, turn_id=self._turn_id, agent_path=self._path))
+        self._append_text(block, texts, out)
 
-    def _grow(self, now: _Growing, text: str, out: list[Body]) -> None:
+    def _append_text(self, block: _BlockBuilder, texts: Sequence[str], out: list[Body]) -> None:
+        text = "".join(texts)
         if text:
-            now.pieces.append(text)
-            out.append(self._told(ev.MessageDelta, block=now.place, delta=text))
+            block.pieces.append(text)
+            out.append(self._event(ev.MessageDelta, block=block.number, delta=text))
 
-    def _thinking(self, chunk: ThinkingPiece, out: list[Body]) -> None:
-        now = self._now
-        if now is None or now.kind != "thinking" or now.signature:
-            now = self._begin(_Growing("thinking", len(self._blocks)), out)
-            out.append(self._told(ev.ThinkingStart, block=now.place))
-        if chunk.text:
-            now.pieces.append(chunk.text)
-            out.append(self._told(ev.ThinkingDelta, block=now.place, delta=chunk.text))
+    # --- reasoning
 
-    def _signed(self, chunk: ThinkingSigned, out: list[Body]) -> None:
-        now = self._now
-        if now is None or now.kind != "thinking" or now.signature:
-            now = self._begin(_Growing("thinking", len(self._blocks)), out)
-            out.append(self._told(ev.ThinkingStart, block=now.place))
-        now.signature = chunk.signature
+    def _add_thinking(self, text: str, out: list[Body]) -> None:
+        block = self._thinking_block(out)
+        if text:
+            block.pieces.append(text)
+            out.append(self._event(ev.ThinkingDelta, block=block.number, delta=text))
 
-    def _call_begun(self, chunk: CallBegun, out: list[Body]) -> None:
-        call_id = self._own_id(chunk.call_id)
-        begun = _Growing("tool_call", len(self._blocks), chunk.index, call_id, chunk.name)
-        self._begin(begun, out)
-        out.append(self._call(begun, True))
+    def _thinking_block(self, out: list[Body]) -> _BlockBuilder:
+        """Return the open reasoning block. A signature ends a block, so what follows it is a new one."""
+        block = self._open
+        if block is None or block.kind != "thinking" or block.signature:
+            block = self._begin(_BlockBuilder("thinking", len(self._blocks)), out)
+            out.append(self._event(ev.ThinkingStart, block=block.number))
+        return block
 
-    def _own_id(self, call_id: str) -> str:
-        """Results are told apart by it, and services refuse a conversation in which one is there twice."""
-        known = {one.call_id for one in self._blocks if one.kind == "tool_call"}
+    # --- calls
+
+    def _begin_call(self, chunk: CallBegun, out: list[Body]) -> None:
+        call_id = self._unique_call_id(chunk.call_id)
+        block = _BlockBuilder("tool_call", len(self._blocks), chunk.index, call_id, chunk.name)
+        self._begin(block, out)
+        out.append(self._call_event(block, partial=True))
+
+    def _unique_call_id(self, call_id: str) -> str:
+        """Return the id if it is new in this reply, else one made from it.
+
+        Results are matched to calls by id, and services reject a conversation in which one id appears twice. Some models
+        send an empty id or repeat one.
+        """
+        known = {block.call_id for block in self._blocks if block.kind == "tool_call"}
         if call_id and call_id not in known:
             return call_id
         return f"{call_id or 'call'}-{self.message_id}-{len(self._blocks)}"
 
-    def _call_piece(self, chunk: CallPiece, out: list[Body]) -> None:
-        for one in reversed(self._blocks):
-            if one.index == chunk.index:
-                one.pieces.append(chunk.arguments)
+    def _add_arguments(self, chunk: CallPiece) -> None:
+        for block in reversed(self._blocks):
+            if block.call_index == chunk.index:
+                block.pieces.append(chunk.arguments)
                 return
 
-    def _finished(self, chunk: Finished, out: list[Body]) -> None:
-        self._end(out)
-        for one in self._blocks:
-            if one.kind == "tool_call":
-                one.args, one.broken = _arguments("".join(one.pieces))
-                out.append(self._call(one, False))
+    def _finish(self, chunk: Finished, out: list[Body]) -> None:
+        self._end_block(out)
+        for block in self._blocks:
+            if block.kind == "tool_call":
+                block.args, block.broken = _parse_arguments("".join(block.pieces))
+                out.append(self._call_event(block, partial=False))
         self.finished = chunk
 
-    # --- pieces
+    # --- blocks and events
 
-    def _begin(self, block: _Growing, out: list[Body]) -> _Growing:
-        self._end(out)
+    def _begin(self, block: _BlockBuilder, out: list[Body]) -> _BlockBuilder:
+        self._end_block(out)
         self._blocks.append(block)
-        self._now = block
+        self._open = block
         return block
 
-    def _end(self, out: list[Body]) -> None:
-        """The block that grew is whole: what was held back is decided."""
-        if self._now is not None and self._now.kind == "text" and self._tags.held:
-            self._sift(self._now, self._tags.close(), out)
-        self._now = None
+    def _end_block(self, out: list[Body]) -> None:
+        if self._open is not None and self._open.kind == "text":
+            self._add_filtered(self._open, self._tags.close(), out)
+        self._open = None
 
-    def _call(self, one: _Growing, partial: bool) -> ev.ToolCall:
-        return ev.ToolCall(
-            name=one.name,
-            call_id=one.call_id,
-            args=None if partial else one.args,
+    def _call_event(self, block: _BlockBuilder, partial: bool) -> Body:
+        return self._event(
+            ev.ToolCall,
+            name=block.name,
+            call_id=block.call_id,
+            args=None if partial else block.args,
             partial=partial,
-            message_id=self.message_id,
-            block=one.place,
-            turn_id=self._turn_id,
-            agent_path=self._path,
+            block=block.number,
         )
 
-    def _told(self, kind: Callable[..., Body], **fields: Any) -> Body:
+    def _event(self, kind: Callable[..., Body], **fields: Any) -> Body:
         return kind(message_id=self.message_id, turn_id=self._turn_id, agent_path=self._path, **fields)
 
 
-def _arguments(text: str) -> tuple[dict[str, Json], str]:
-    """The arguments, and the text where it is no JSON object. No text at all is a call without arguments."""
+def _parse_arguments(text: str) -> tuple[dict[str, Json], str]:
+    """Return the arguments, or the raw text if it isn't a JSON object. Empty text is a call without arguments."""
     if not text.strip():
         return {}, ""
     try:
-        return _decode(text), ""
+        return _decode_object(text), ""
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {}, text
 
 
-_HANDLERS: dict[type[Any], Callable[[Reply, Any, list[Body]], None]] = {
-    TextPiece: Reply._text,  # pyright: ignore[reportPrivateUsage]
-    ThinkingPiece: Reply._thinking,  # pyright: ignore[reportPrivateUsage]
-    ThinkingSigned: Reply._signed,  # pyright: ignore[reportPrivateUsage]
-    CallBegun: Reply._call_begun,  # pyright: ignore[reportPrivateUsage]
-    CallPiece: Reply._call_piece,  # pyright: ignore[reportPrivateUsage]
-    Finished: Reply._finished,  # pyright: ignore[reportPrivateUsage]
-}
+# -------------------------------------------------------------------------------------------------------- inline tags
+
+TITLE_LENGTH = 60
+#: Longest content of a tag. A longer one is treated as text, so that an unclosed tag can't hold back the stream forever.
+LONGEST = 400
+
+_CLOSINGS = {"<status>": "</status>", "<title>": "</title>"}
+
+
+class Tag(NamedTuple):
+    """An inline tag of a reply."""
+
+    kind: Literal["status", "title"]
+    text: str
+
+
+class TagFilter:
+    """Separate inline tags from the text of one reply while it streams.
+
+    A network read may cut a tag anywhere. Text that could still become a tag is held back until that is decided, so the
+    result doesn't depend on the cuts. A tag that is never closed, or whose content is too long, is text.
+    """
+
+    def __init__(self) -> None:
+        #: Text that is held back.
+        self.held = ""
+
+    def feed(self, text: str) -> Iterator[str | Tag]:
+        """Add text and yield what is decided by it, in order."""
+        self.held += text
+        yield from self._decide(is_closed=False)
+
+    def close(self) -> Iterator[str | Tag]:
+        """Yield what was held back. No more text follows."""
+        yield from self._decide(is_closed=True)
+
+    def _decide(self, is_closed: bool) -> Iterator[str | Tag]:
+        while self.held:
+            start = self.held.find("<")
+            if start != 0:
+                yield self._take(len(self.held) if start < 0 else start)
+                continue
+            piece = self._decide_bracket(is_closed)
+            if piece is None:
+                return
+            yield piece
+
+    def _take(self, length: int) -> str:
+        text, self.held = self.held[:length], self.held[length:]
+        return text
+
+    def _decide_bracket(self, is_closed: bool) -> str | Tag | None:
+        """Decide the `<` at the start of the held text. Return None if more text is needed."""
+        held = self.held
+        opening = next((tag for tag in _CLOSINGS if held.startswith(tag)), None)
+        if opening is None:
+            may_become_tag = not is_closed and any(tag.startswith(held) for tag in _CLOSINGS)
+            return None if may_become_tag else self._take(1)
+        closing = _CLOSINGS[opening]
+        limit = len(opening) + LONGEST + len(closing)
+        end = held.find(closing, len(opening), limit)
+        if end >= 0:
+            content = " ".join(held[len(opening) : end].split())
+            self._take(end + len(closing))
+            return Tag("title", content[:TITLE_LENGTH]) if opening == "<title>" else Tag("status", content)
+        if is_closed or len(held) >= limit:
+            return self._take(len(opening))
+        return None

@@ -1,7 +1,7 @@
-"""One agent: what its turns share, and what people want of it. `agent.py` is the face that callers see.
+"""Hold one agent together: its turns, its queued texts, its model and tools, and the commands that callers give it.
 
-While nothing is asked of it it holds no task, no timer and no connection: a turn is a task of its own, and the next one is
-begun by whoever ends the last.
+`agent.py` is the public face of `AgentRuntime`. An idle agent has no task, no timer and no connection: each turn is a task,
+and the code that ends a turn starts the next one.
 """
 
 from __future__ import annotations
@@ -9,479 +9,418 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal
 
 from quarterdeck import events as ev
-from quarterdeck.engine import context, decisions
+from quarterdeck.engine.approvals import Approvals
 from quarterdeck.engine.batch import Batch, KillTools
 from quarterdeck.engine.errors import AgentGone, InvalidOption, NothingKept, PromptRefused, SteeringRefused
-from quarterdeck.engine.gates import OpenGates
-from quarterdeck.engine.hooks import Hooks
+from quarterdeck.engine.hooks import Hooks, PluginContext
 from quarterdeck.engine.journal import Journal, now_ms
-from quarterdeck.engine.model import Model
-from quarterdeck.engine.options import Options
+from quarterdeck.engine.model import SelectedModel
+from quarterdeck.engine.options import ModelResolver, ResolvedOptions
 from quarterdeck.engine.plugins.base import Plugin, SwitchModel
 from quarterdeck.engine.subscription import call_of
 from quarterdeck.engine.tools.base import Tool
-from quarterdeck.engine.turn import Prompt, Turn
+from quarterdeck.engine.turn import Prompt, Turn, TurnResult, current_task
 from quarterdeck.errors import QuarterdeckError, QueueFull
 from quarterdeck.events import Body, Image, Json, TokenUsage
 from quarterdeck.kernel import queue
 from quarterdeck.kernel.command_results import Dropped, Receipt, Steered
 
-Resolve: TypeAlias = Callable[[str, Mapping[str, Json]], tuple[Model, str]]
-
-#: How long an abort waits for the last word of plugins: agent_abort must be heard within 100 ms.
-_LAST_WORD_S = 0.05
-#: How long a stop waits for what it ends.
+#: Seconds that `stop` waits for cancelled tasks.
 _UNWIND_S = 10.0
 
 
-class LastTurn:
-    """How the last turn ended."""
+class AgentRuntime:
+    """One running agent.
 
-    __slots__ = ("kind", "message", "text")
-
-    def __init__(self, kind: str, text: str, message: str = "") -> None:
-        self.kind = kind
-        self.text = text
-        self.message = message
-
-
-class Core:
-    """See the module."""
-
-    __slots__ = (
-        "_background",
-        "_begun",
-        "_collectors",
-        "_context_tokens",
-        "_ids",
-        "_leaving",
-        "_model",
-        "_nonce",
-        "_resolve",
-        "_store",
-        "children",
-        "gates",
-        "hooks",
-        "is_alive",
-        "journal",
-        "last",
-        "mode",
-        "model_name",
-        "options",
-        "own_model_name",
-        "provider_opts",
-        "session_id",
-        "thinking",
-        "tools",
-        "turn",
-        "turns",
-    )
+    At most one turn is open at a time (`turn`). Prompts that arrive meanwhile wait in the queue, which is part of the
+    session's state and therefore survives a restart.
+    """
 
     def __init__(
         self,
         journal: Journal,
-        options: Options,
+        options: ResolvedOptions,
         *,
-        model: tuple[Model, str, str],
-        resolve: Resolve,
-        provider_opts: Mapping[str, Json],
+        model: SelectedModel,
+        resolver: ModelResolver,
         tools: Mapping[str, Tool],
         plugins: Sequence[Plugin] = (),
     ) -> None:
         self.session_id = journal.session_id
         self.journal = journal
         self.options = options
-        self.hooks = Hooks(plugins, options.hook_s)
-        self.gates = OpenGates()
-        self.tools: Mapping[str, Tool] = tools
-        self._model, self.own_model_name, self.model_name = model
-        self._resolve = resolve
-        self.provider_opts = provider_opts
+        self.hooks = Hooks(plugins, options.hook_timeout)
+        self.approvals = Approvals(self)
+        self.tools = tools
+        #: The model of the next turn. A turn keeps the model that it started with.
+        self.model = model
         self.mode = options.mode
-        self.thinking = options.thinking
+        #: The open turn.
         self.turn: Turn | None = None
-        #: Sub-agents at work.
-        self.children: dict[tuple[str, ...], Turn] | None = None
-        self.turns = 0
-        self.last: LastTurn | None = None
+        #: Turns of sub-agents that are working, by agent path.
+        self.children: dict[tuple[str, ...], Turn] = {}
+        #: Number of turns since the agent was created or resumed.
+        self.turn_count = 0
+        self.last_result: TurnResult | None = None
         self.is_alive = True
+        self._resolver = resolver
         self._store = options.store
         self._nonce = secrets.token_hex(3)
         self._ids = itertools.count(1)
-        self._collectors: list[asyncio.Future[None]] | None = None
-        self._begun: dict[Turn, asyncio.Future[str | None]] | None = None
-        self._leaving: set[asyncio.Task[Any]] | None = None
-        self._background: tuple[Batch, ...] | None = None
-        self._context_tokens: dict[tuple[str, ...], int] | None = None
-
-    @property
-    def model(self) -> Model:
-        return self._model
+        #: Set while no turn is open.
+        self._idle = asyncio.Event()
+        self._idle.set()
+        #: Cancelled tasks that must end before the next request.
+        self._unwinding: set[asyncio.Task[Any]] = set()
+        #: Batches with calls that outlived their turn.
+        self._background: list[Batch] = []
+        #: Tokens in the context of each agent, by agent path, as of its last request.
+        self._context_tokens: dict[tuple[str, ...], int] = {}
 
     @property
     def store(self) -> Path:
-        """Where files of this session may lie; made when it is first wanted."""
+        """Folder for files of this session. Without the option, a temporary folder is created on first use."""
         if self._store is None:
-            import tempfile
-
             self._store = Path(tempfile.mkdtemp(prefix="quarterdeck-"))
         return self._store
 
-    def next_id(self, kind: str) -> str:
-        """Never given twice in a session: another life of it has another nonce."""
-        return f"{kind}{next(self._ids)}-{self._nonce}"
+    def next_id(self, prefix: str) -> str:
+        """Return an id that is unique in the session. The nonce differs each time the session is resumed."""
+        return f"{prefix}{next(self._ids)}-{self._nonce}"
 
-    def alive(self) -> None:
+    def require_alive(self) -> None:
+        """Raise `AgentGone` if the agent was stopped or died."""
         if not self.is_alive:
             raise AgentGone(self.session_id, self.journal.has_log)
 
-    def context(self, turn: Turn | None = None) -> context.PluginContext:
-        return context.PluginContext(self, turn)
+    # ------------------------------------------------------------------------------------------------------- prompts
 
-    # ----------------------------------------------------------------------------------------------------- texts
-
-    def prompts_wait(self) -> list[queue.Waiting]:
-        return [one for one in self.journal.state.queue if one.kind == "prompt"]
-
-    def steering_waits(self) -> bool:
-        return queue.steering(self.journal.state.queue) > 0
+    def queued_prompts(self) -> list[queue.Waiting]:
+        return [waiting for waiting in self.journal.state.queue if waiting.kind == "prompt"]
 
     def steering_refs(self) -> tuple[str, ...]:
-        return tuple(one.id for one in self.journal.state.queue if one.kind == "steer")
+        return tuple(waiting.id for waiting in self.journal.state.queue if waiting.kind == "steer")
 
     async def prompt(
         self, text: str, images: tuple[Image, ...] = (), message_id: str = "", supersede: bool = False
     ) -> Receipt:
-        """A turn begins with it at once, or it waits until the open one is over."""
-        self.alive()
-        _refuse_empty(text, images)
+        """Start a turn with a prompt, or queue the prompt until the open turn ends. See `Agent.prompt`."""
+        self.require_alive()
+        _require_content(text, images)
         message_id = message_id or self.next_id("p")
-        confirmed = decisions.confirmed(self, text)
-        if confirmed is not None:
-            decisions.decide(self, confirmed, "approved", "user", "confirmed by a prompt", True, "")
+        if self.approvals.approve_by_prompt(text):
             await self.journal.flush()
             return Receipt(message_id, "answered")
-        supersedes = supersede and self.turn is not None and bool(self.gates.held(()))
-        if supersedes:
-            self._supersede()
-        elif self.turn is not None or self.prompts_wait():
+        if supersede and self.turn is not None and self.approvals.pending_approvals(()):
+            self._supersede_turn(self.turn)
+        elif self.turn is not None or self.queued_prompts():
             self.journal.write((ev.PromptQueued(text=text, message_id=message_id, images=images),), "user")
             if self.turn is None:
-                self._next()
+                self._start_next_turn()
             await self.journal.flush()
-            return Receipt(message_id, "queued", reason="when the texts before it are done")
-        await self._begin(Prompt(text, message_id, images))
-        return Receipt(message_id, "started")
-
-    async def _begin(self, prompt: Prompt) -> None:
-        """Returns when the text is durable, and the plugins let it in."""
-        turn = self._start(prompt)
-        if turn.opened:
-            await self.journal.flush()
-            return
-        told: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._begun = self._begun or {}
-        self._begun[turn] = told
-        refusal = await told
+            return Receipt(message_id, "queued", reason="waiting for earlier prompts")
+        turn = self._start_turn(Prompt(text, message_id, images))
+        refusal = None if turn.has_begun else await turn.admission
         await self.journal.flush()
         if refusal is not None:
             raise PromptRefused(refusal)
+        return Receipt(message_id, "started")
 
-    def _start(self, prompt: Prompt) -> Turn:
-        turn = self.turn = Turn(self, prompt)
-        self.turns += 1
+    def _start_turn(self, prompt: Prompt) -> Turn:
+        turn = Turn(self, prompt)
+        self._open(turn)
+        self.turn_count += 1
         if not self.hooks.has("before_prompt"):
-            turn.open()
-        after, self._leaving = self._leaving or set(), None
+            # Begin now, not in the task: a prompt is recorded in the same pass of the loop in which it was given.
+            turn.begin()
+        after, self._unwinding = self._unwinding, set()
         turn.task = asyncio.get_running_loop().create_task(turn.run(after))
         return turn
 
-    def begun(self, turn: Turn, refusal: str | None) -> None:
-        """The plugins have spoken about its prompt."""
-        told = (self._begun or {}).pop(turn, None)
-        if told is not None and not told.done():
-            told.set_result(refusal)
+    def _start_next_turn(self) -> None:
+        """Start a turn with the first queued prompt, if there is one."""
+        prompts = self.queued_prompts()
+        if prompts and self.turn is None and self.is_alive:
+            self._start_turn(Prompt(prompts[0].text, prompts[0].id, prompts[0].images))
 
-    def _next(self) -> None:
-        """The first text that waits begins the next turn."""
-        waiting = self.prompts_wait()
-        if waiting and self.turn is None and self.is_alive:
-            first = waiting[0]
-            self._start(Prompt(first.text, first.id, first.images))
+    def _open(self, turn: Turn) -> None:
+        self.turn = turn
+        self._idle.clear()
 
-    def turn_over(self, turn: Turn) -> None:
-        """The closing event was written."""
+    def finish_turn(self, turn: Turn) -> None:
+        """Close a turn whose closing event was written, and start the next one."""
         if self.turn is turn:
             self.turn = None
-        left = turn.left() - {_current()}
-        if left:
-            self._leaving = (self._leaving or set()) | left
-        if turn.opened:
-            self.last = LastTurn("aborted" if turn.ending else turn.outcome, turn.text, turn.why)
-        self._next()
+        self._unwinding |= turn.unwinding() - {current_task()}
+        if turn.has_begun:
+            self.last_result = turn.result
+        self._start_next_turn()
         if self.turn is None:
-            self._settle()
+            self._idle.set()
 
-    def _settle(self) -> None:
-        collectors, self._collectors = self._collectors or [], None
-        for one in collectors:
-            if not one.done():
-                one.set_result(None)
-
-    async def at_rest(self) -> None:
-        """Returns when no turn is open and no text waits."""
+    async def wait_until_idle(self) -> None:
+        """Wait until no turn is open and no prompt is queued."""
+        # A new turn may have begun between the event and this task's next step.
         while self.turn is not None:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._collectors = [*(self._collectors or ()), waiter]
-            await waiter
+            await self._idle.wait()
+
+    # ------------------------------------------------------------------------------------------------------ steering
 
     async def steer(self, text: str, ref: str = "", images: tuple[Image, ...] = ()) -> Steered:
-        """Into the turn under way; a prompt when there is none."""
-        self.alive()
-        _refuse_empty(text, images)
+        """Queue a text for the open turn, or start a turn with it. See `Agent.steer`."""
+        self.require_alive()
+        _require_content(text, images)
         ref = ref or self.next_id("s")
-        if self.hooks.has("before_steering"):
-            verdict = await self.hooks.ask("before_steering", self.context(self.turn), text)
-            if verdict.abort is not None:
-                self._tell_steering(ref, text, "rejected", images)
-                await self.journal.flush()
-                raise SteeringRefused(verdict.abort)
-            text = "\n\n".join([text, *verdict.prompts])
+        verdict = await self.hooks.run("before_steering", PluginContext(self, self.turn), text)
+        if verdict.abort is not None:
+            self._record_steering(ref, text, "rejected", images)
+            await self.journal.flush()
+            raise SteeringRefused(verdict.abort)
+        text = "\n\n".join([text, *verdict.prompts])
         if self.turn is None:
-            # told and begun in one write: no kill comes between
-            self._tell_steering(ref, text, "prompted", images)
+            # Both events are written in the same pass of the loop, so a crash can't separate them.
+            self._record_steering(ref, text, "prompted", images)
             await self.prompt(text, images, ref)
             return Steered(ref, "prompted")
         limit = self.options.max_steering_queue
-        if queue.steering(self.journal.state.queue) >= limit:
-            self._tell_steering(ref, text, "rejected_full", images)
+        if queue.steering_count(self.journal.state.queue) >= limit:
+            self._record_steering(ref, text, "rejected_full", images)
             await self.journal.flush()
             raise QueueFull(limit)
-        self._tell_steering(ref, text, "queued", images)
+        self._record_steering(ref, text, "queued", images)
         if self.turn.batch is not None:
             self.turn.batch.give_way()
         await self.journal.flush()
         return Steered(ref, "queued")
 
-    def _tell_steering(self, ref: str, text: str, status: Any, images: tuple[Image, ...]) -> None:
+    def _record_steering(
+        self,
+        ref: str,
+        text: str,
+        status: Literal["queued", "prompted", "rejected", "rejected_full"],
+        images: tuple[Image, ...],
+    ) -> None:
         body = ev.SteeringReceived(ref=ref, text=text, queued_at=now_ms(), status=status, images=images)
         self.journal.write((body,), "user")
 
-    # --------------------------------------------------------------------------------------------------- an end
+    # ------------------------------------------------------------------------------------------------ ending a turn
 
     async def abort(
         self, reason: str | None = None, kill_tools: KillTools = "killable", clear_queue: bool = False
     ) -> Dropped:
-        """Ends the turn. agent_abort is said in any case, so that whoever listens can reconcile."""
-        self.alive()
-        dropped: list[Body] = []
-        if clear_queue:
-            dropped = [ev.PromptDropped(text=one.text, message_id=one.id) for one in self.journal.state.queue]
+        """Abort the open turn. See `Agent.abort`.
+
+        `agent_abort` is written even if no turn is open, so that a client whose view is out of date can reconcile it.
+        """
+        self.require_alive()
+        waiting = self.journal.state.queue if clear_queue else ()
+        dropped: list[Body] = [ev.PromptDropped(text=text.text, message_id=text.id) for text in waiting]
         turn = self.turn
         if kill_tools == "all":
             self._kill_background(reason or "aborted")
-        if turn is None or turn.ending:
+        if turn is None or turn.is_cancelled:
             self.journal.write((*dropped, ev.AgentAbort(reason=reason)), "user")
         else:
-            await self.end(turn, ev.AgentAbort(reason=reason, turn_id=turn.turn_id), kill_tools, dropped)
+            await self.cancel_turn(turn, ev.AgentAbort(reason=reason, turn_id=turn.turn_id), kill_tools, dropped)
         await self.journal.flush()
-        return Dropped(tuple(one.text for one in dropped if isinstance(one, ev.PromptDropped)))
+        return Dropped(tuple(text.text for text in waiting))
 
-    async def end(
-        self, turn: Turn, closing: ev.AgentAbort, kill: KillTools = "killable", first: Sequence[Body] = ()
+    async def cancel_turn(
+        self, turn: Turn, closing: ev.AgentAbort, kill: KillTools = "killable", before: Sequence[Body] = ()
     ) -> None:
-        """Ends the open turn from outside: everything that is cut off is told, and its task is told to end."""
-        if turn.ending:
+        """End a turn from outside.
+
+        Args:
+            turn: the turn to end.
+            closing: the event that closes it.
+            kill: which of its tool calls are killed.
+            before: events to write first, in the same batch.
+        """
+        if turn.is_cancelled:
             return
-        said = self._cut(turn, closing.reason or "aborted", kill)
-        turn.why = closing.reason or ""
-        if self.hooks.has("after_turn") and turn.opened:
-            self.journal.write((*first, *said), "user")
-            turn.last_word = asyncio.ensure_future(turn.after_turn(closing))
-            await asyncio.wait((turn.last_word,), timeout=_LAST_WORD_S)
-            first, said = (), []
-        self.journal.write((*first, *said, closing), "user")
-        self.turn_over(turn)
+        bodies = [*before, *self._cancel_with_children(turn, closing.reason, kill)]
+        if self.hooks.has("after_turn") and turn.has_begun:
+            self.journal.write(bodies, "user")
+            bodies = []
+            await turn.run_cancel_hooks(closing)
+        self.journal.write((*bodies, closing), "user")
+        self.finish_turn(turn)
 
-    def _cut(self, turn: Turn, reason: str, kill: KillTools) -> list[Body]:
-        turn.ending = True
-        of_turn, said = turn.interrupted(kill, reason), list[Body]()
-        for child in tuple((self.children or {}).values()):
-            if turn.batch is None or not turn.batch.goes_on(call_of(child.path[-1])):
-                said += child.interrupted("all", reason)
-        said += of_turn
-        if not turn.opened:
-            said.append(ev.PromptDropped(text=turn.prompt.text, message_id=turn.prompt.message_id))
-            self.begun(turn, reason)
-        if turn.task is not None and turn.task is not _current():
-            turn.task.cancel()
-        return said
+    def _cancel_with_children(self, turn: Turn, reason: str | None, kill: KillTools) -> list[Body]:
+        """Cancel a turn and its sub-agents, and return the events for that. Events of the sub-agents come first."""
+        bodies = turn.cancel(reason, kill)
+        of_children: list[Body] = []
+        for child in tuple(self.children.values()):
+            if turn.batch is None or not turn.batch.outlives_turn(call_of(child.path[-1])):
+                of_children += child.interrupt("all", reason or "aborted")
+        return [*of_children, *bodies]
 
-    def detached(self, batch: Batch, begins: bool) -> None:
-        """Calls of this batch go on without their turn, or none does any more."""
-        others = tuple(one for one in self._background or () if one is not batch)
-        self._background = (*others, batch) if begins else others or None
+    def _supersede_turn(self, turn: Turn) -> None:
+        """End the turn that waits for an approval, because a new prompt replaces it.
+
+        Doesn't start the next queued prompt: the new prompt comes first.
+        """
+        bodies = self.approvals.supersede_all()
+        self.turn = None
+        bodies += self._cancel_with_children(turn, "superseded", "killable")
+        self.journal.write((*bodies, turn.body(ev.AgentAbort, reason="superseded")), "user")
+        self._unwinding |= turn.unwinding()
+
+    # --- calls that outlive their turn
+
+    def add_background(self, batch: Batch) -> None:
+        """Register a batch with calls that outlive their turn."""
+        if batch not in self._background:
+            self._background.append(batch)
+
+    def remove_background(self, batch: Batch) -> None:
+        if batch in self._background:
+            self._background.remove(batch)
 
     def _kill_background(self, reason: str) -> None:
-        """What went on without its turn ends too."""
-        for batch in self._background or ():
-            self.journal.write(batch.interrupted("all", reason), "user")
-            self._leaving = (self._leaving or set()) | batch.dying
+        for batch in tuple(self._background):
+            self.journal.write(batch.interrupt("all", reason), "user")
+            self._unwinding |= batch.unwinding
 
-    async def stopped(self) -> None:
-        """Everything of it ends; the texts that wait stay where they are."""
+    # --- the end of the agent
+
+    async def stop(self) -> None:
+        """End the turn and everything that it started. Queued prompts stay in the log for `resume`."""
         self.is_alive = False
         if self.turn is not None:
-            await self.end(self.turn, ev.AgentAbort(reason="stopped", turn_id=self.turn.turn_id), "all")
+            await self.cancel_turn(self.turn, ev.AgentAbort(reason="stopped", turn_id=self.turn.turn_id), "all")
         self._kill_background("stopped")
-        await self.left()
+        await self.wait_until_unwound()
 
-    async def left(self) -> None:
-        """Returns when nothing that was told to end is still ending."""
-        if self._leaving:
-            await asyncio.wait(self._leaving, timeout=_UNWIND_S)
-
-    async def compact(self) -> bool:
-        """In the open turn when its batch is done, or at its end; without one, in a turn of its own."""
-        self.alive()
-        if self.turn is not None:
-            self.turn.want_compaction()
-            return False
-        turn = self.turn = Turn(self, Prompt("", self.next_id("p")))
-        turn.opened = True
-        self.journal.write((turn.made(ev.AgentStart),), "user")
-        done: list[bool] = []
-
-        async def work() -> None:
-            done.append(await turn.compact("manual"))
-
-        turn.task = asyncio.get_running_loop().create_task(turn.run(set(), work))
-        await asyncio.wait((turn.task,))
-        return done == [True]
+    async def wait_until_unwound(self) -> None:
+        """Wait until all cancelled tasks have ended, for a limited time."""
+        if self._unwinding:
+            await asyncio.wait(self._unwinding, timeout=_UNWIND_S)
 
     def die(self, error: QuarterdeckError) -> None:
-        """It cannot go on: somebody else owns its log. Whoever waits for it is told."""
+        """End the agent because another process owns its log now. Nothing more can be written."""
         self.is_alive = False
         turn, self.turn = self.turn, None
         if turn is not None:
-            self.last = LastTurn("aborted", turn.text, error.message)
-            self.begun(turn, error.message)
-            turn.interrupted("all", error.message)
-            if turn.task is not None:
-                turn.task.cancel()
-        self._settle()
+            turn.cancel(error.message, "all")
+            self.last_result = turn.result
+        self._idle.set()
         self.journal.close(error)
 
-    def _supersede(self) -> None:
-        """Another text takes the place of the turn that waits."""
-        turn = self.turn
-        assert turn is not None
-        first = [held.resolved("superseded", "user", "superseded") for held in self.gates.held(())]
-        for held in self.gates.held(()):
-            self.gates.drop(held)
-        # the queue waits for this text, which comes first
-        waiting, self.turn = turn, None
-        self.journal.write(
-            (*first, *self._cut(waiting, "superseded", "killable"), waiting.made(ev.AgentAbort, reason="superseded")),
-            "user",
-        )
-        left = waiting.left()
-        if left:
-            self._leaving = (self._leaving or set()) | left
+    # ---------------------------------------------------------------------------------------------------- compaction
 
-    # ------------------------------------------------------------------------------------------------ model and tools
+    async def compact(self) -> bool:
+        """Compact the conversation: in the open turn after its batch, or else in a turn of its own.
 
-    def resolved(self, name: str, opts: Mapping[str, Json]) -> tuple[Model, str]:
-        return self._resolve(name, opts)
-
-    def switch(self, name: str, opts: Mapping[str, Json] | None = None) -> bool:
-        """From the next turn on; whether anything changed."""
-        changed = opts is not None and dict(opts) != dict(self.provider_opts)
-        if name == self.model_name and not changed:
+        Returns whether the conversation is shorter now. False if a turn is open, because it compacts later.
+        """
+        self.require_alive()
+        if self.turn is not None:
+            self.turn.request_compaction()
             return False
-        wanted = self.provider_opts if opts is None else opts
-        model, own = self._resolve(name, wanted)
-        switched = ev.ModelSwitched(to=name, from_=self.model_name, provider_opts_changed=changed)
-        self._model, self.own_model_name, self.model_name = model, own, name
-        self.provider_opts = wanted
+        turn = Turn(self, Prompt("", self.next_id("p")))
+        self._open(turn)
+        turn.begin_without_prompt()
+        results: list[bool] = []
+
+        async def work() -> None:
+            results.append(await turn.compact("manual"))
+
+        turn.task = asyncio.get_running_loop().create_task(turn.run(set(), work))
+        await asyncio.wait((turn.task,))
+        return results == [True]
+
+    # ----------------------------------------------------------------------------------------------- model and tools
+
+    def select_model(self, full_name: str, options: Mapping[str, Json] | None = None) -> SelectedModel:
+        """Return a model by name, with these options or those of the current model.
+
+        Raises:
+            QuarterdeckError: there is no such provider, or it isn't configured.
+        """
+        options = self.model.options if options is None else options
+        provider, name = self._resolver(full_name, options)
+        return SelectedModel(provider, name, full_name, options)
+
+    def switch_model(self, full_name: str, options: Mapping[str, Json] | None = None) -> bool:
+        """Use another model from the next turn on. Return whether anything changed."""
+        options_changed = options is not None and dict(options) != dict(self.model.options)
+        if full_name == self.model.full_name and not options_changed:
+            return False
+        selected = self.select_model(full_name, options)
+        switched = ev.ModelSwitched(to=full_name, from_=self.model.full_name, provider_opts_changed=options_changed)
+        self.model = selected
         self.journal.write((switched,), "user")
         return True
 
-    def plugin_switches(self, wanted: SwitchModel, turn: Turn) -> None:
-        """A plugin's switch counts from the next request on."""
+    def switch_model_for_plugin(self, switch: SwitchModel, turn: Turn) -> None:
+        """Apply a plugin's `SwitchModel`, which takes effect with the next request of the turn."""
         try:
-            self.switch(wanted.model, wanted.provider_opts)
+            self.switch_model(switch.model, switch.provider_opts)
         except QuarterdeckError as error:
-            text = f"the model was not switched: {error.message}"
+            text = f"the model wasn't switched: {error.message}"
             self.journal.write((ev.Notice(level="error", text=text, source="plugin"),))
             return
-        turn.model, turn.own_model_name, turn.model_name = self._model, self.own_model_name, self.model_name
-        turn.provider_opts = self.provider_opts
+        turn.model = self.model
 
     def change_tools(self, attach: Sequence[Tool] = (), detach: Sequence[str] = ()) -> ev.ToolsUpdated:
-        """All of it or nothing; a tool that is attached again replaces the one before."""
+        """Attach and detach tools in one step. A tool replaces one of the same name."""
         tools = {name: tool for name, tool in self.tools.items() if name not in detach}
-        gone = tuple(name for name in detach if name in self.tools)
+        detached = tuple(name for name in detach if name in self.tools)
         tools.update({tool.name: tool for tool in attach})
         self.tools = tools
-        return ev.ToolsUpdated(attached=tuple(tool.name for tool in attach), detached=gone)
+        return ev.ToolsUpdated(attached=tuple(tool.name for tool in attach), detached=detached)
 
-    # ------------------------------------------------------------------------------------------------------- tokens
+    # -------------------------------------------------------------------------------------------------------- tokens
 
-    def counted(self, usage: TokenUsage, model: str, turn: Turn | None, message_id: str = "") -> list[Body]:
-        """What a request cost, told and added to its turn."""
-        message_id = message_id or self.next_id("u")
-        made = turn.made if turn is not None else _made
-        # whoever says what it costs is paid by use; of all others it is not known
-        billing = "unknown" if usage.cost_usd is None else "metered"
-        told: list[Body] = [made(ev.Usage, tokens=usage, message_id=message_id, model=model, billing=billing)]
-        if turn is None:
-            return told
+    def count_usage(self, usage: TokenUsage, model: str, turn: Turn, message_id: str) -> list[Body]:
+        """Count the tokens of a request of the conversation, and return the events for that."""
         turn.add_usage(usage)
-        self._context_tokens = {**(self._context_tokens or {}), turn.path: usage.total_tokens}
+        self._context_tokens[turn.path] = usage.total_tokens
+        bodies = [turn.body(ev.Usage, **_usage_fields(usage, model, message_id))]
         limit = self.options.context_limit
         if limit and not turn.path:
             percent = round(100 * usage.total_tokens / limit, 1)
-            told.append(turn.made(ev.ContextUsage, tokens=usage.total_tokens, limit=limit, percent=percent))
-        return told
+            bodies.append(turn.body(ev.ContextUsage, tokens=usage.total_tokens, limit=limit, percent=percent))
+        return bodies
 
-    def count(self, usage: TokenUsage, model: str, turn: Turn | None) -> None:
-        """Of a request beside the conversation: it says nothing of how full the context is."""
-        before = dict(self._context_tokens or {})
-        told = [one for one in self.counted(usage, model, turn) if isinstance(one, ev.Usage)]
-        self._context_tokens = before
-        self.journal.write(told)
+    def record_side_usage(self, usage: TokenUsage, model: str, turn: Turn | None) -> None:
+        """Count the tokens of a request outside the conversation, which says nothing about the size of the context."""
+        fields = _usage_fields(usage, model, self.next_id("u"))
+        if turn is None:
+            self.journal.write((ev.Usage(**fields),))
+        else:
+            turn.add_usage(usage)
+            turn.record(ev.Usage, **fields)
 
     def context_tokens(self, path: tuple[str, ...]) -> int:
-        return (self._context_tokens or {}).get(path, 0)
+        return self._context_tokens.get(path, 0)
+
+    # ---------------------------------------------------------------------------------------------------- checkpoints
 
     async def checkpoint(self) -> str:
-        """Everything so far is durable, under this name."""
-        self.alive()
+        """Make everything durable and return an id for this point. See `Agent.checkpoint`."""
+        self.require_alive()
         if not self.journal.has_log:
             raise NothingKept
-        name = self.next_id("c")
-        self.journal.write((ev.CheckpointSaved(checkpoint_id=name),))
+        checkpoint_id = self.next_id("c")
+        self.journal.write((ev.CheckpointSaved(checkpoint_id=checkpoint_id),))
         await self.journal.flush()
-        return name
+        return checkpoint_id
 
 
-def _made(kind: Callable[..., Body], /, **fields: Any) -> Body:
-    return kind(**fields)
+def _usage_fields(usage: TokenUsage, model: str, message_id: str) -> dict[str, Any]:
+    # A provider that reports a cost bills by use. Of the others we don't know.
+    billing = "unknown" if usage.cost_usd is None else "metered"
+    return {"tokens": usage, "message_id": message_id, "model": model, "billing": billing}
 
 
-def _refuse_empty(text: str, images: Sequence[Image]) -> None:
+def _require_content(text: str, images: Sequence[Image]) -> None:
     if not text.strip() and not images:
-        raise InvalidOption("there is nothing in the text", "Say something, or send an image.")
-
-
-def _current() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
+        raise InvalidOption("the text is empty", "Pass a text or an image.")

@@ -1,4 +1,4 @@
-"""The hands that the engine lends to a call while it runs."""
+"""Implement `ToolContext`: what a running tool call can read and use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from quarterdeck import events as ev
-from quarterdeck.engine.decisions import ask
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.events import Json, Option, Todo
 
@@ -17,10 +16,8 @@ if TYPE_CHECKING:
     from quarterdeck.engine.turn import Turn
 
 
-class CallHands:
-    """One for every call."""
-
-    __slots__ = ("_turn", "call_id", "name")
+class CallContext:
+    """The `ToolContext` of one call. The protocol (engine/tools/base.py) documents its members."""
 
     def __init__(self, turn: Turn, call_id: str, name: str) -> None:
         self._turn = turn
@@ -29,7 +26,7 @@ class CallHands:
 
     @property
     def session_id(self) -> str:
-        return self._turn.core.session_id
+        return self._turn.runtime.session_id
 
     @property
     def turn_id(self) -> str:
@@ -41,54 +38,56 @@ class CallHands:
 
     @property
     def cwd(self) -> Path:
-        return self._turn.core.options.cwd
+        return self._turn.runtime.options.cwd
 
     @property
     def allowed_paths(self) -> Sequence[Path]:
-        return self._turn.core.options.allowed_paths
+        return self._turn.runtime.options.allowed_paths
 
     @property
     def environment(self) -> Mapping[str, str]:
-        given = self._turn.core.options.environment
-        return os.environ if given is None else given
+        environment = self._turn.runtime.options.environment
+        return os.environ if environment is None else environment
 
     @property
     def sandbox(self) -> str:
-        return self._turn.core.options.sandbox
+        return self._turn.runtime.options.sandbox
 
     @property
     def user_data(self) -> Json:
-        return self._turn.core.options.user_data
+        return self._turn.runtime.options.user_data
 
     @property
     def store(self) -> Path:
-        return self._turn.core.store
+        return self._turn.runtime.store
 
     def output(self, delta: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:
         if delta:
-            self._turn.tell(ev.ToolExecutionOutput, call_id=self.call_id, delta=delta, stream=stream)
+            self._turn.record(ev.ToolExecutionOutput, call_id=self.call_id, delta=delta, stream=stream)
 
     async def ask(self, question: str, options: Sequence[Option] = (), patience: float | None = 300) -> str:
-        return await ask(self._turn.core, self._turn, self.call_id, question, tuple(options), patience)
+        approvals = self._turn.runtime.approvals
+        return await approvals.ask(self._turn, self.call_id, question, tuple(options), patience)
 
     def set_todos(self, todos: Sequence[Todo]) -> None:
-        self._turn.tell(ev.TodoChange, todos=tuple(todos))
+        self._turn.record(ev.TodoChange, todos=tuple(todos))
 
     async def delegate(self, description: str, prompt: str, kind: str = "") -> Outcome:
-        from quarterdeck.engine.subagent import delegated
+        # Imported here because subagent.py imports the turn, which imports this module.
+        from quarterdeck.engine.subagent import run_subagent
 
-        return await delegated(self._turn, self.call_id, description, prompt, kind)
+        return await run_subagent(self._turn, self.call_id, description, prompt, kind)
 
     async def compact(self) -> int:
-        return self._turn.want_compaction()
+        return self._turn.request_compaction()
 
     async def read_elsewhere(self, path: str) -> bytes | None:
-        """Only what lies in the store of this session."""
+        """Read a file of the session's store. Paths that lead out of the store aren't read."""
         store = self.store.resolve()
-        wanted = (store / path.lstrip("/")).resolve()
-        if not wanted.is_relative_to(store):
+        target = (store / path.lstrip("/")).resolve()
+        if not target.is_relative_to(store):
             return None
         try:
-            return await asyncio.to_thread(wanted.read_bytes)
+            return await asyncio.to_thread(target.read_bytes)
         except OSError:
             return None

@@ -1,12 +1,13 @@
-"""The turn loop: prompt → request → reply → tools → request … until the model has nothing more to do.
+"""Run one turn of the agent: from a prompt to the event that closes the turn.
 
     begin ─▶ merge steering ─▶ request, reply ─▶ calls? ── yes ──▶ run the batch ─┐
                   ▲                               │ no                           │
-                  │        plugins or the user     ▼                             │
-                  ├──────────── say more ◀──── finish? ──▶ end                   │
+                  │      plugins or the user       ▼                             │
+                  ├────────── add a text ◀──── finish? ──▶ end                   │
                   └──────────────────────────────────────────────────────────────┘
 
-It says what it does as events, and the run's state is the kernel's fold of those. A sub-agent is the same loop with a path.
+The turn writes events and holds no state of its own about what the agent is doing: the kernel folds that from the events.
+The work of a sub-agent is a turn with a path. `runtime.py` starts turns and ends them from outside.
 """
 
 from __future__ import annotations
@@ -16,48 +17,65 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.engine.batch import Batch, KillTools, TurnAborted
-from quarterdeck.engine.compaction import compacted, cut_at
-from quarterdeck.engine.context import PluginContext
+from quarterdeck.engine.compaction import compact_conversation, count_removable
 from quarterdeck.engine.conversation import Conversation, messages_of
-from quarterdeck.engine.hooks import Verdict
-from quarterdeck.engine.message import Message, Part, Picture, Result, Text
-from quarterdeck.engine.model import Model, ModelError, ToolSpec
+from quarterdeck.engine.hooks import PluginContext, Verdict
+from quarterdeck.engine.model import (
+    Message,
+    ModelError,
+    ModelStalled,
+    Part,
+    Picture,
+    Request,
+    Result,
+    SelectedModel,
+    Text,
+    read_chunks,
+)
 from quarterdeck.engine.reply import Reply
-from quarterdeck.engine.request import replied
 from quarterdeck.engine.tools.base import Tool
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Image, Json, TokenUsage
 
 if TYPE_CHECKING:
-    from quarterdeck.engine.runtime import Core
+    from quarterdeck.engine.runtime import AgentRuntime
 
-#: Of a result in agent_end; the whole stands in its own event.
+#: Length of a result in `agent_end`. The whole result is in the event that ended its call.
 _EXCERPT = 200
-#: Ends of a reply that a person should know of.
-_CUT_SHORT = {
-    "length": "the reply was cut off at the limit of tokens",
-    "refused": "the model refused to go on",
+#: Notices for replies that ended early.
+_STOP_NOTICES = {
+    "length": "the reply was cut off at the token limit",
+    "refused": "the model refused to continue",
 }
-#: How long the next turn waits for what the last one left dying.
+#: Seconds that a turn waits for cancelled tasks of the turn before it.
 _UNWIND_S = 10.0
+#: Seconds that an abort waits for `after_turn` hooks. `agent_abort` must be published within 100 ms.
+_CANCEL_HOOKS_S = 0.05
 
 
-class Prompt:
+class Prompt(Struct, frozen=True):
     """The text that begins a turn."""
 
-    __slots__ = ("images", "message_id", "source", "text")
+    text: str
+    message_id: str
+    images: tuple[Image, ...] = ()
+    source: Literal["user", "agent"] = "user"
 
-    def __init__(
-        self, text: str, message_id: str, images: tuple[Image, ...] = (), source: Literal["user", "agent"] = "user"
-    ) -> None:
-        self.text = text
-        self.message_id = message_id
-        self.images = images
-        self.source: Literal["user", "agent"] = source
+
+class TurnResult(Struct, frozen=True):
+    """How a turn ended."""
+
+    #: `completed`, `aborted`, or the kind of its failure.
+    kind: str
+    #: The text of all its replies.
+    text: str
+    #: Why it didn't complete.
+    message: str = ""
 
 
 class Turn:
@@ -65,359 +83,488 @@ class Turn:
 
     def __init__(
         self,
-        core: Core,
+        runtime: AgentRuntime,
         prompt: Prompt,
         path: tuple[str, ...] = (),
         *,
-        model: tuple[Model, str, str] | None = None,
+        model: SelectedModel | None = None,
         tools: Mapping[str, Tool] | None = None,
         system_prompt: str | None = None,
         max_turns: int | None = None,
     ) -> None:
-        self.core = core
+        options = runtime.options
+        self.runtime = runtime
         self.prompt = prompt
         self.path = path
-        self.turn_id = core.next_id("t")
-        self.model, self.own_model_name, self.model_name = model or (core.model, core.own_model_name, core.model_name)
-        self.provider_opts = core.provider_opts
-        self.system_prompt = core.options.system_prompt if system_prompt is None else system_prompt
+        self.turn_id = runtime.next_id("t")
+        self.model = model or runtime.model
+        self.system_prompt = options.system_prompt if system_prompt is None else system_prompt
         self._tools = tools
-        self._max_turns = core.options.max_turns if max_turns is None else max_turns
+        self._max_requests = options.max_turns if max_turns is None else max_turns
+        #: The task that runs this turn. Whoever creates the task sets it.
         self.task: asyncio.Task[Any] | None = None
-        self.reply: Reply | None = None
+        #: The batch of tool calls that is running.
         self.batch: Batch | None = None
-        self.texts: list[str] = []
-        self.usage: TokenUsage | None = None
-        #: prompt_received and agent_start were said.
-        self.opened = False
-        #: Somebody outside ends it, and says so.
-        self.ending = False
+        #: Number of requests so far.
         self.rounds = 0
-        self.last_word: asyncio.Task[None] | None = None
-        #: How it ended: completed, aborted, or the kind of its failure; and what is to be said of that.
-        self.outcome = "aborted"
-        self.why = ""
-        self._wants_compaction = False
-        self._compacting = False
+        #: Text of each reply.
+        self.texts: list[str] = []
+        #: Tokens of all its requests, including those of sub-agents.
+        self.usage: TokenUsage | None = None
+        #: Whether `agent_start` was written.
+        self.has_begun = False
+        #: Whether the turn is ended from outside (`cancel`). The caller that cancels it writes the closing event.
+        self.is_cancelled = False
+        #: Resolved once the plugins have decided on the prompt: None, or the reason why it was refused.
+        self.admission: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._reply: Reply | None = None
+        self._outcome = "aborted"
+        self._failure = ""
+        self._compaction_requested = False
+        self._is_compacting = False
+        self._cancel_hooks: asyncio.Task[None] | None = None
 
-    # --- what it says
+    # ------------------------------------------------------------------------------------------- events and queries
 
-    def made(self, kind: Callable[..., Body], /, **fields: Any) -> Body:
-        """A body of this turn."""
+    def body(self, kind: Callable[..., Body], /, **fields: Any) -> Body:
+        """Build an event of this turn without writing it."""
         return kind(turn_id=self.turn_id, agent_path=self.path, **fields)
 
-    def tell(self, kind: Callable[..., Body], /, **fields: Any) -> None:
-        self.core.journal.write((self.made(kind, **fields),))
+    def record(self, kind: Callable[..., Body], /, **fields: Any) -> None:
+        """Write one event of this turn."""
+        self.runtime.journal.write((self.body(kind, **fields),))
 
-    def say(self, *bodies: Body) -> None:
+    def write(self, *bodies: Body) -> None:
+        """Write events as one batch."""
         if bodies:
-            self.core.journal.write(bodies)
+            self.runtime.journal.write(bodies)
 
     @property
     def conversation(self) -> Conversation:
-        return self.core.journal.conversations[self.path]
+        return self.runtime.journal.conversations[self.path]
 
     def messages(self) -> tuple[Message, ...]:
         return messages_of(self.conversation)
 
     @property
     def text(self) -> str:
-        """What it said so far."""
+        """The text of all replies so far."""
         return "\n\n".join(self.texts)
 
     @property
-    def tools(self) -> Mapping[str, Tool]:
-        """A sub-agent has its own; the main agent those that are attached now."""
-        return self.core.tools if self._tools is None else self._tools
+    def result(self) -> TurnResult:
+        return TurnResult("aborted" if self.is_cancelled else self._outcome, self.text, self._failure)
 
-    def specs(self) -> list[ToolSpec]:
-        return [tool.spec for tool in self.tools.values()]
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """The tools of this agent. A sub-agent has its own; the main agent uses those that are attached now."""
+        return self.runtime.tools if self._tools is None else self._tools
 
     def has_steering(self) -> bool:
-        return not self.path and self.core.steering_waits()
+        return not self.path and bool(self.runtime.steering_refs())
 
-    async def hook(self, name: str, *args: Any, said: list[Body] | None = None) -> Verdict:
-        """Asks the plugins; what they say to the model is said, and an abort ends the turn here."""
-        verdict = await self.core.hooks.ask(name, PluginContext(self.core, self), *args)
+    async def run_hook(self, hook: str, *args: Any, collect: list[Body] | None = None) -> Verdict:
+        """Run a hook of all plugins, and apply a model switch, an abort and added texts.
+
+        With `collect`, an added text is appended to that list instead of being written.
+
+        Raises:
+            TurnAborted: a plugin ended the turn. An abort of `before_prompt` is returned instead: no turn has begun.
+        """
+        verdict = await self.runtime.hooks.run(hook, PluginContext(self.runtime, self), *args)
         if verdict.switch is not None:
-            self.core.plugin_switches(verdict.switch, self)
-        if verdict.abort is not None and name != "before_prompt":
+            self.runtime.switch_model_for_plugin(verdict.switch, self)
+        if hook == "before_prompt":
+            return verdict
+        if verdict.abort is not None:
             raise TurnAborted(verdict.abort, verdict.outcome)
-        if verdict.prompts and name != "before_prompt":
-            intervention = self.made(ev.Intervention, prompt=verdict.prompt)
-            if said is None:
-                self.say(intervention)
+        if verdict.prompts:
+            intervention = self.body(ev.Intervention, prompt=verdict.prompt)
+            if collect is None:
+                self.write(intervention)
             else:
-                said.append(intervention)
+                collect.append(intervention)
         return verdict
 
-    # --- the loop
+    # ------------------------------------------------------------------------------------------------- the beginning
 
-    def open(self, prompts: Sequence[str] = ()) -> None:
-        """The turn begins: what it is about, that it runs, and what plugins add."""
-        prompt = self.prompt
-        received = self.made(
+    def begin(self, prompts: Sequence[str] = ()) -> None:
+        """Write the prompt, the start of the turn, and the texts that plugins add to the prompt."""
+        received = self.body(
             ev.PromptReceived,
-            text=prompt.text,
-            message_id=prompt.message_id,
-            images=prompt.images,
-            source=prompt.source,
+            text=self.prompt.text,
+            message_id=self.prompt.message_id,
+            images=self.prompt.images,
+            source=self.prompt.source,
         )
-        added = [self.made(ev.Intervention, prompt="\n\n".join(prompts))] if prompts else []
-        self.opened = True
-        self.core.journal.write(
-            (received, self.made(ev.AgentStart), *added), "user" if prompt.source == "user" else "engine"
-        )
+        interventions = [self.body(ev.Intervention, prompt="\n\n".join(prompts))] if prompts else []
+        origin = "user" if self.prompt.source == "user" else "engine"
+        self.has_begun = True
+        self.runtime.journal.write((received, self.body(ev.AgentStart), *interventions), origin)
+
+    def begin_without_prompt(self) -> None:
+        """Begin a turn that only compacts the conversation."""
+        self.has_begun = True
+        self.runtime.journal.write((self.body(ev.AgentStart),), "user")
 
     async def run(self, after: set[asyncio.Task[Any]], work: Callable[[], Awaitable[object]] | None = None) -> None:
-        """From the prompt to the event that closes the turn. Only somebody who ends it from outside closes it for it."""
+        """Run the turn and write the event that closes it, unless the turn is cancelled from outside.
+
+        Args:
+            after: tasks of earlier turns that must end first.
+            work: what to do instead of `run_rounds`.
+        """
         closing: list[Body]
         try:
             if after:
                 await asyncio.wait(after, timeout=_UNWIND_S)
-            if not self.opened and not await self._may_begin():
+            if not self.has_begun and not await self._admit():
                 return
-            await self.core.journal.flush()
-            await (work or self.rounds_of_work)()
-            self.outcome = "completed"
-            closing = [self._end("completed")]
+            # The prompt must be durable before the model reads it.
+            await self.runtime.journal.flush()
+            await (work or self.run_rounds)()
+            self._outcome = "completed"
+            closing = [self._end_event("completed")]
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if self.ending or task is None or task.cancelling():
+            if self.is_cancelled or task is None or task.cancelling():
                 raise
-            # something that it waited for was cancelled, and not the turn: nobody else would close it
-            closing = self._failed("internal", "something that the turn waited for was cancelled")
+            # Not this task but something that it awaited was cancelled, so no other code closes the turn.
+            closing = self._fail("internal", "an operation that the turn was waiting for was cancelled")
         except TurnAborted as error:
-            closing = self._aborted(error.reason)
+            self._failure = error.reason
+            closing = [*self.interrupt("killable", error.reason), self.body(ev.AgentAbort, reason=error.reason)]
         except ModelError as error:
             kind = "api" if error.kind == "overflow" else error.kind
-            closing = self._failed(kind, error.message, error.resets_at)
+            closing = self._fail(kind, error.message, error.resets_at)
         except Exception as error:
-            said = error.message if isinstance(error, QuarterdeckError) else f"{type(error).__name__}: {error}"
-            closing = self._failed("internal", said)
-        await self._after_turn(closing[-1])
-        if not self.ending:
-            self.say(*closing)
-            self.core.turn_over(self)
+            closing = self._fail("internal", describe_error(error))
+        if not self.path and not self.is_cancelled:
+            await self._run_after_turn(closing[-1])
+        if not self.is_cancelled:
+            self.write(*closing)
+            self.runtime.finish_turn(self)
 
-    async def _may_begin(self) -> bool:
-        """Whether the plugins let the prompt in; what they say of it is told either way."""
+    async def _admit(self) -> bool:
+        """Run the `before_prompt` hooks, then begin the turn or reject the prompt. Return whether the turn began."""
         prompt = self.prompt
-        verdict = await self.hook("before_prompt", prompt.text)
-        if self.ending:
+        verdict = await self.run_hook("before_prompt", prompt.text)
+        if self.is_cancelled:
             return False
         refusal = verdict.abort if verdict.abort is not None else verdict.skip
         if refusal is None:
-            self.open(verdict.prompts)
-            self.core.begun(self, None)
+            self.begin(verdict.prompts)
+            self._resolve_admission(None)
             return True
-        rejected = ev.PromptRejected(reason=refusal, text=prompt.text, message_id=prompt.message_id)
-        self.say(rejected)
-        self.core.begun(self, refusal)
-        self.core.turn_over(self)
+        self.write(ev.PromptRejected(reason=refusal, text=prompt.text, message_id=prompt.message_id))
+        self._resolve_admission(refusal)
+        self.runtime.finish_turn(self)
         return False
 
-    async def rounds_of_work(self) -> None:
-        """Request after request, until one is answered without calls and nobody has more to say."""
+    def _resolve_admission(self, refusal: str | None) -> None:
+        # The future is cancelled if the caller of `prompt` gave up waiting.
+        if not self.admission.done():
+            self.admission.set_result(refusal)
+
+    # ------------------------------------------------------------------------------------------------------ the loop
+
+    async def run_rounds(self) -> None:
+        """Send requests until a reply has no calls and neither plugins nor the user add a text.
+
+        Raises:
+            ModelError: a request failed for good, or the turn took too many requests.
+            TurnAborted: a plugin ended the turn.
+        """
         while True:
             self._merge_steering()
-            if self.rounds >= self._max_turns:
-                raise ModelError(
-                    "turn_limit", f"the turn took {self.rounds} requests and is not done", "Prompt it again."
-                )
+            if self.rounds >= self._max_requests:
+                message = f"the turn took {self.rounds} requests and isn't finished"
+                raise ModelError("turn_limit", message, "Send another prompt to continue.")
             self.rounds += 1
-            reply = await self._ask()
+            if self._is_context_full():
+                await self.compact("auto")
+            messages = await self._messages_to_send()
+            reply = None if messages is None else await self._request(messages)
             if reply is None:
                 return
-            message = await self._taken(reply)
+            message = await self._record_reply(reply)
             if message.calls:
-                await self._work(message)
-            elif not await self._goes_on(message):
+                await self._run_calls(message)
+            elif not await self._continues(message):
                 return
 
     def _merge_steering(self) -> None:
-        refs = () if self.path else self.core.steering_refs()
+        refs = () if self.path else self.runtime.steering_refs()
         if refs:
-            self.tell(ev.SteeringApplied, refs=refs, count=len(refs))
+            self.record(ev.SteeringApplied, refs=refs, count=len(refs))
 
-    async def _ask(self) -> Reply | None:
-        """One request; None when a plugin leaves it out."""
-        if self._is_full():
-            await self.compact("auto")
-        messages = await self.to_send()
-        return None if messages is None else await replied(self, messages)
-
-    async def to_send(self) -> Sequence[Message] | None:
-        """The conversation as the plugins let it out; None when one leaves the request out."""
-        messages = self.messages()
-        if not self.core.hooks.has("before_request"):
-            return messages
-        before = len(self.conversation.messages)
-        verdict = await self.hook("before_request", list(messages))
-        if verdict.skip is not None:
-            return None
-        added = self.messages() if verdict.prompts or len(self.conversation.messages) != before else messages
-        return verdict.messages if verdict.messages is not None else added
-
-    async def _taken(self, reply: Reply) -> Message:
-        """The reply is whole: told, counted, and shown to the plugins. Calls that one of them drops do not run."""
-        finished, complete = reply.finished, reply.complete()
-        assert finished is not None
-        self.reply = None
-        bodies: list[Body] = [complete]
-        if finished.usage is not None:
-            bodies += self.core.counted(finished.usage, self.model_name, self, reply.message_id)
-        if finished.stop_reason in _CUT_SHORT:
-            bodies.append(self.made(ev.Notice, level="warning", text=_CUT_SHORT[finished.stop_reason], source="model"))
-        self.say(*bodies)
-        message = _message_of(self.conversation, complete)
-        if message.text:
-            self.texts.append(message.text)
-        if self.core.hooks.has("after_response"):
-            verdict = await self.hook("after_response", message)
-            if verdict.skip is not None and message.calls:
-                self.say(
-                    *(
-                        self.made(ev.ToolBlocked, name=call.name, call_id=call.call_id, reason=verdict.skip)
-                        for call in message.calls
-                    )
-                )
-                return replace(message, parts=tuple(part for part in message.parts if part not in message.calls))
-        return message
-
-    async def _work(self, message: Message) -> None:
-        """The calls of a reply."""
-        self.tell(ev.ToolCalls, count=len(message.calls))
+    async def _run_calls(self, message: Message) -> None:
+        self.record(ev.ToolCalls, count=len(message.calls))
         self.batch = Batch(self, message.calls)
         results = await self.batch.run()
         self.batch = None
-        if self.core.hooks.has("after_tool_batch"):
-            await self.hook("after_tool_batch", results)
-        await self._compact_if_wanted()
+        await self.run_hook("after_tool_batch", results)
+        await self._compact_if_requested()
 
-    async def _compact_if_wanted(self) -> None:
-        if self._wants_compaction:
-            self._wants_compaction = False
-            await self.compact("manual")
-
-    async def _goes_on(self, message: Message) -> bool:
-        """Nothing is left to do, unless somebody has something to add."""
-        if self.core.hooks.has("before_finish"):
-            await self.hook("before_finish")
-        await self._compact_if_wanted()
+    async def _continues(self, message: Message) -> bool:
+        """Return whether there is something to answer after a reply without calls."""
+        await self.run_hook("before_finish")
+        await self._compact_if_requested()
         if self.has_steering():
-            self.tell(ev.AgentResumed, trigger="steering")
+            self.record(ev.AgentResumed, trigger="steering")
             return True
-        # whoever intervened since the reply stands behind it now, and wants an answer
+        # A text that a plugin added since the reply is now the last message. An empty reply isn't part of the
+        # conversation, so the last message is then the one that got no answer, and asking again could go on forever.
         last = self.messages()[-1:]
         return bool(last) and last[0].role == "user" and bool(message.parts)
 
+    # ------------------------------------------------------------------------------------------- one request, one reply
+
+    async def _messages_to_send(self) -> Sequence[Message] | None:
+        """Run the `before_request` hooks and return the messages to send, or None if a plugin skips the request."""
+        verdict = await self.run_hook("before_request", list(self.messages()))
+        if verdict.skip is not None:
+            return None
+        # Read the messages again: hooks may have added texts to the conversation.
+        return self.messages() if verdict.messages is None else verdict.messages
+
+    async def _request(self, messages: Sequence[Message]) -> Reply | None:
+        """Send a request until there is a reply, with retries and at most one compaction.
+
+        Returns None if a plugin skips the request after the compaction.
+
+        Raises:
+            ModelError: the request failed for good.
+        """
+        attempt, has_compacted = 0, False
+        while True:
+            reply = self._reply = Reply(self.runtime.next_id("m"), self.turn_id, self.path)
+            try:
+                await self._stream(messages, reply)
+                return reply
+            except ModelError as error:
+                self._reply = None
+                discarded = [reply.abort(keep=False)] if reply.has_events else []
+                if error.kind != "overflow":
+                    attempt += 1
+                    await self._wait_for_retry(error, attempt, discarded)
+                    continue
+                self.write(*discarded, self.body(ev.ContextOverflow, reason=error.message))
+                if has_compacted or not await self.compact("auto"):
+                    raise ModelError("api", error.message, error.hint) from error
+                has_compacted = True
+                compacted_messages = await self._messages_to_send()
+                if compacted_messages is None:
+                    return None
+                messages = compacted_messages
+
+    async def _stream(self, messages: Sequence[Message], reply: Reply) -> None:
+        """Send one request and write the events of its reply while it arrives."""
+        options, model = self.runtime.options, self.model
+        request = Request(
+            model=model.name,
+            messages=messages,
+            system=self.system_prompt,
+            tools=[tool.spec for tool in self.tools.values()],
+            max_tokens=options.max_tokens,
+            response_format=options.response_format if not self.path else None,
+            thinking=options.thinking,
+            options=model.options,
+        )
+        self.record(ev.RequestStart, model=model.full_name, messages=len(messages))
+        stream = model.provider.stream(request)
+        try:
+            while (chunks := await read_chunks(stream, options.stall_after)) is not None:
+                self.write(*reply.feed(chunks))
+                if reply.finished is not None:
+                    return
+        finally:
+            await stream.aclose()
+        raise ModelError("network", "the stream ended before the reply was complete", "Try again.", is_transient=True)
+
+    async def _wait_for_retry(self, error: ModelError, attempt: int, discarded: Sequence[Body]) -> None:
+        """Write what went wrong and wait until the next attempt.
+
+        Raises:
+            ModelError: the error again, if there is no next attempt.
+        """
+        policy = self.runtime.options.retry
+        bodies: list[Body] = [*discarded]
+        if isinstance(error, ModelStalled):
+            bodies.append(self.body(ev.StreamStalled, elapsed_s=error.elapsed_s))
+        elif error.is_transient:
+            bodies.append(self.body(ev.StreamError, reason=error.message))
+        if not error.is_transient or not policy.may_retry(attempt, error.retry_after):
+            self.write(*bodies)
+            raise error
+        delay = policy.delay(attempt, error.retry_after)
+        retry = self.body(ev.Retry, attempt=attempt, delay_ms=round(delay * 1000), reason=error.message)
+        self.write(*bodies, retry)
+        await asyncio.sleep(delay)
+
+    async def _record_reply(self, reply: Reply) -> Message:
+        """Write the finished reply, count its tokens and run the `after_response` hooks.
+
+        Returns the reply as a message. If a plugin skips its calls, they are blocked and missing from it.
+        """
+        finished, complete = reply.finished, reply.complete()
+        assert finished is not None
+        self._reply = None
+        bodies: list[Body] = [complete]
+        if finished.usage is not None:
+            bodies += self.runtime.count_usage(finished.usage, self.model.full_name, self, reply.message_id)
+        if finished.stop_reason in _STOP_NOTICES:
+            text = _STOP_NOTICES[finished.stop_reason]
+            bodies.append(self.body(ev.Notice, level="warning", text=text, source="model"))
+        self.write(*bodies)
+        message = self._last_reply(reply.message_id)
+        if message.text:
+            self.texts.append(message.text)
+        verdict = await self.run_hook("after_response", message)
+        if verdict.skip is None or not message.calls:
+            return message
+        self.write(
+            *(
+                self.body(ev.ToolBlocked, name=call.name, call_id=call.call_id, reason=verdict.skip)
+                for call in message.calls
+            )
+        )
+        return replace(message, parts=tuple(part for part in message.parts if part not in message.calls))
+
+    def _last_reply(self, message_id: str) -> Message:
+        """Return the last reply from the conversation. An empty reply isn't part of the conversation."""
+        messages = self.conversation.messages
+        if messages and messages[-1].role == "assistant" and messages[-1].message_id == message_id:
+            return messages[-1]
+        return Message("assistant", (), message_id)
+
     def add_usage(self, usage: TokenUsage) -> None:
-        """A sum with an unknown cost in it has no known cost."""
-        if self.usage is None:
+        """Add tokens to the turn. If the cost of one part is unknown, the cost of the sum is unknown."""
+        total = self.usage
+        if total is None:
             self.usage = usage
             return
-        one, known = self.usage, self.usage.cost_usd is not None and usage.cost_usd is not None
+        is_cost_known = total.cost_usd is not None and usage.cost_usd is not None
         self.usage = TokenUsage(
-            input=one.input + usage.input,
-            output=one.output + usage.output,
-            cache_read=one.cache_read + usage.cache_read,
-            cache_write=one.cache_write + usage.cache_write,
-            cost_usd=(one.cost_usd or 0) + (usage.cost_usd or 0) if known else None,
+            input=total.input + usage.input,
+            output=total.output + usage.output,
+            cache_read=total.cache_read + usage.cache_read,
+            cache_write=total.cache_write + usage.cache_write,
+            cost_usd=(total.cost_usd or 0) + (usage.cost_usd or 0) if is_cost_known else None,
         )
 
-    # --- shortening
+    # ---------------------------------------------------------------------------------------------------- compaction
 
-    def want_compaction(self) -> int:
-        self._wants_compaction = True
-        return cut_at(self.messages(), self.core.options.keep_messages)
+    def request_compaction(self) -> int:
+        """Compact the conversation after the current batch, or at the end of the turn.
+
+        Returns how many messages that would remove now.
+        """
+        self._compaction_requested = True
+        return count_removable(self.messages(), self.runtime.options.keep_messages)
+
+    async def _compact_if_requested(self) -> None:
+        if self._compaction_requested:
+            self._compaction_requested = False
+            await self.compact("manual")
 
     async def compact(self, trigger: Literal["manual", "auto"]) -> bool:
-        self._compacting = True
+        """Compact the conversation now and return whether it is shorter."""
+        self._is_compacting = True
         try:
-            return await compacted(self, trigger)
+            return await compact_conversation(self, trigger)
         finally:
-            self._compacting = False
+            self._is_compacting = False
 
-    def _is_full(self) -> bool:
-        limit = self.core.options.context_limit
-        return limit is not None and self.core.context_tokens(self.path) >= limit * self.core.options.compact_at
+    def _is_context_full(self) -> bool:
+        options = self.runtime.options
+        limit = options.context_limit
+        return limit is not None and self.runtime.context_tokens(self.path) >= limit * options.compact_at
 
-    # --- how it ends
+    # ------------------------------------------------------------------------------------------------------- the end
 
-    def _end(self, outcome: Literal["completed", "failed"]) -> Body:
-        return self.made(ev.AgentEnd, outcome=outcome, usage=self.usage, messages=self._told())
+    def cancel(self, reason: str | None, kill: KillTools) -> list[Body]:
+        """End the turn from outside: cancel its task and return the events for everything that is cut off.
 
-    def _told(self) -> tuple[Json, ...]:
-        """The messages of this turn. Results are cut short: each stands whole in its own event."""
-        conversation = self.conversation
-        messages = [_shortened(one) for one in messages_of(conversation)[conversation.turn_from :]]
-        # as it will be read back from a log
-        return tuple(msgspec.json.decode(msgspec.json.encode(messages)))
-
-    def _failed(self, kind: str, message: str, resets_at: int | None = None) -> list[Body]:
-        self.outcome, self.why = kind, message
-        return [
-            *self.interrupted("all", "the turn failed"),
-            self.made(ev.TurnFailed, kind=kind, message=message, resets_at=resets_at),
-            self._end("failed"),
-        ]
-
-    def _aborted(self, reason: str) -> list[Body]:
-        self.why = reason
-        return [*self.interrupted("killable", reason), self.made(ev.AgentAbort, reason=reason)]
-
-    def interrupted(self, kill: KillTools, reason: str) -> list[Body]:
-        """What must be said of everything that is cut off, and whoever works on it is told to end."""
-        bodies: list[Body] = []
-        if self.reply is not None and self.reply.said:
-            bodies.append(self.reply.aborted(True))
-        self.reply = None
-        for gate in self.core.gates.held(self.path):
-            self.core.gates.drop(gate)
-            bodies.append(gate.resolved("withdrawn", reason=reason))
-        for question in self.core.gates.asked(self.path):
-            self.core.gates.drop(question)
-            bodies.append(question.withdrawn())
-        if self.batch is not None:
-            bodies += self.batch.interrupted(kill, reason)
-        if self._compacting:
-            bodies.append(self.made(ev.CompactEnd, ok=False))
+        The caller writes these events and then the event that closes the turn.
+        """
+        self.is_cancelled = True
+        self._failure = reason or ""
+        bodies = self.interrupt(kill, reason or "aborted")
+        if not self.has_begun:
+            bodies.append(ev.PromptDropped(text=self.prompt.text, message_id=self.prompt.message_id))
+            self._resolve_admission(reason or "aborted")
+        # A plugin or a tool of this turn may be the one that aborts it. Its task ends by itself.
+        if self.task is not None and self.task is not current_task():
+            self.task.cancel()
         return bodies
 
-    def left(self) -> set[asyncio.Task[Any]]:
-        """What still runs of it and must end before the next turn's first request."""
-        tasks: set[asyncio.Task[Any]] = set(self.batch.dying) if self.batch is not None else set()
+    def interrupt(self, kill: KillTools, reason: str) -> list[Body]:
+        """Stop the reply, the gates, the calls and the compaction that are open, and return the events for that."""
+        bodies: list[Body] = []
+        if self._reply is not None and self._reply.has_events:
+            bodies.append(self._reply.abort(keep=True))
+        self._reply = None
+        bodies += self.runtime.approvals.withdraw_all(self.path, reason)
+        if self.batch is not None:
+            bodies += self.batch.interrupt(kill, reason)
+        if self._is_compacting:
+            bodies.append(self.body(ev.CompactEnd, ok=False))
+        return bodies
+
+    def unwinding(self) -> set[asyncio.Task[Any]]:
+        """Return the tasks of this turn that must end before the next turn sends a request."""
+        tasks: set[asyncio.Task[Any]] = set(self.batch.unwinding) if self.batch is not None else set()
         if self.task is not None and not self.task.done():
             tasks.add(self.task)
         return tasks
 
-    async def _after_turn(self, closing: Body) -> None:
-        if not self.path and not self.ending and self.core.hooks.has("after_turn"):
-            await self.after_turn(closing)
+    async def run_cancel_hooks(self, closing: Body) -> None:
+        """Run the `after_turn` hooks of a cancelled turn. Hooks that take too long continue in the background."""
+        self._cancel_hooks = asyncio.create_task(self._run_after_turn(closing))
+        await asyncio.wait((self._cancel_hooks,), timeout=_CANCEL_HOOKS_S)
 
-    async def after_turn(self, closing: Body) -> None:
-        """The plugins' last word before idle."""
+    async def _run_after_turn(self, closing: Body) -> None:
         outcome = closing.outcome if isinstance(closing, ev.AgentEnd) else "aborted"
         payload = {"outcome": outcome, "turn_id": self.turn_id, "rounds": self.rounds, "text": self.text}
-        await self.core.hooks.ask("after_turn", PluginContext(self.core, self), payload)
+        await self.runtime.hooks.run("after_turn", PluginContext(self.runtime, self), payload)
+
+    def _fail(self, kind: str, message: str, resets_at: int | None = None) -> list[Body]:
+        """Return the events that close a failed turn."""
+        self._outcome, self._failure = kind, message
+        return [
+            *self.interrupt("all", "the turn failed"),
+            self.body(ev.TurnFailed, kind=kind, message=message, resets_at=resets_at),
+            self._end_event("failed"),
+        ]
+
+    def _end_event(self, outcome: Literal["completed", "failed"]) -> Body:
+        conversation = self.conversation
+        messages = [_shorten(message) for message in messages_of(conversation)[conversation.turn_start :]]
+        # Encode and decode, so that subscribers get the same plain values as readers of the log.
+        encoded: list[Json] = msgspec.json.decode(msgspec.json.encode(messages))
+        return self.body(ev.AgentEnd, outcome=outcome, usage=self.usage, messages=tuple(encoded))
 
 
-def _message_of(conversation: Conversation, complete: ev.ResponseComplete) -> Message:
-    """The reply as the conversation holds it; an empty one it does not hold."""
-    last = conversation.messages[-1] if conversation.messages else None
-    if last is not None and last.role == "assistant" and last.message_id == complete.message_id:
-        return last
-    return Message("assistant", (), complete.message_id)
+def _shorten(message: Message) -> Message:
+    return replace(message, parts=tuple(_shorten_part(part) for part in message.parts))
 
 
-def _shortened(message: Message) -> Message:
-    return replace(message, parts=tuple(_excerpt(part) for part in message.parts))
-
-
-def _excerpt(part: Part) -> Part:
+def _shorten_part(part: Part) -> Part:
     if isinstance(part, Picture):
         return Text("(an image)")
     if isinstance(part, Result) and (len(part.text) > _EXCERPT or part.images):
         return replace(part, text=part.text[:_EXCERPT] + "…", images=())
     return part
+
+
+def describe_error(error: BaseException) -> str:
+    return error.message if isinstance(error, QuarterdeckError) else f"{type(error).__name__}: {error}"
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    """Return the current task, or None in a callback that runs outside of any event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

@@ -1,8 +1,10 @@
-"""What every event body shares, and the values that bodies are made of.
+"""Define the base class of event bodies and the values that bodies contain.
 
-A body is a frozen struct whose `type` is its class name in snake case. It knows nothing of where it is stored:
-session, index, time and origin belong to the envelope (codec.py). Fields that a newer version adds make the fast
-decoder refuse the body, and the codec then keeps the bytes as they came; so bodies forbid unknown fields on purpose.
+A body is a frozen struct whose `type` is its class name in snake case. Session, index, time and origin aren't part of
+the body: they belong to the envelope (codec.py).
+
+Bodies forbid unknown fields on purpose. A body written by a newer release fails in the fast decoder because of its
+new field, and the codec then preserves its bytes instead of dropping the field silently.
 """
 
 from __future__ import annotations
@@ -13,22 +15,24 @@ from typing import Any, Literal, TypeAlias, dataclass_transform
 from msgspec import Struct, field
 
 Origin: TypeAlias = Literal["engine", "hook", "stream", "otlp", "rpc", "process", "file", "user", "supervisor"]
-#: Any JSON value. Tool arguments and results are the agent's own and are carried, not interpreted.
+#: Any JSON value. Tool arguments and results have the agent's own shape and are passed through uninterpreted.
 Json: TypeAlias = Any
-
-# Checkers take a struct's options from its own class line only, so the two roots say them once for all below.
 
 _HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def event_name(class_name: str) -> str:
-    """`ToolExecutionStart` is called `tool_execution_start` in the log."""
+    """Convert a class name to the event's name: `ToolExecutionStart` becomes `tool_execution_start`."""
     return _HUMP.sub("_", class_name).lower()
+
+
+# Type checkers read a struct's options from its own class line only. The decorator on these two roots declares the
+# options for all subclasses.
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """A part of a body. An unknown field in it makes the codec keep the bytes of the whole body."""
+    """A part of a body. If it has an unknown field, the codec preserves the bytes of the whole body."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -49,7 +53,7 @@ class Body(
 
 
 class Image(Value):
-    """An image of a prompt: inline (base64) or a file that the store keeps."""
+    """An image of a prompt: inline as base64 (`data`), or a file in the store (`path`)."""
 
     media_type: str
     data: str = ""
@@ -65,7 +69,7 @@ class Repo(Value):
 
 
 class TokenUsage(Value):
-    """Four buckets that never overlap, so their sum is the total whatever the provider's own way of counting."""
+    """Token counts in four buckets that never overlap, so their sum is the total for every provider."""
 
     input: int = 0
     output: int = 0
@@ -79,26 +83,25 @@ class TokenUsage(Value):
 
 
 class Block(Value):
-    """One part of a message, numbered in its message. A tool call or result names its call.
-
-    `signature` is what the provider wants back with a block of reasoning. The `text` of a tool call holds arguments that
-    are no JSON object, as they came.
-    """
+    """One block of a message, numbered within its message."""
 
     block: int = 0
     kind: Literal["text", "thinking", "tool_call", "tool_result", "bash"] = "text"
+    #: For a tool call: the raw arguments if they aren't a JSON object.
     text: str = ""
+    #: The call that a tool call or a tool result belongs to.
     call_id: str = ""
     name: str = ""
     args: Json = None
     ok: bool = True
     exit_code: int | None = None
     images: tuple[Image, ...] = ()
+    #: Opaque value that the provider requires back with a thinking block.
     signature: str = ""
 
 
 class HistoryMessage(Value):
-    """One message of an agent's own history, as read back when a session is resumed."""
+    """One message of an agent's own history, read when a session is resumed."""
 
     message_id: str
     role: Literal["user", "assistant", "tool", "system", "bash"]
@@ -123,7 +126,7 @@ class Question(Value):
 
 
 class GateRequest(Value):
-    """What a human is asked to allow. `gate_id` is the deck's short name (g7), `ref` the agent's own request id."""
+    """A request for approval. `gate_id` is the deck's short id (g7), `ref` the agent's own request id."""
 
     gate_id: str = ""
     ref: str = ""
@@ -139,7 +142,7 @@ class GateRequest(Value):
 
 
 class Todo(Value):
-    """One line of the agent's own list."""
+    """One item of the agent's todo list."""
 
     id: str
     content: str
@@ -147,7 +150,7 @@ class Todo(Value):
 
 
 class PlanStep(Value):
-    """One step of a plan; the states are 001's."""
+    """One step of a plan. The statuses are those of document 001."""
 
     description: str
     status: Literal["pending", "in_progress", "completed", "failed", "skipped"] = "pending"
@@ -155,12 +158,12 @@ class PlanStep(Value):
 
 
 class Plan(Value):
-    """A checklist that the agent made before it worked."""
+    """A checklist that the agent wrote before working."""
 
     steps: tuple[PlanStep, ...] = ()
     text: str = ""
 
 
 def renamed(name: str, default: Any) -> Any:
-    """A field whose JSON name is a Python keyword."""
+    """Declare a field whose JSON name is a Python keyword."""
     return field(default=default, name=name)

@@ -1,9 +1,11 @@
-"""The envelope, and the way between an event and its JSON.
+"""Convert events to JSON and back.
 
-An event is stored as envelope columns plus the body's bytes, and is shown as one flat object; msgspec cannot flatten,
-so the two are spliced as bytes. Bodies of a newer release come through unharmed: what the fast decoder refuses is
-looked at again, and an unknown type, or a known one with unknown fields, keeps its bytes as they came (`raw`).
-Everything else that is wrong raises MalformedEvent, which says where.
+An event is stored as envelope columns plus the bytes of its body, and published as one flat JSON object. msgspec can't
+flatten one struct into another, so the two are joined as bytes.
+
+Bodies written by a newer release survive a round trip. If the fast decoder rejects a body, the slow path looks again: a
+body of an unknown type, or of a known type with unknown fields, is accepted and its bytes are preserved in `raw`.
+Anything else raises MalformedEvent with the position of the fault.
 """
 
 from __future__ import annotations
@@ -18,15 +20,17 @@ from quarterdeck.errors import MalformedEvent
 from quarterdeck.events.base import Body, Origin
 from quarterdeck.events.catalogue import BY_NAME, NAMES, UNION
 
+# ------------------------------------------------------------------------------------------ the envelope
+
 
 class Unknown(Body):
-    """A body of a type that this release does not know. It moves nothing and is kept as it came."""
+    """A body of a type that this release doesn't know. It changes no state and its bytes are preserved."""
 
     name: str = ""
 
 
 class Event(Struct, frozen=True, gc=False):
-    """One line of a session's log. `raw` is set when the body's bytes say more than `body` does."""
+    """One line of a session's log. `raw` is set if the body's bytes contain more than `body` does."""
 
     session_id: str
     index: int
@@ -38,8 +42,7 @@ class Event(Struct, frozen=True, gc=False):
 
     @property
     def type(self) -> str:
-        name = NAMES.get(type(self.body))
-        return type_of(self.body) if name is None else name
+        return type_of(self.body)
 
 
 class _Envelope(Struct, frozen=True):
@@ -51,145 +54,178 @@ class _Envelope(Struct, frozen=True):
 
 
 _ENVELOPE_FIELDS = frozenset(_Envelope.__struct_fields__)
-_bodies = msgspec.json.Decoder(UNION)
-_envelopes = msgspec.json.Decoder(_Envelope)
-_objects: msgspec.json.Decoder[dict[str, Raw]] = msgspec.json.Decoder(dict[str, Raw])
-_anything = msgspec.json.Decoder(cast("type[Any]", Any))
+
+_body_decoder = msgspec.json.Decoder(UNION)
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_object_decoder: msgspec.json.Decoder[dict[str, Raw]] = msgspec.json.Decoder(dict[str, Raw])
+_json_decoder = msgspec.json.Decoder(cast("type[Any]", Any))
 _encode = msgspec.json.Encoder().encode
 
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>.+)`| \((?P<byte>byte \d+)\))$", re.DOTALL)
-#: An escaped first half of a pair, alone; near the end of the input msgspec calls it truncated, which helps nobody.
-_LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F])")
-#: What msgspec and Python's own text codecs raise for bytes that are no JSON of ours. Deep nesting ends in recursion.
-_REFUSALS = (msgspec.MsgspecError, UnicodeError, RecursionError)
+#: What msgspec and Python's text codecs raise for bytes that aren't valid JSON of the expected shape. Deeply nested
+#: JSON ends in a RecursionError.
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 def type_of(body: Body) -> str:
-    """The body's name in the log."""
+    """Return the event name of a body."""
     name = NAMES.get(type(body))
     return cast("Unknown", body).name if name is None else name
 
 
+# ---------------------------------------------------------------------------------- encoding and decoding
+
+
 def decode_body(data: bytes | str) -> tuple[Body, bytes | None]:
-    """The body, and its bytes where they hold more than this release understands."""
+    """Decode a body. The second value is the original bytes if they contain more than this release understands.
+
+    Raises:
+        MalformedEvent: the data isn't a body of any release.
+    """
     try:
-        return _bodies.decode(data), None
+        return _body_decoder.decode(data), None
     except msgspec.ValidationError as error:
         return _decode_newer(data, error)
-    except _REFUSALS as error:
+    except _DECODE_ERRORS as error:
         raise _malformed(error, data) from error
 
 
 def encode_body(body: Body, raw: bytes | None = None) -> bytes:
-    """One JSON object. Bytes that were kept are given back as they came."""
+    """Encode a body as one JSON object. If its original bytes were preserved, return those.
+
+    Raises:
+        MalformedEvent: the body contains a value that JSON can't represent.
+    """
     if raw is not None:
         return raw
     try:
         return _encode(body)
-    except (*_REFUSALS, TypeError) as error:
+    except (*_DECODE_ERRORS, TypeError) as error:
         raise _malformed(error) from error
 
 
 def decode_event(data: bytes | str) -> Event:
-    """An event from its flat form."""
+    """Decode an event from its flat form.
+
+    Raises:
+        MalformedEvent: the data isn't an event.
+    """
     try:
-        envelope = _envelopes.decode(data)
-        fields = _objects.decode(data)
-    except _REFUSALS as error:
+        envelope = _envelope_decoder.decode(data)
+        fields = _object_decoder.decode(data)
+    except _DECODE_ERRORS as error:
         raise _malformed(error, data) from error
-    inner = [_encode(name) + b":" + bytes(value) for name, value in fields.items() if name not in _ENVELOPE_FIELDS]
+    members = [_encode(name) + b":" + bytes(value) for name, value in fields.items() if name not in _ENVELOPE_FIELDS]
     try:
-        body, raw = decode_body(b"{" + b",".join(inner) + b"}")
+        body, raw = decode_body(b"{" + b",".join(members) + b"}")
     except MalformedEvent as error:
-        # places in the body's bytes are no places in the event's
-        raise _the_better_placed(error, _fault_of_text(data) or error) from error
+        # Byte positions in the body's bytes aren't positions in the event, so look for the fault in the event itself.
+        raise _better_located(error, _json_fault(data) or error) from error
     return Event(envelope.session_id, envelope.index, envelope.at, envelope.origin, body, envelope.cursor, raw)
 
 
 def encode_event(event: Event) -> bytes:
-    """The flat form: the envelope's fields first, then the body's own."""
+    """Encode an event in its flat form: the envelope's fields first, then the body's.
+
+    Raises:
+        MalformedEvent: the event contains a value that JSON can't represent.
+    """
     envelope = _Envelope(event.session_id, event.index, event.cursor, event.at, event.origin)
     body = encode_body(event.body, event.raw)
     try:
         return _encode(envelope)[:-1] + b"," + body.lstrip()[1:]
-    except (*_REFUSALS, TypeError) as error:
+    except (*_DECODE_ERRORS, TypeError) as error:
         raise _malformed(error) from error
 
 
+# ------------------------------------------------------------------------------- bodies of newer releases
+
+
 def _decode_newer(data: bytes | str, error: msgspec.ValidationError) -> tuple[Body, bytes]:
-    """The slow path: a body that a newer release may have written, else the fast path's own complaint."""
+    """Decode a body that a newer release may have written, or raise the fast decoder's error."""
     try:
-        found = _anything.decode(data)
-        name = cast("dict[str, Any]", found).get("type") if isinstance(found, dict) else None
+        value = _json_decoder.decode(data)
+        name = cast("dict[str, Any]", value).get("type") if isinstance(value, dict) else None
         if not isinstance(name, str):
             raise _malformed(error) from error
         raw = data.encode() if isinstance(data, str) else bytes(data)
-        return _understood(name, cast("dict[str, Any]", found)), raw
-    except _REFUSALS as refusal:
-        raise _the_better_placed(_malformed(error), _malformed(refusal, data)) from refusal
+        return _convert_known_part(name, cast("dict[str, Any]", value)), raw
+    except _DECODE_ERRORS as second_error:
+        raise _better_located(_malformed(error), _malformed(second_error, data)) from second_error
 
 
-def _the_better_placed(first: MalformedEvent, second: MalformedEvent) -> MalformedEvent:
-    """The second look sees the whole text, but it knows no types: it may find the same fault and not name the field."""
-    return first if first.what == second.what and second.where.endswith("[...]") else second
-
-
-def _fault_of_text(data: bytes | str) -> MalformedEvent | None:
-    """What is wrong with the text as JSON, whatever it should mean."""
-    try:
-        _anything.decode(data)
-    except _REFUSALS as error:
-        return _malformed(error, data)
-    return None
-
-
-def _understood(name: str, found: dict[str, Any]) -> Body:
-    taken = sorted(_ENVELOPE_FIELDS & found.keys())
-    if taken:
-        # in the flat form it would stand there twice, and the event could not be read back
-        raise MalformedEvent("a field of the envelope in the body", f"$.{taken[0]}")
+def _convert_known_part(name: str, value: dict[str, Any]) -> Body:
+    clashing = sorted(_ENVELOPE_FIELDS & value.keys())
+    if clashing:
+        # The flat form would contain this field twice, and the event couldn't be decoded again.
+        raise MalformedEvent("a field of the envelope in the body", f"$.{clashing[0]}")
     kind = BY_NAME.get(name)
     if kind is None:
         return Unknown(name=name)
-    return msgspec.convert(_known_part(found, inspect.type_info(kind)), kind)
+    return msgspec.convert(_without_unknown_fields(value, inspect.type_info(kind)), kind)
 
 
-def _known_part(found: Any, kind: inspect.Type) -> Any:
-    """`found` without the fields that this release does not know, at any depth."""
+def _without_unknown_fields(value: Any, kind: inspect.Type) -> Any:
+    """Remove the fields that this release doesn't know, at any depth."""
     if isinstance(kind, inspect.UnionType):
-        return _known_part(found, next((one for one in kind.types if _holds_structs(one)), kind.types[0]))
-    if isinstance(kind, inspect.VarTupleType) and isinstance(found, list):
-        return [_known_part(item, kind.item_type) for item in cast("list[Any]", found)]
-    if isinstance(kind, inspect.StructType) and isinstance(found, dict):
-        known = {one.encode_name: one.type for one in kind.fields}
-        items = cast("dict[str, Any]", found).items()
-        return {name: _known_part(value, known[name]) for name, value in items if name in known} | (
+        member = next((member for member in kind.types if _contains_structs(member)), kind.types[0])
+        return _without_unknown_fields(value, member)
+    if isinstance(kind, inspect.VarTupleType) and isinstance(value, list):
+        return [_without_unknown_fields(item, kind.item_type) for item in cast("list[Any]", value)]
+    if isinstance(kind, inspect.StructType) and isinstance(value, dict):
+        types = {field.encode_name: field.type for field in kind.fields}
+        members = cast("dict[str, Any]", value).items()
+        return {name: _without_unknown_fields(item, types[name]) for name, item in members if name in types} | (
             {"type": kind.tag} if kind.tag is not None else {}
         )
-    return found
+    return value
 
 
-def _holds_structs(kind: inspect.Type) -> bool:
+def _contains_structs(kind: inspect.Type) -> bool:
     return isinstance(kind, inspect.StructType | inspect.VarTupleType)
+
+
+# -------------------------------------------------------------------------------------- locating a fault
+
+_LOCATED_MESSAGE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>.+)`| \((?P<byte>byte \d+)\))$", re.DOTALL)
+#: An escaped high surrogate without its low half. Near the end of the input msgspec reports it as truncated data, which
+#: is misleading.
+_LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F])")
 
 
 def _malformed(error: Exception, data: bytes | str = b"") -> MalformedEvent:
     if isinstance(error, RecursionError):
         return MalformedEvent("nested too deep")
     if isinstance(error, UnicodeError):
-        return MalformedEvent("not valid UTF-8", _place_of_bad_text(data))
+        return MalformedEvent("not valid UTF-8", _bad_text_position(data))
     what = str(error)
     lone = _LONE_SURROGATE.search(data.encode() if isinstance(data, str) else data)
     if lone and "truncated" in what:
         return MalformedEvent("half of a surrogate pair", f"byte {lone.start(1)}")
-    placed = _PLACE.match(what)
-    if placed is None:
+    located = _LOCATED_MESSAGE.match(what)
+    if located is None:
         return MalformedEvent(what, f"byte {len(data)}" if "truncated" in what else "$")
-    return MalformedEvent(placed["what"], placed["path"] or placed["byte"])
+    return MalformedEvent(located["what"], located["path"] or located["byte"])
 
 
-def _place_of_bad_text(data: bytes | str) -> str:
-    """msgspec counts from the start of the one text that is bad; a reader wants the place in the whole."""
+def _better_located(first: MalformedEvent, second: MalformedEvent) -> MalformedEvent:
+    """Choose the error with the more useful position.
+
+    The second attempt reads the whole text but knows no types, so it may report the same fault without naming the field.
+    """
+    return first if first.what == second.what and second.where.endswith("[...]") else second
+
+
+def _json_fault(data: bytes | str) -> MalformedEvent | None:
+    """Return what is wrong with the data as plain JSON, regardless of types."""
+    try:
+        _json_decoder.decode(data)
+    except _DECODE_ERRORS as error:
+        return _malformed(error, data)
+    return None
+
+
+def _bad_text_position(data: bytes | str) -> str:
+    """Locate invalid text in the whole data. msgspec counts from the start of the one string that is invalid."""
     try:
         data.encode() if isinstance(data, str) else bytes(data).decode()
     except UnicodeDecodeError as error:

@@ -1,162 +1,173 @@
-"""The contract of a harness. This half is pure: the Translator, which reads an agent's raw signals.
+"""Define what every translator provides, the base class that most of them share, and helpers for reading untrusted JSON.
 
-`feed` takes one signal and gives the events that it means. Debounces, races and watchdogs are deadlines: `deadline` says
-when the translator wants to be called again though nothing came, and `tick` is that call. `end` is the last word when the
-source is gone. `restore` sets a translator up in the middle of a session whose view is known. Time is monotonic seconds
-and always comes in from outside, so a replay under a virtual clock is exact.
+A translator is the reading half of a harness (`driver.py` is the writing half). It is pure: raw signals of an agent go in
+with the time they arrived, canonical events come out. Time is monotonic seconds and always passed in, so replaying a
+recording under a virtual clock gives exact results.
 
-What we send to the agent is fed in too (src `stdin`, `hook.reply`): an answer to an approval is evidence like any other.
+What we send to the agent is fed in too (sources `stdin` and `hook.reply`), because our own answer to an approval is the
+first evidence that it was decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias, TypeGuard, cast
 
 from msgspec import Struct
 
 from quarterdeck.events import Body, Json, Origin
-from quarterdeck.harness.tracker import Book
+from quarterdeck.harness.tracker import EventTracker
 from quarterdeck.kernel.view import View
 
-#: A JSON object of an agent.
+#: A JSON object sent by an agent.
 Object: TypeAlias = dict[str, Any]
-#: A method of a translator that reads what one source says, and answers whether it knew the signal.
-Reader: TypeAlias = Callable[[Any, Json], bool]
+#: Reads one signal of a source and returns whether it knew what the signal is.
+Reader: TypeAlias = Callable[[Json], bool]
 
 
 class Signal(Struct, frozen=True, gc=False):
-    """One thing that came from an agent, or went to it. `src` is one of contract section 5."""
+    """One raw message from an agent, or one that we sent to it."""
 
+    #: Where the signal came from: `stdout`, `hook`, `proc`, `otlp.log`, … (contract section 5).
     src: str
     data: Json
 
 
 class Translator(Protocol):
-    """Raw signals in, canonical events out."""
+    """Turns the raw signals of one session into canonical events."""
+
+    @property
+    def origins(self) -> Mapping[str, Origin]:
+        """Origins of events by source, where they differ from `origin_of`."""
+        ...
 
     @property
     def unknown(self) -> int:
-        """How many signals no rule knew. A line of a newer release is counted, never a failure."""
+        """How many signals were not recognised. Signals of newer releases are counted here and never raise."""
         ...
 
-    def feed(self, signal: Signal, now: float) -> list[Body]: ...
+    def feed(self, signal: Signal, now: float) -> list[Body]:
+        """Return the events that a signal means."""
+        ...
 
-    def deadline(self) -> float | None: ...
+    def deadline(self) -> float | None:
+        """Return when `tick` must be called if no signal arrives before, or None."""
+        ...
 
-    def tick(self, now: float) -> list[Body]: ...
+    def tick(self, now: float) -> list[Body]:
+        """Return the events of every deadline that is due: debounces, races, watchdogs."""
+        ...
 
-    def end(self, now: float) -> list[Body]: ...
+    def end(self, now: float) -> list[Body]:
+        """Return the events that follow because no signal will arrive any more."""
+        ...
 
-    def restore(self, view: View) -> None: ...
+    def restore(self, view: View) -> None:
+        """Continue in the middle of a session whose view is known."""
+        ...
 
 
-class BookTranslator:
-    """What most translators are: a table of readers by source, a book to write in, and named deadlines.
+class BaseTranslator:
+    """A translator with one reader per source, an event tracker, and named timers.
 
-    A subclass adds its methods to `readers` (source → method) and writes through `self.book`. `timers` maps a name to the
-    time at which `on_<name>` is to be called.
-
-    Tables belong to the class and attributes have slots, because sessions are many and mostly short: what is built for
-    each of them is paid at every start, and beyond thirty attributes without slots every call of a method costs twice.
-    For the same reason what is called at every start names its parent instead of asking `super()` for it.
+    A subclass adds its readers to `self.readers` and its timers' callbacks to `self.timer_callbacks` in `__init__`, and
+    writes events through `self.tracker`.
     """
 
-    __slots__ = ("book", "now", "timers", "unknown")
-
-    #: source → what reads it, for all translators of a class
-    readers: ClassVar[dict[str, Reader]]
+    origins: Mapping[str, Origin] = {}
 
     def __init__(self) -> None:
-        self.book = Book()
+        self.tracker = EventTracker()
         self.unknown = 0
+        #: The time of the signal or deadline that is being handled.
         self.now = 0.0
+        self.readers: dict[str, Reader] = {"proc": self.read_proc, "stderr": ignore}
+        #: Due times of the timers that are set. Timers that are due together run in the order they were first set.
         self.timers: dict[str, float] = {}
+        self.timer_callbacks: dict[str, Callable[[], None]] = {}
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         self.now = now
         reader = self.readers.get(signal.src)
-        if reader is None or not reader(self, signal.data):
+        if reader is None or not reader(signal.data):
             self.unknown += 1
-        book = self.book
-        out = book.out
-        if out:  # what `take` does: a call less for every signal
-            book.out = []
-        return out
+        return self.tracker.take_events()
 
     def deadline(self) -> float | None:
-        return min(self.timers.values()) if self.timers else None
+        return min(self.timers.values(), default=None)
 
     def tick(self, now: float) -> list[Body]:
         self.now = now
-        for name in [name for name, at in self.timers.items() if at <= now]:
+        for name in [name for name, due in self.timers.items() if due <= now]:
             del self.timers[name]
-            getattr(self, f"on_{name}")()
-        return self.book.take()
+            self.timer_callbacks[name]()
+        return self.tracker.take_events()
 
     def end(self, now: float) -> list[Body]:
-        """The source is gone without a word about the process: what we know grows old, it does not become idle."""
+        """Mark the evidence as lost. A source that ends without an exit of the process doesn't make the agent idle."""
         self.now = now
         self.timers.clear()
-        if not self.book.exited:
-            self.book.signal("lost", "the source ended")
-        return self.book.take()
+        if not self.tracker.has_exited:
+            self.tracker.set_signal("lost", "the source ended")
+        return self.tracker.take_events()
 
     def restore(self, view: View) -> None:
-        self.book.restore(view)
+        self.tracker.restore(view)
 
     def set_timer(self, name: str, seconds: float) -> None:
-        """`on_<name>` is called after this pause, unless it is set again or cleared."""
+        """Call `timer_callbacks[name]` after this many seconds, unless the timer is set again or cleared before."""
         self.timers[name] = self.now + seconds
 
     def clear_timer(self, name: str) -> None:
         self.timers.pop(name, None)
 
-    # --- the process, the same for every agent
+    # ------------------------------------------------------------------------------------------------------------------
+    # The process, which every agent has
+    # ------------------------------------------------------------------------------------------------------------------
 
     def read_proc(self, data: Json) -> bool:
-        found: Any = data if isinstance(data, DICT) else {}
-        event = found.get("event")
+        fields = object_of(data)
+        event = fields.get("event")
         if event == "start":
-            self.book.process_starting()
+            self.tracker.record_process_start()
         elif event == "exit":
-            code, signal = exit_of(found.get("code"), found.get("signal"))
+            code, signal = parse_exit(fields.get("code"), fields.get("signal"))
             self.on_exit(code, signal)
         elif event == "note":
-            if "warning" in found:
-                self.book.notice(text_of(found, "warning"), "warning", "process")
+            if "warning" in fields:
+                self.tracker.add_notice(text_of(fields, "warning"), "warning", "process")
         elif event == "signal":
-            self.book.stop_asked = True
+            self.tracker.stop_requested = True
         else:
             return event == "stdin_closed"
         return True
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
-        """A translator that has open questions of its own closes them here first."""
+        """Record the exit of the process. A subclass that has open questions of its own closes them first."""
         self.timers.clear()
-        asked = self.book.stop_asked or (self.is_server() and code == 0)
-        self.book.process_exited(code, signal, asked=asked)
+        asked = self.tracker.stop_requested or (self.is_server() and code == 0)
+        self.tracker.record_process_exit(code, signal, asked=asked)
 
     def is_server(self) -> bool:
-        """Whether it serves its standard input. A server leaves with code zero when that is closed, and closing it is how
-        we stop one; Gemini and the Codex app-server also when a signal ends them. None was seen to leave so by itself. Such
-        an exit was asked for, whether or not anybody wrote down that we did."""
+        """Return whether the agent serves requests on its standard input (pi, ACP, the Codex app-server).
+
+        A server exits with code 0 when its input is closed, which is how we stop one; Gemini and the Codex app-server also
+        do when they receive a signal. No server has been seen to exit with 0 on its own. Therefore such an exit counts
+        as requested even if no record says that we closed the input.
+        """
         return False
 
 
-def ignored(_: BookTranslator, _data: Json) -> bool:
-    """A source that is known and says nothing about the state."""
+def ignore(_data: Json) -> bool:
+    """Accept a signal of a known source that says nothing about the state."""
     return True
 
 
-def _proc(translator: BookTranslator, data: Json) -> bool:
-    return translator.read_proc(data)
+# ----------------------------------------------------------------------------------------------------------------------
+# Sources and exits
+# ----------------------------------------------------------------------------------------------------------------------
 
-
-BookTranslator.readers = {"proc": _proc, "stderr": ignored}
-
-
-_SIGNALS = {
+_SIGNAL_NAMES = {
     1: "SIGHUP",
     2: "SIGINT",
     3: "SIGQUIT",
@@ -166,22 +177,25 @@ _SIGNALS = {
     11: "SIGSEGV",
     15: "SIGTERM",
 }
-#: Signals by which somebody stops a program.
-_STOPS = frozenset({1, 2, 9, 15})
+#: Signals that people and supervisors use to stop a program.
+_STOP_SIGNALS = frozenset({1, 2, 9, 15})
 
 
-def exit_of(code: object, signal: object = None) -> tuple[int | None, str | None]:
-    """An exit as (code, signal name). A negative code is a signal, and so is 128 plus that of a signal that stops: some
-    programs catch it and leave with the number that a shell would show. Anything but a number is unknown."""
+def parse_exit(code: object, signal: object = None) -> tuple[int | None, str | None]:
+    """Return (exit code, signal name), each None if unknown.
+
+    A negative code is a signal. So is 128 plus a stop signal: some programs catch the signal and exit with the number
+    that a shell would show.
+    """
     if isinstance(signal, int) and not isinstance(signal, bool):
-        signal = _SIGNALS.get(signal, f"signal {signal}")
+        signal = _SIGNAL_NAMES.get(signal, f"signal {signal}")
     name = signal if isinstance(signal, str) else None
     if not isinstance(code, int) or isinstance(code, bool):
         return None, name
     if code < 0:
-        return None, _SIGNALS.get(-code, f"signal {-code}")
-    if code - 128 in _STOPS:
-        return None, _SIGNALS[code - 128]
+        return None, _SIGNAL_NAMES.get(-code, f"signal {-code}")
+    if code - 128 in _STOP_SIGNALS:
+        return None, _SIGNAL_NAMES[code - 128]
     return code, name
 
 
@@ -199,63 +213,55 @@ _ORIGINS: dict[str, Origin] = {
 
 
 def origin_of(src: str) -> Origin:
-    """Where events that this source caused came from. `hook.reply` is what we answered."""
+    """Return the origin of events that a source causes. `hook.reply` is our own answer to a hook."""
     return _ORIGINS.get(src) or _ORIGINS.get(src.partition(".")[0], "stream")
 
 
-# --- reading JSON that nobody promised us: wrong types read as absent
+# ----------------------------------------------------------------------------------------------------------------------
+# Reading JSON of agents: a field of the wrong type reads like a missing one
+# ----------------------------------------------------------------------------------------------------------------------
+
+#: Larger numbers can't be stored. No agent means them.
+_INT_LIMIT = 1 << 63
 
 
-def text_of(found: Object, name: str, second: str = "", third: str = "", fourth: str = "") -> str:
-    """The first of these fields that is a non-empty text; else ''."""
-    value = found.get(name)
-    if value and isinstance(value, str):
-        return value
-    # names one by one, because a call with any number of them costs half as much again
-    return text_of(found, second, third, fourth) if second else ""
+def is_object(value: object) -> TypeGuard[Object]:
+    """Return whether a value is a JSON object."""
+    return isinstance(value, dict)
 
 
-#: A checker learns nothing from a comparison with these, so it asks for no `cast`, which is a call at run time.
-DICT: Any = dict
-_LIST: Any = list
-
-
-def object_of(found: Any, name: str = "", inner: str = "") -> Object:
-    """This object, or the one of this name in it, or the second one's in that; an empty one where there is none."""
-    if name:
-        found = found.get(name) if isinstance(found, DICT) else None
-        if inner:
-            found = found.get(inner) if isinstance(found, DICT) else None
-    return found if isinstance(found, DICT) else {}
-
-
-def part_of(found: Object, name: str) -> Object:
-    """The object of this name, or an empty one: `object_of` where it is known to be an object that is looked into."""
-    value: Any = found.get(name)
-    return value if isinstance(value, DICT) else {}
-
-
-def list_of(found: Object, name: str) -> list[Any]:
-    """The list of this name, or an empty one."""
-    value: Any = found.get(name)
-    return value if isinstance(value, _LIST) else []
-
-
-def objects_of(found: Object, name: str) -> list[Object]:
-    """The objects of the list of this name."""
-    value = found.get(name)
-    return [one for one in value if isinstance(one, DICT)] if value and isinstance(value, _LIST) else []
-
-
-#: A number beyond this cannot be stored; no agent means it.
-_MOST = 1 << 63
-
-
-def int_of(found: Object, *names: str) -> int:
-    """The first of these fields that is a whole number, also one written as text; else 0."""
+def text_of(fields: Object, *names: str) -> str:
+    """Return the first of these fields that is a non-empty string, else ""."""
     for name in names:
-        value = found.get(name)
-        if type(value) is int and -_MOST < value < _MOST:  # a flag is a number in Python, and none here
+        value = fields.get(name)
+        if value and isinstance(value, str):
+            return value
+    return ""
+
+
+def object_of(value: Any, *names: str) -> Object:
+    """Return the object itself, or the object that this path of field names leads to; {} if there is none."""
+    for name in names:
+        value = value.get(name) if is_object(value) else None
+    return value if is_object(value) else {}
+
+
+def list_of(fields: Object, name: str) -> list[Any]:
+    """Return the list in a field, else []."""
+    value = fields.get(name)
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def objects_of(fields: Object, name: str) -> list[Object]:
+    """Return the objects of the list in a field."""
+    return [item for item in list_of(fields, name) if is_object(item)]
+
+
+def int_of(fields: Object, *names: str) -> int:
+    """Return the first of these fields that is a whole number, also one written as text, else 0."""
+    for name in names:
+        value = fields.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and -_INT_LIMIT < value < _INT_LIMIT:
             return value
         if isinstance(value, float) and value == value and abs(value) < 1e15:
             return int(value)
@@ -265,7 +271,7 @@ def int_of(found: Object, *names: str) -> int:
 
 
 def price_of(value: object) -> float | None:
-    """A cost in dollars. Agents count with price lists, in which a model that nobody priced costs 0: that is unknown."""
+    """Return a cost in dollars. 0 means unknown: agents use price lists in which a missing model costs 0."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if 0 < value < 1e15 else None

@@ -16,12 +16,12 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from quarterdeck.config import Mode
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, Image, Json
 from quarterdeck.harness.base import Signal
 from quarterdeck.kernel.gate import Gate
 
-Mode: TypeAlias = Literal["plan", "ask", "edits", "auto", "bypass"]
 KillTools: TypeAlias = Literal["killable", "all", "none"]
 #: Lines for the agent's standard input; each is written as one JSON line.
 Lines: TypeAlias = list[Json]
@@ -105,7 +105,13 @@ class CannotDo(QuarterdeckError):
 class Driver(Protocol):
     """How to speak to one agent process. A new driver for every process."""
 
-    capabilities: Capabilities
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def waits_for_log(self) -> bool:
+        """Whether the lines of `heard` must be written only after the events of the same signal are durable."""
+        ...
 
     def spawn(self, start: Start) -> Spawn:
         """What to start; NotInstalled when its program is not there."""

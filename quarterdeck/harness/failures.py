@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind
 
 _BY_STATUS: dict[int, FailureKind] = {
     401: "auth",

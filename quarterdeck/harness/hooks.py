@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import cast
 
 from quarterdeck.events import Json
-from quarterdeck.harness.base import DICT, Object, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, is_object, list_of, object_of, text_of
 from quarterdeck.harness.driver import Decision
 
 #: The agents whose hooks are read.
@@ -22,7 +22,7 @@ _QUESTION_TOOL = "AskUserQuestion"
 
 
 def _text(payload: Json, name: str) -> str:
-    found: Json = payload.get(name) if isinstance(payload, DICT) else None
+    found: Json = payload.get(name) if is_object(payload) else None
     return found if isinstance(found, str) else ""
 
 

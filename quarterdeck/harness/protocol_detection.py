@@ -6,10 +6,10 @@ candidates say the same of that; it is remembered, so that another candidate, ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from quarterdeck.events import Body
-from quarterdeck.harness.base import DICT, Signal, Translator
+from quarterdeck.events import Body, Origin
+from quarterdeck.harness.base import Signal, Translator, is_object
 from quarterdeck.kernel.view import View
 
 #: Of an agent that prints nothing but prose, so much is remembered.
@@ -19,8 +19,6 @@ _REMEMBERED = 1000
 class Detecting:
     """Candidates by name, the one that is believed first; `choose` names one as soon as a signal tells, else None."""
 
-    __slots__ = ("_believed", "_candidates", "_choose", "_heard", "_restored", "_speaker")
-
     def __init__(self, candidates: dict[str, Callable[[], Translator]], choose: Callable[[Signal], str | None]) -> None:
         self._candidates = candidates
         self._choose: Callable[[Signal], str | None] | None = choose
@@ -28,6 +26,10 @@ class Detecting:
         self._speaker = candidates[self._believed]()
         self._heard: list[tuple[Signal, float]] = []
         self._restored: View | None = None
+
+    @property
+    def origins(self) -> Mapping[str, Origin]:
+        return self._speaker.origins
 
     @property
     def unknown(self) -> int:
@@ -75,7 +77,7 @@ class Detecting:
 def acp_or_sayask(signal: Signal) -> str | None:
     """The choice for programs that speak ACP or, started otherwise, print say/ask messages; None while only prose passed."""
     found = signal.data
-    if signal.src == "proc" or not isinstance(found, DICT) or not signal.src.startswith(("stdout", "stdin")):
+    if signal.src == "proc" or not is_object(found) or not signal.src.startswith(("stdout", "stdin")):
         return None
     if "raw" in found or "_raw" in found:
         return None

@@ -224,7 +224,7 @@ def _obstacle(state: State, name: str) -> str | None:
 
 def _steering_is_full(state: State, limit: int) -> bool:
     """When nothing runs a steering text is a prompt, and needs no room."""
-    return is_busy(state) and queue.steering(state.queue) >= limit
+    return is_busy(state) and queue.steering_count(state.queue) >= limit
 
 
 def _resume_obstacle(state: State) -> str | None:

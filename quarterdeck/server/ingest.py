@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from aiohttp import web
 
-from quarterdeck.deck.agents.observed import Observation
-from quarterdeck.deck.agents.observed_sessions import Adoption
+from quarterdeck.deck.agents.observed import ObservedAgent
+from quarterdeck.deck.agents.observed_sessions import ObservedSessions
 from quarterdeck.deck.deck import Deck
 from quarterdeck.deck.session import Session
 from quarterdeck.errors import QuarterdeckError
@@ -82,8 +82,8 @@ class Ingest:
     def __init__(self, deck: Deck, key: Callable[[], str]) -> None:
         self._deck = deck
         self._key = key
-        self._adoption = Adoption(deck)
-        self._holding: dict[Observation, int] = {}
+        self._adoption = ObservedSessions(deck)
+        self._holding: dict[ObservedAgent, int] = {}
         self._told: list[tuple[Session, Callable[[], None]]] = []
         self._due: asyncio.Handle | None = None
         self._caught_up = 0.0
@@ -114,13 +114,13 @@ class Ingest:
             return None
         if session_id:
             session = self._deck.at_hand(session_id)
-            return None if session is None or session.launch is None else Hook("", payload, session)
+            return None if session is None or session.connection is None else Hook("", payload, session)
         session = self._adoption.at_hand(agent, hooks.native_session(payload))
         return None if session is None else Hook(agent, payload, session)
 
     def is_deciding(self, hook: Hook) -> bool:
         """Whether its answer has to be waited for. An agent of ours asks in its own protocol."""
-        return hooks.is_deciding(hook.payload) and hook.session.launch is None
+        return hooks.is_deciding(hook.payload) and hook.session.connection is None
 
     def take(self, hook: Hook) -> None:
         """Heard as soon as its answer is on its way: at once, or a little later where many come."""
@@ -132,7 +132,7 @@ class Ingest:
         """The answer to one that asks."""
         self.catch_up()
         agent, payload, session = hook
-        observation = session.observation or session.observe(registry.translator(agent))
+        observation = session.observed_agent or session.observe(registry.translator(agent))
         gate = _gate_of(payload, observation.hear_asking(Signal("hook", payload)), session)
         if gate is None:
             self._rests(session)
@@ -167,12 +167,12 @@ class Ingest:
 
     def _hear(self, hook: Hook) -> None:
         agent, payload, session = hook
-        if session.launch is not None:
-            session.launch.hear(Signal("hook", payload))
+        if session.connection is not None:
+            session.connection.hear(Signal("hook", payload))
         elif not agent:
             return  # its process ended in this very moment
         elif session.state.lifecycle.value == "active":
-            (session.observation or session.observe(registry.translator(agent))).hear(Signal("hook", payload))
+            (session.observed_agent or session.observe(registry.translator(agent))).hear(Signal("hook", payload))
             self._rests(session)
         else:  # it was put away in this very moment: what its agent tells belongs to another one
             task = asyncio.get_running_loop().create_task(self._hear_elsewhere(agent, payload))
@@ -185,7 +185,7 @@ class Ingest:
 
     def _rests(self, session: Session) -> None:
         if not session.state.turn.is_open:
-            self._deck.house.at_rest()
+            self._deck.services.at_rest()
 
     async def _hook(self, request: web.Request) -> web.StreamResponse:
         agent = request.path.split("/")[2]
@@ -203,7 +203,7 @@ class Ingest:
     async def _ours(self, session_id: str) -> Session:
         """Of a process that we started, which asks us in its own protocol: what its hooks tell is evidence only."""
         session = await self._deck.in_use(session_id)
-        if session.launch is None:
+        if session.connection is None:
             raise NoProcess(session_id)
         return session
 
@@ -218,7 +218,7 @@ class Ingest:
         is_path = cwd.startswith("/") and "\0" not in cwd and len(cwd) <= _PATH_LIMIT
         return await self._adoption.session(agent, native, cwd if is_path else "")
 
-    async def _decision(self, observation: Observation, gate: Gate, payload: Object) -> Decision | None:
+    async def _decision(self, observation: ObservedAgent, gate: Gate, payload: Object) -> Decision | None:
         """Held until somebody decides, here or there."""
         self._holding[observation] = self._holding.get(observation, 0) + 1
         try:
@@ -261,7 +261,7 @@ class Ingest:
         if not native:
             return
         session = await self._adopted("codex", native, "")
-        ear = session.launch or session.observation or session.observe(registry.translator("codex"))
+        ear = session.connection or session.observed_agent or session.observe(registry.translator("codex"))
         ear.hear(Signal("otlp.log", record))
 
 
@@ -269,7 +269,7 @@ def _gate_of(payload: Object, asked: tuple[Gate, ...], session: Session) -> Gate
     """What this hook asks. A question was told by the hook before it; whoever asks it first waits for the answer."""
     if asked or not hooks.is_question(payload):
         return asked[0] if asked else None
-    seen = session.observation
+    seen = session.observed_agent
     questions = (gate for gate in session.state.gates.open if gate.kind == "question")
     return next((gate for gate in questions if seen is not None and not seen.is_held_for(gate.id)), None)
 

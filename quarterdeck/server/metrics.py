@@ -137,9 +137,9 @@ class Metrics:
     def _of_deck(self) -> Iterable[str]:
         deck = self._deck
         live = list(deck.sessions_in_use())
-        running = sum(one.launch is not None for one in live)
+        running = sum(one.connection is not None for one in live)
         troubled = sum(one.writer.error is not None for one in live)
-        slots = deck.house.slots
+        slots = deck.services.slots
         yield _one("quarterdeck_processes", "gauge", "Agent processes that run.", running)
         yield _one("quarterdeck_process_limit", "gauge", "Agent processes that may run at once.", slots.limit)
         yield _one(

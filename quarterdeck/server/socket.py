@@ -85,7 +85,7 @@ class Shared:
     """What all connections share: encoded events, and changes between the same two views."""
 
     def __init__(self, deck: Deck, heartbeat_s: float = HEARTBEAT_S) -> None:
-        log = deck.house.log
+        log = deck.services.log
         self.pages: Pages[int] = Pages(lambda name, at: log.read(name, at, PAGE))
         self.all_pages: Pages[str] = Pages(lambda _, at: log.read_all(at, PAGE))
         self.heartbeat_s = heartbeat_s
@@ -246,7 +246,7 @@ class _OfSession:
         if self._tail is not None:
             self._link.deck.feed.release(self._session.id, self._tail)
         self._session.users -= 1
-        self._session.house.at_rest()
+        self._session.services.at_rest()
 
 
 class _OfAll:

@@ -93,7 +93,7 @@ class Streams:
         self._is_closing = False
         #: Events handed to connections, those too that a connection filters out.
         self.delivered = 0
-        log = deck.house.log
+        log = deck.services.log
         self._pages: Pages[int] = Pages(lambda name, at: log.read(name, at, PAGE))
         self._all_pages: Pages[str] = Pages(lambda _, at: log.read_all(at, PAGE))
 
@@ -131,7 +131,7 @@ class Streams:
     ) -> web.Response:
         if since > head:
             return _answer(EventPage((), head, Gap(since, head)))
-        events = await self._deck.house.log.read(session_id, since, limit, types)
+        events = await self._deck.services.log.read(session_id, since, limit, types)
         # fewer than asked for: whoever filters need not look at the rest again
         following = events[-1].index if len(events) == limit else max(head, events[-1].index if events else since)
         return _answer(EventPage(_encoded(events), following))
@@ -176,7 +176,7 @@ class Streams:
         head = self._deck.feed.all.head
         if since > head:
             return _answer(EventPage((), head, Gap(since, head)))
-        events = await self._deck.house.log.read_all(since, limit, types)
+        events = await self._deck.services.log.read_all(since, limit, types)
         following = events[-1].cursor if len(events) == limit else max(head, events[-1].cursor if events else since)
         return _answer(EventPage(_encoded(events), following))
 

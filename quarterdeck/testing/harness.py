@@ -9,7 +9,7 @@ import msgspec
 
 from quarterdeck import events as ev
 from quarterdeck.events import Image, Json
-from quarterdeck.harness.base import BookTranslator, Object, Signal, list_of, object_of, text_of
+from quarterdeck.harness.base import BaseTranslator, Object, Signal, list_of, object_of, text_of
 from quarterdeck.harness.driver import CannotDo, Capabilities, Decision, KillTools, Lines, Spawn, Start
 from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
@@ -30,16 +30,15 @@ CAPABILITIES = Capabilities(
 )
 
 
-class TestTranslator(BookTranslator):
+class TestTranslator(BaseTranslator):
     """What quarterdeck.testing.agent says."""
 
     __test__ = False  # not a test, whatever pytest thinks of the name
 
-    __slots__ = ("asked",)
-
     def __init__(self) -> None:
         super().__init__()
         self.asked: dict[str, str] = {}
+        self.readers |= {"stdout": self.read_line, "stdin": self.read_input}
 
     def read_line(self, data: Json) -> bool:
         line = object_of(data)
@@ -56,92 +55,92 @@ class TestTranslator(BookTranslator):
         kind = self.asked.get(name) if text_of(line, "op") == "answer" else None
         by = text_of(line, "by")
         if kind == "approval":
-            self.book.resolve(name, "approved" if line.get("allow") else "rejected", by=by)
+            self.tracker.resolve_approval(name, "approved" if line.get("allow") else "rejected", by=by)
         elif kind == "question":
-            self.book.answer(name, line.get("text"), by=by, message_id=text_of(line, "message_id"))
+            self.tracker.answer_question(name, line.get("text"), by=by, message_id=text_of(line, "message_id"))
         elif kind == "dialog":
-            self.book.close_dialog(name, line.get("value"), "cancelled" if line.get("cancelled") else "answered", by)
+            self.tracker.close_dialog(name, line.get("value"), "cancelled" if line.get("cancelled") else "answered", by)
         return True
 
-    readers = BookTranslator.readers | {"stdout": read_line, "stdin": read_input}
-
     def told_ready(self, line: Object) -> None:
-        self.book.ready(text_of(line, "session"), "test-model", "1", CAPABILITIES.names, resumable=True)
+        self.tracker.report_ready(text_of(line, "session"), "test-model", "1", CAPABILITIES.names, resumable=True)
 
     def told_turn_start(self, line: Object) -> None:
         images = tuple(
             Image(media_type=text_of(one, "media_type"), data=text_of(one, "data"), path=text_of(one, "path"))
             for one in map(object_of, list_of(line, "images"))
         )
-        self.book.prompt(text_of(line, "text"), text_of(line, "id"), images=images)
-        self.book.request()
+        self.tracker.record_prompt(text_of(line, "text"), text_of(line, "id"), images=images)
+        self.tracker.start_request()
 
     def told_turn_end(self, line: Object) -> None:
         outcome = text_of(line, "outcome")
         if outcome == "interrupted":
-            self.book.abort("interrupted")
+            self.tracker.abort_turn("interrupted")
         elif outcome == "failed":
-            self.book.fail("api", text_of(line, "message"))
+            self.tracker.fail_turn("api", text_of(line, "message"))
         else:
-            self.book.end()
+            self.tracker.end_turn()
 
     def told_text(self, line: Object) -> None:
-        self.book.text(text_of(line, "id"), 0, text_of(line, "delta"))
+        self.tracker.add_text(text_of(line, "id"), 0, text_of(line, "delta"))
 
     def told_text_end(self, line: Object) -> None:
-        self.book.message_done(text_of(line, "id"))
+        self.tracker.finish_message(text_of(line, "id"))
 
     def told_thought(self, line: Object) -> None:
-        self.book.thinking(text_of(line, "id"), 0, text_of(line, "delta"))
+        self.tracker.add_thinking(text_of(line, "id"), 0, text_of(line, "delta"))
 
     def told_thought_end(self, line: Object) -> None:
-        self.book.message_done(text_of(line, "id"))
+        self.tracker.finish_message(text_of(line, "id"))
 
     def told_call(self, line: Object) -> None:
-        self.book.announce(text_of(line, "id"), text_of(line, "name"), line.get("args"))
+        self.tracker.open_call(text_of(line, "id"), text_of(line, "name"), line.get("args"))
 
     def told_call_start(self, line: Object) -> None:
-        self.book.start_call(text_of(line, "id"), text_of(line, "name"), line.get("args"))
+        self.tracker.start_call(text_of(line, "id"), text_of(line, "name"), line.get("args"))
 
     def told_call_end(self, line: Object) -> None:
-        self.book.end_call(text_of(line, "id"), bool(line.get("ok")), line.get("result"))
+        self.tracker.end_call(text_of(line, "id"), bool(line.get("ok")), line.get("result"))
 
     def told_may_i(self, line: Object) -> None:
         name = text_of(line, "id")
         self.asked[name] = "approval"
-        self.book.ask(name, text_of(line, "name"), line.get("args"), text_of(line, "call"), "command")
+        self.tracker.open_approval(name, text_of(line, "name"), line.get("args"), text_of(line, "call"), "command")
 
     def told_question(self, line: Object) -> None:
         name = text_of(line, "id")
         self.asked[name] = "question"
-        self.book.question(name, text_of(line, "text"))
+        self.tracker.open_question(name, text_of(line, "text"))
 
     def told_dialog(self, line: Object) -> None:
         name, found = text_of(line, "id"), text_of(line, "method")
         self.asked[name] = "dialog"
-        self.book.dialog(name, _METHODS.get(found, "confirm"), text_of(line, "title"))
+        self.tracker.open_dialog(name, _METHODS.get(found, "confirm"), text_of(line, "title"))
 
     def told_background(self, line: Object) -> None:
-        self.book.background_start("shell", text_of(line, "id"), text_of(line, "title"))
+        self.tracker.start_background("shell", text_of(line, "id"), text_of(line, "title"))
 
     def told_background_end(self, line: Object) -> None:
-        self.book.background_end(text_of(line, "id"), bool(line.get("ok")))
+        self.tracker.end_background(text_of(line, "id"), bool(line.get("ok")))
 
     def told_heard(self, line: Object) -> None:
         self.asked.pop(text_of(line, "id"), None)
 
     def told_steered(self, line: Object) -> None:
-        self.book.write(ev.SteeringApplied(refs=(text_of(line, "id"),), count=1, turn_id=self.book.turn or None))
+        self.tracker.emit(
+            ev.SteeringApplied(refs=(text_of(line, "id"),), count=1, turn_id=self.tracker.turn_id or None)
+        )
 
     def told_model(self, line: Object) -> None:
-        self.book.write(ev.ModelSwitched(to=text_of(line, "model")))
+        self.tracker.emit(ev.ModelSwitched(to=text_of(line, "model")))
 
     def told_deaf(self, line: Object) -> None:
         """For whoever must know when it hears nothing any more."""
-        self.book.write(ev.StatusUpdate(text="deaf"))
+        self.tracker.emit(ev.StatusUpdate(text="deaf"))
 
     def told_complaint(self, line: Object) -> None:
-        self.book.notice(text_of(line, "text"), "warning")
+        self.tracker.add_notice(text_of(line, "text"), "warning")
 
 
 class TestDriver:
@@ -150,6 +149,7 @@ class TestDriver:
     __test__ = False
 
     capabilities = CAPABILITIES
+    waits_for_log = False
 
     def spawn(self, start: Start) -> Spawn:
         resume = ("--resume", start.native_session_id) if start.native_session_id else ()

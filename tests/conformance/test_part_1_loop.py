@@ -387,11 +387,11 @@ def test_an_abort_in_idle_does_nothing_and_is_said() -> None:
 def test_an_abort_cancels_the_stream(state: str) -> None:
     async def work() -> None:
         async with In(state) as at:
-            await at.agent.abort("enough")
+            await at.agent.abort(reason="enough")
             assert at.agent.status().state == "idle"
             assert (await at.heard.until("agent_abort")).reason == "enough"
             at.let_go()
-            await at.agent._core.left()
+            await at.agent._runtime.wait_until_unwound()
             assert at.model.closed == 1
             assert "agent_end" not in at.heard.types
             assert "response_complete" not in at.heard.types
@@ -420,7 +420,7 @@ def test_an_abort_kills_tools_by_its_option(kill: Any) -> None:
             await agent.prompt("go")
             await soft.began.wait()
             await firm.began.wait()
-            await agent.abort("stop", kill_tools=kill)
+            await agent.abort(reason="stop", kill_tools=kill)
             assert agent.status().state == "idle"
             await heard.until("agent_abort")
             killed = {"killable": ["soft"], "all": ["soft", "firm"], "none": []}[kill]

@@ -28,7 +28,7 @@ from quarterdeck.engine.plugins import (
     default_plugins,
 )
 from quarterdeck.engine.tools import builtin_tools
-from quarterdeck.engine.tools.base import Hands, Tool
+from quarterdeck.engine.tools.base import Tool, ToolContext
 from quarterdeck.events import PluginEvent
 from quarterdeck.log.memory import MemoryLog
 from tests.conformance.marks import case
@@ -51,7 +51,7 @@ class Shell:
         self.ran: list[str] = []
         self.tool: Tool = tool("shell", self._run, writes=True, **options)
 
-    def _run(self, args: dict[str, Any], hands: Hands) -> str:
+    def _run(self, args: dict[str, Any], hands: ToolContext) -> str:
         self.ran.append(args["command"])
         return f"ran {args['command']}"
 
@@ -438,7 +438,7 @@ class TestBigResults:
         async def work() -> None:
             whole = "".join(f"line {number}\n" for number in range(9_000))
 
-            async def read(args: dict[str, Any], hands: Hands) -> str:
+            async def read(args: dict[str, Any], hands: ToolContext) -> str:
                 found = await hands.read_elsewhere(args["path"])
                 return "found " + str(found is not None and found.decode() == whole)
 
@@ -566,7 +566,7 @@ class TestHooks:
             kind: Any = everywhere()
             plugin = kind()
 
-            def fails(args: dict[str, Any], hands: Hands) -> str:
+            def fails(args: dict[str, Any], hands: ToolContext) -> str:
                 raise RuntimeError("no")
 
             script = Script(

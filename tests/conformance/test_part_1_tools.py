@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from quarterdeck import SubAgent
-from quarterdeck.engine.message import Result
+from quarterdeck.engine.model import Result
 from quarterdeck.engine.tools import builtin_tools
-from quarterdeck.engine.tools.interaction_tools import PATIENCE_S
+from quarterdeck.engine.tools.interaction_tools import ANSWER_TIMEOUT_S
 from quarterdeck.events import Option, Todo
 from tests.conformance.marks import case
 from tests.decks import Time
@@ -67,7 +67,7 @@ def test_the_write_todos_tool_tells_the_list(tmp_path: Path) -> None:
 
 @case("U-056")
 def test_the_ask_user_tool_gives_up_after_five_minutes(tmp_path: Path) -> None:
-    assert PATIENCE_S == 5 * 60
+    assert ANSWER_TIMEOUT_S == 5 * 60
 
     async def work() -> None:
         time = Time()
@@ -76,14 +76,14 @@ def test_the_ask_user_tool_gives_up_after_five_minutes(tmp_path: Path) -> None:
             heard = Heard(agent)
             await agent.prompt("go")
             await heard.until("ask_user")
-            await time.skip(PATIENCE_S - 30)
+            await time.skip(ANSWER_TIMEOUT_S - 30)
             assert heard.of("user_responded") == []
             await time.skip(60)
             assert (await heard.until("user_responded")).status == "timeout"
             assert await agent.collect_reply() == "then not"
             (result,) = told(script)
             assert not result.ok
-            assert "nobody answered within 5 minutes" in result.text
+            assert "no answer within 5 minutes" in result.text
 
     asyncio.run(work())
 
@@ -100,7 +100,7 @@ def test_the_ask_user_tool_asks_and_is_answered(tmp_path: Path) -> None:
             assert asked.question == "Which?"
             assert asked.options == (Option(id="1", label="red"), Option(id="2", label="blue"))
             assert asked.ref
-            await agent.respond("2", asked.ref)
+            await agent.respond(asked.ref, "2")
             assert await agent.collect_reply() == "blue then"
             (answered,) = heard.of("user_responded")
             assert (answered.session_id, answered.body.ref, answered.body.response) == ("s7", asked.ref, "2")
@@ -119,7 +119,7 @@ def test_an_abort_ends_everything_that_the_shell_started(tmp_path: Path) -> None
             await agent.prompt("go")
             pids = await two_pids(tmp_path / "pids")
             assert all(map(alive, pids))
-            await agent.abort("enough")
+            await agent.abort(reason="enough")
             killed = await heard.until("tool_killed")
             assert (killed.name, killed.call_id, killed.reason) == ("shell", "c1", "enough")
             assert (await heard.until("agent_abort")).reason == "enough"
@@ -204,7 +204,7 @@ def test_what_a_tool_stored_can_be_read_in_pages(tmp_path: Path) -> None:
             await agent.prompt("go")
             await agent.collect_reply()
             path = heard.one("tool_execution_end").path
-            assert f"the whole of it is in {path}" in told(script)[0].text
+            assert f"read {path} with read_file" in told(script)[0].text
             assert len(told(script)[0].text) < 31_000
             script.replies = [wanted("read_file", "c2", path=path, offset=10_000, limit=2), text("seen")]
             await agent.prompt("and?")

@@ -36,7 +36,7 @@ def test_an_error_without_an_id_and_a_process_that_cannot_start_leave_the_sessio
     talk.says("Hello")
     talk.ends()
     assert talk.phase == "completed"
-    talk.translator.book.process_failed("no such program")  # type: ignore[attr-defined]
+    talk.translator.tracker.record_process_error("no such program")  # type: ignore[attr-defined]
     talk.feed("stderr", "")
     assert (talk.state.lifecycle.value, talk.phase, talk.activity) == ("active", "error", "exited")
 

@@ -19,15 +19,16 @@ import msgspec
 from msgspec.structs import replace
 
 from quarterdeck.engine import process, setup
-from quarterdeck.engine.message import Message, Text
 from quarterdeck.engine.model import (
     CallBegun,
     CallPiece,
     Chunk,
     Finished,
+    Message,
     Model,
     ModelError,
     Request,
+    Text,
     TextPiece,
     ThinkingPiece,
 )
@@ -151,7 +152,7 @@ def _called(name: str, place: int, **args: Any) -> list[Chunk]:
 
 
 def main() -> None:
-    usual = setup.prepared
+    usual = setup.prepare_agent
 
     def resolve(name: str, _: Mapping[str, Any]) -> tuple[Model, str]:
         return ObedientModel(), name.partition(":")[2]
@@ -161,7 +162,7 @@ def main() -> None:
         more = {"tools": [*made.settings["tools"], note, child], "resolve": resolve}
         return replace(made, settings={**made.settings, **more})
 
-    setup.prepared = prepared
+    setup.prepare_agent = prepared
     process.main()
 
 

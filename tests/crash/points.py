@@ -11,8 +11,8 @@ from typing import Any
 
 from quarterdeck.deck import deck, recovery
 from quarterdeck.deck.agents import process
-from quarterdeck.deck.agents.connection import Launch
-from quarterdeck.deck.agents.launcher import Startup
+from quarterdeck.deck.agents.connection import AgentConnection
+from quarterdeck.deck.agents.launcher import Launcher
 from quarterdeck.log.sqlite.connection import Store
 from quarterdeck.log.sqlite.store import SqliteLog
 from quarterdeck.log.sqlite.writer import Writer
@@ -181,21 +181,21 @@ def _wrap_agents(trigger: Trigger) -> None:
     def ops(lines: Any) -> set[str]:
         return {line.get("op", "") for line in lines if isinstance(line, dict)}
 
-    def saying(_: Launch, lines: Any) -> None:
+    def saying(_: AgentConnection, lines: Any) -> None:
         if ops(lines) & {"prompt", "steer"}:
             reach("before_sending")
         if "answer" in ops(lines):
             reach("before_answering")
 
-    def said(_: Launch, lines: Any) -> None:
+    def said(_: AgentConnection, lines: Any) -> None:
         if ops(lines) & {"prompt", "steer"}:
             reach("after_sending")
 
-    _before(Launch, "begin", lambda *_: reach("before_spawn"))
-    _after(process, "_spawned", lambda *_: reach("after_spawn"))
-    _after_awaited(Launch, "begin", lambda: reach("before_ready"))
-    _before(Launch, "say", saying)
-    _after(Launch, "say", said)
+    _before(AgentConnection, "begin", lambda *_: reach("before_spawn"))
+    _after(process, "_spawn", lambda *_: reach("after_spawn"))
+    _after_awaited(AgentConnection, "begin", lambda: reach("before_ready"))
+    _before(AgentConnection, "say", saying)
+    _after(AgentConnection, "say", said)
 
 
 # --- the end
@@ -204,10 +204,10 @@ def _wrap_agents(trigger: Trigger) -> None:
 def _wrap_deck(trigger: Trigger) -> None:
     reach = trigger.reach
 
-    def stopping(startup: Startup) -> None:
+    def stopping(startup: Launcher) -> None:
         if startup._session.is_closing:
             reach("closing_suspended")
 
     _before(deck.Deck, "close", lambda *_: reach("closing"))
-    _before(Startup, "stop", stopping)
+    _before(Launcher, "stop", stopping)
     _before(process.AgentProcess, "stop", lambda *_: reach("closing_process"))

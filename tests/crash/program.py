@@ -24,7 +24,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness import registry
 from quarterdeck.kernel.session_list import Filter
 from quarterdeck.log.deltas import is_delta
-from quarterdeck.process.subreaper import lifeline
+from quarterdeck.process.subreaper import take_lifeline
 from tests.crash import points
 from tests.crash.agent import ENGINE, NAME
 from tests.crash.disk import Disk
@@ -110,7 +110,7 @@ class Program:
 
 
 async def run(home: str) -> int:
-    ends = lifeline()
+    ends = take_lifeline()
     say(pid=os.getpid())
     try:
         deck = await quarterdeck.open(home, settings=quarterdeck.Settings(stop_grace=2.0))
@@ -121,7 +121,7 @@ async def run(home: str) -> int:
     loop = asyncio.get_running_loop()
     if ends is not None:
         loop.add_reader(ends, lambda: (loop.remove_reader(ends), program.begin(b'{"n": 0, "op": "close"}')))
-    telling = loop.create_task(program.tell(await deck.house.log.last_cursor()))
+    telling = loop.create_task(program.tell(await deck.services.log.last_cursor()))
     listening = loop.create_task(program.listen())
     say(opened=True)
     await program.over.wait()

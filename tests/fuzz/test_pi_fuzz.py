@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarterdeck.harness.base import Signal
-from quarterdeck.harness.pi.translate import HANDLED, pi
+from quarterdeck.harness.pi.translate import PiTranslator, pi
 from quarterdeck.kernel.view import View
 from tests.fuzz.mutate import lines_of, mutated, recordings, replayed
 
@@ -37,7 +37,7 @@ FIELDS = [
 #: Lines of every kind with anything in their fields.
 LINES = st.builds(
     lambda kind, fields: {**fields, "type": kind},
-    st.sampled_from(sorted(HANDLED)),
+    st.sampled_from(sorted(PiTranslator().event_readers)),
     st.dictionaries(
         st.sampled_from(FIELDS),
         VALUES | st.sampled_from(["a", "prompt", "get_state", "bash", "select", "overflow", 5, True]),

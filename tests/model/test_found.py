@@ -6,7 +6,7 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body
-from quarterdeck.harness.tracker import Book
+from quarterdeck.harness.tracker import EventTracker
 from quarterdeck.kernel import commands
 from quarterdeck.kernel.log_invariants import in_order
 from quarterdeck.kernel.routing import route
@@ -63,10 +63,10 @@ class TestProcessesThatEnd:
         assert (crashed.phase, crashed.events[-1].type) == ("error", "agent_end")
 
     def test_the_book_closes_a_crashed_turn_the_same_way(self) -> None:
-        book = Book()
-        book.request()
-        book.process_exited(None, "SIGSEGV")
-        crashed = Tape().opened().add(*book.take())
+        tracker = EventTracker()
+        tracker.start_request()
+        tracker.record_process_exit(None, "SIGSEGV")
+        crashed = Tape().opened().add(*tracker.take_events())
         assert (crashed.phase, crashed.events[-1].type) == ("error", "agent_end")
 
     def test_a_turn_that_failed_while_creating_stays_failed_when_the_process_ends_well(self) -> None:

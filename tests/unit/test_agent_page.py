@@ -13,6 +13,7 @@ import pytest
 
 import quarterdeck
 from quarterdeck.engine.factory import create_agent
+from quarterdeck.engine.options import AgentOptions
 from tests.engine import PATIENCE_S
 from tests.unit.test_plugins_page import Obedient, expected
 
@@ -51,17 +52,5 @@ def test_every_command_is_on_the_page_and_says_what_it_does() -> None:
 
 
 def test_every_option_is_on_the_page() -> None:
-    from quarterdeck.engine import factory
-
-    taken = inspect.signature(create_agent).parameters
-    options = {*taken, *_settings(factory)} - {"settings", "resolve"}
-    assert {name for name in options if f"`{name}`" not in PAGE} == set()
-
-
-def _settings(module: Any) -> set[str]:
-    """The names in the typed dictionary that only type checkers see."""
-    tree = ast.parse(inspect.getsource(module))
-    (found,) = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Settings"]
-    return {
-        node.target.id for node in found.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
+    names = {*inspect.signature(create_agent).parameters, *AgentOptions.__annotations__} - {"options", "resolve"}
+    assert {name for name in names if f"`{name}`" not in PAGE} == set()

@@ -14,7 +14,7 @@ ERRORS = [
         MalformedEvent("not JSON", "byte 3"),
         "malformed_event",
         "malformed event at byte 3: not JSON",
-        "Send one JSON object with the fields of docs/events.md.",
+        "Send one JSON object with the fields listed in docs/events.md.",
     ),
     (
         NotAllowed("retry", "the session is idle", ("prompt", "steer"), "nothing failed"),
@@ -32,21 +32,21 @@ ERRORS = [
         AlreadyDecided("g1", "approved", "ann"),
         "already_decided",
         "g1 was already decided: approved by ann",
-        "Nothing is left to do.",
+        "Nothing to do: the first decision counts.",
     ),
     (
         AlreadyDecided("g1", "withdrawn", ""),
         "already_decided",
         "g1 was already decided: withdrawn by the agent",
-        "Nothing is left to do.",
+        "Nothing to do: the first decision counts.",
     ),
     (NoSuchGate("g9", ("g1", "g2")), "no_such_gate", "no gate g9 in this session", "Open gates: g1, g2."),
     (NoSuchGate("g9", ()), "no_such_gate", "no gate g9 in this session", "Open gates: none."),
     (
         QueueFull(3),
         "queue_full",
-        "the steering queue holds 3 texts already",
-        "Queue it as a prompt, or wait for a step.",
+        "the steering queue already holds 3 messages",
+        "Send it as a prompt, or wait for the agent's next step.",
     ),
 ]
 

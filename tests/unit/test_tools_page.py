@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.message import Result
-from quarterdeck.engine.model import CallBegun, CallPiece, Chunk, Finished, Request, TextPiece
+from quarterdeck.config import McpServer, config_file
+from quarterdeck.engine.model import CallBegun, CallPiece, Chunk, Finished, Request, Result, TextPiece
 from quarterdeck.engine.tools import builtin_tools
-from quarterdeck.engine.tools.base import Hands, Tool
-from quarterdeck.engine.tools.config import tool_settings
+from quarterdeck.engine.tools.base import Tool, ToolContext
 from quarterdeck.engine.tools.function import tool
-from quarterdeck.engine.tools.mcp.settings import McpServer
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
@@ -85,17 +83,17 @@ def test_every_shipped_tool_option_and_hand_is_on_the_page() -> None:
         assert option == "function" or f"`{option}`" in PAGE
     for option in ("killable", "immune", "needs_approval", "writes", "parallel"):
         assert option in Tool.__struct_fields__
-    hands = {*inspect.get_annotations(Hands), *(name for name in vars(Hands) if not name.startswith("_"))}
-    assert [name for name in hands if f"`{name}`" not in PAGE] == []
+    context = {*inspect.get_annotations(ToolContext), *(name for name in vars(ToolContext) if not name.startswith("_"))}
+    assert [name for name in context if f"`{name}`" not in PAGE] == []
 
 
 def test_the_configuration_is_taken(tmp_path: Path) -> None:
     blocks = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "config.toml").write_text("\n".join(blocks))
-    told = tool_settings({"QUARTERDECK_HOME": str(tmp_path)})
-    assert told.sandbox == "bwrap"
-    assert len(told.allowed_paths) == 2
-    assert told.servers.keys() == {"files", "tickets"}
-    assert told.servers["tickets"].needs_approval
+    file = config_file({"QUARTERDECK_HOME": str(tmp_path)})
+    assert file.tools().sandbox == "bwrap"
+    assert len(file.tools().allowed_paths) == 2
+    assert file.mcp_servers().keys() == {"files", "tickets"}
+    assert file.mcp_servers()["tickets"].needs_approval
     for key in McpServer.__struct_fields__:
         assert re.search(rf"\b{key}\b", PAGE)

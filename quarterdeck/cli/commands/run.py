@@ -187,9 +187,9 @@ class Wanted:
         return {name: value for name, value in found.items() if name not in given}
 
     def _profile(self, name: str) -> Any:
-        from quarterdeck.server.config import read
+        from quarterdeck.config import read_config
 
-        profiles = read(self._place.config, os.environ).profiles
+        profiles = read_config(self._place.config, os.environ).profiles
         if name not in profiles:
             raise NoSuchProfile(name, sorted(profiles), self._place)
         return profiles[name]

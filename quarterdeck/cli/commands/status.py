@@ -105,9 +105,10 @@ def _short(minutes: int, seconds: int) -> str:
 def _show_config(place: Home, as_json: bool) -> None:
     import os
 
-    from quarterdeck.server.config import read
+    from quarterdeck.config import read_config
+    from quarterdeck.harness import registry
 
-    config = read(place.config, os.environ)
+    config = read_config(place.config, os.environ, agents=registry.known)
     if as_json:
         import msgspec
 

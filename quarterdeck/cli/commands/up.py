@@ -59,9 +59,10 @@ def _plain(value: Any) -> Any:
 
 def _check(place: Home, options: dict[str, Any]) -> None:
     """Before anything is started: what is wrong with the settings is said here, where somebody reads it."""
-    from quarterdeck.server.config import read
+    from quarterdeck.config import read_config
+    from quarterdeck.harness import registry
 
-    config = read(place.config, os.environ, options)
+    config = read_config(place.config, os.environ, options, agents=registry.known)
     for warning in config.warnings:
         _warn(warning)
     server = config.server

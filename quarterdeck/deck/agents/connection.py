@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from quarterdeck import events as ev
 from quarterdeck.deck.agents.process import AgentProcess
-from quarterdeck.deck.agents.signal_reader import Ear, Tell
+from quarterdeck.deck.agents.signal_reader import SignalReader, Tell
 from quarterdeck.events import Body, Origin
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.driver import Lines, Start
@@ -19,7 +19,7 @@ from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.view import View
 
 
-class Launch(Ear):
+class AgentConnection(SignalReader):
     """Make one, `begin` it, wait for `decided`. `tell` is called with everything that happens."""
 
     def __init__(self, harness: Harness, start: Start, nonce: str, tell: Tell, now: Callable[[], float]) -> None:
@@ -50,7 +50,7 @@ class Launch(Ear):
         try:
             spawn = self.driver.spawn(self.start)
             self.translator.restore(view)
-            self._process = await AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self.hear)
+            self._process = AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self.hear)
         finally:
             self.begun.set()
         self.say(self.driver.opening(self.start))
@@ -63,7 +63,7 @@ class Launch(Ear):
         answer = self.driver.heard(signal)
         if not answer:
             return
-        if self.after_durable is None or not getattr(self.driver, "waits_for_log", False):
+        if self.after_durable is None or not self.driver.waits_for_log:
             self.say(answer)
         else:
             self.after_durable(lambda: self.say(answer))

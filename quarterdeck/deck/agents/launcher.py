@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.deck.agents.connection import Launch
+from quarterdeck.deck.agents.connection import AgentConnection
 from quarterdeck.deck.delivery import cut_off, failed, next_text
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, Event
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
 
 
-class Startup:
+class Launcher:
     """Of one session."""
 
     def __init__(self, session: Session) -> None:
@@ -53,7 +53,7 @@ class Startup:
         back, was."""
         self._is_wanted = self._is_wanted or anyway
         self._finished = finished if anyway else self._finished
-        if self._task is None and self._stop is None and self._session.launch is None:
+        if self._task is None and self._stop is None and self._session.connection is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def is_needed(self) -> bool:
@@ -64,20 +64,20 @@ class Startup:
     def unwanted(self) -> None:
         """What a start waited for is gone: it waits no longer."""
         self._is_wanted = False
-        if self._task is not None and self._session.launch is None and not self.is_needed():
+        if self._task is not None and self._session.connection is None and not self.is_needed():
             self._task.cancel()
 
     async def stop(self) -> None:
         """Ends the process, if there is one, and everything of it. Returns when it is gone."""
         self._is_wanted = False
-        if self._task is not None and self._session.launch is None:
+        if self._task is not None and self._session.connection is None:
             self._task.cancel()  # nothing was spawned yet
             await asyncio.wait([self._task])
-        launch = self._session.launch
+        launch = self._session.connection
         if launch is None:
             return
         if self._stop is None:
-            self._stop = asyncio.get_running_loop().create_task(launch.stop(self._session.house.settings.stop_grace))
+            self._stop = asyncio.get_running_loop().create_task(launch.stop(self._session.services.settings.stop_grace))
             self._stop.add_done_callback(self._stopped)
         await asyncio.wait([self._stop])
 
@@ -90,9 +90,9 @@ class Startup:
     async def _run(self) -> None:
         session = self._session
         try:
-            await session.house.slots.take(session.id, self._wait_visibly)
+            await session.services.slots.take(session.id, self._wait_visibly)
             if not self.is_needed():
-                session.house.slots.give_back(session.id)
+                session.services.slots.give_back(session.id)
                 return
             try:
                 await self._bring_up()
@@ -100,19 +100,19 @@ class Startup:
                 await self._fail(error.message)
         finally:
             self._task = None
-            if session.launch is None:
+            if session.connection is None:
                 self._give_back()
         session.delivery.pump()
-        session.house.at_rest()
+        session.services.at_rest()
 
     def _wait_visibly(self) -> None:
-        limit = self._session.house.settings.running_limit
+        limit = self._session.services.settings.running_limit
         self._session.note(
             ev.Notice(text=f"Waits for a free place: {limit} agents run already, each at work", source="deck")
         )
 
     async def _bring_up(self) -> None:
-        session, house = self._session, self._session.house
+        session, house = self._session, self._session.services
         profile = session.state.profile
         harness = house.harness_of(profile.agent)
         first = next_text(session.state)
@@ -126,7 +126,7 @@ class Startup:
             history=await self._history(harness.history) if native else (),
         )
         nonce = launch_nonce(house.home_id, secrets.token_hex(8))
-        launch = Launch(harness, start, nonce, session.hear, house.clock.monotonic)
+        launch = AgentConnection(harness, start, nonce, session.hear, house.clock.monotonic)
         launch.begun_for = first.id if first is not None else ""
         launch.watcher = house.trace(session.id)
         launch.after_durable = session.writer.after_durable
@@ -142,7 +142,7 @@ class Startup:
             session.note(ev.ProcessExited(asked=True))  # it was announced, and nothing came of it
             raise
         session.unobserve()
-        session.launch = launch
+        session.connection = launch
         try:
             await launch.begin(environment.variables, session.view)
         except OSError as error:  # the folder or the program is gone
@@ -161,7 +161,7 @@ class Startup:
         if not types:
             return ()
         await session.writer.flush()
-        while page := await session.house.log.read(session.id, found[-1].index if found else 0, PAGE, types):
+        while page := await session.services.log.read(session.id, found[-1].index if found else 0, PAGE, types):
             found += page
         return tuple(found)
 
@@ -174,7 +174,7 @@ class Startup:
 
     async def _fail(self, reason: str) -> None:
         """The start failed: the log says why, the text is marked, and whatever came up is ended."""
-        session, launch = self._session, self._session.launch
+        session, launch = self._session, self._session.connection
         self._is_wanted = False
         session.note(ev.ProcessError(message=reason), *failed(session.state.queue, reason))
         if launch is not None:
@@ -183,7 +183,7 @@ class Startup:
 
     # --- down
 
-    def told(self, launch: Launch, body: Body) -> tuple[Body, ...]:
+    def told(self, launch: AgentConnection, body: Body) -> tuple[Body, ...]:
         """Words of the translator that concern the process."""
         if isinstance(body, ev.ProcessStarting) and launch.pid is not None:
             return (replace(body, pid=launch.pid, started_at=start_time(launch.pid), nonce=launch.nonce),)
@@ -198,7 +198,7 @@ class Startup:
                 return ()
         return (body,)
 
-    def ended(self, launch: Launch) -> None:
+    def ended(self, launch: AgentConnection) -> None:
         """The process is gone. What was on its way to it may or may not have been read."""
         session = self._session
         queue = session.state.queue
@@ -209,33 +209,33 @@ class Startup:
             session.note(*lost)
         self._let_go(launch)
 
-    def _let_go(self, launch: Launch) -> None:
+    def _let_go(self, launch: AgentConnection) -> None:
         session = self._session
-        if session.launch is launch:
-            session.launch = None
+        if session.connection is launch:
+            session.connection = None
             self._give_back()
-            session.house.at_rest()
+            session.services.at_rest()
 
     def _give_back(self) -> None:
         """The place and the conversations are free for others."""
-        house, name = self._session.house, self._session.id
+        house, name = self._session.services, self._session.id
         for native in [native for native, owner in house.owners.items() if owner == name]:
             del house.owners[native]
         house.slots.give_back(name)
 
     def _own(self, native_session_id: str) -> None:
         """Two processes in one conversation would each lose what the other writes."""
-        owners, name = self._session.house.owners, self._session.id
+        owners, name = self._session.services.owners, self._session.id
         if native_session_id and owners.setdefault(native_session_id, name) != name:
             raise OwnedElsewhere(native_session_id, owners[native_session_id])
 
 
 def _begins_anew(state: State, text: Waiting | None) -> bool:
     """A new task is a new conversation, whatever the session shows meanwhile."""
-    return state.beneath.value == "creating" or (text is not None and text.new_task)
+    return state.base_phase.value == "creating" or (text is not None and text.new_task)
 
 
-def _early_end(launch: Launch, body: ev.ProcessExited) -> str:
+def _early_end(launch: AgentConnection, body: ev.ProcessExited) -> str:
     how = f"code {body.code}" if body.code is not None else body.signal or "an unknown exit"
     words = " / ".join(launch.process.last_words[-3:]) if launch.process is not None else ""
     return f"the agent ended with {how} before it was ready" + (f": {words}" if words else "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from quarterdeck.deck.agents.signal_reader import Ear, Tell
+from quarterdeck.deck.agents.signal_reader import SignalReader, Tell
 from quarterdeck.deck.interruption import CANCELLED
 from quarterdeck.harness.base import Signal, Translator
 from quarterdeck.harness.driver import Decision
@@ -17,7 +17,7 @@ from quarterdeck.kernel.gate import Gate, Gates, decision_on
 from quarterdeck.log.session_writer import Durability
 
 
-class Observation(Ear):
+class ObservedAgent(SignalReader):
     """Of one session."""
 
     def __init__(self, translator: Translator, tell: Tell, now: Callable[[], float]) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quarterdeck.deck.deck import Deck
 
 
-class Adoption:
+class ObservedSessions:
     """The sessions that are known by an agent's own names."""
 
     def __init__(self, deck: Deck) -> None:
@@ -59,7 +59,7 @@ class Adoption:
 
     def _name_of(self, agent: str, native: str) -> str:
         """Whoever has a process for this conversation, else whoever had it last."""
-        owner = self._deck.house.owners.get(native, "")
+        owner = self._deck.services.owners.get(native, "")
         if owner and self._deck.view(owner).state.profile.agent == agent:
             return owner
         name = self._known.get((agent, native), "")
@@ -83,7 +83,7 @@ class Adoption:
         """Written, not awaited: the agent waits for our answer, and what it said is a fact."""
         name = uuid4().hex[:16]
         self._known[agent, native] = name
-        session = self._deck.add(Session(self._deck.house, name, View(), ""))
+        session = self._deck.add(Session(self._deck.services, name, View(), ""))
         repo = repo_of(cwd) if cwd else None
         session.note(ev.SessionOpened(agent=agent, cwd=cwd, repo=repo, owner="terminal"))
         return session

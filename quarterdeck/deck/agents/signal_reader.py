@@ -15,7 +15,7 @@ Tell: TypeAlias = Callable[[Any, list[Body], Origin], None]
 Watch: TypeAlias = Callable[[Signal, float], None]
 
 
-class Ear:
+class SignalReader:
     """`tell` is called with everything that a signal, or a deadline, means."""
 
     #: How soon what is told has to be durable.
@@ -29,7 +29,7 @@ class Ear:
         self.is_ended = False
         self._tell = tell
         #: Whose word it is, where a source is not what its name says: the built-in agent's output is the engine's.
-        self._origins: Mapping[str, Origin] = getattr(translator, "origins", {})
+        self._origins: Mapping[str, Origin] = translator.origins
         self._now = now
         self._timer: asyncio.TimerHandle | None = None
         self._fires_at = 0.0

@@ -75,7 +75,7 @@ class _Known(Struct):
     is_fresh: bool = False
 
 
-class Watch:
+class ChangeTracker:
     """Of one deck."""
 
     def __init__(
@@ -129,7 +129,7 @@ class Watch:
                 self._later(session, self._ended(session))
                 return
             begins = begins or (kind is ev.AgentStart and not event.body.agent_path)
-        if begins and session.launch is None:
+        if begins and session.connection is None:
             self._later(session, self._seen(session))
 
     def _later(self, session: Session, work: Work) -> None:

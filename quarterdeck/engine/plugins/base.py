@@ -1,103 +1,108 @@
-"""A plugin, its thirteen hooks, and what each may answer (facts of seed 001)."""
+"""Define plugins: the base class, the thirteen hooks, the answers that each hook allows, and the context that hooks get."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from quarterdeck.engine.message import Message
+from quarterdeck.engine.model import Message
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Body, GateRequest, Json
 
 
 class InvalidPluginOption(QuarterdeckError):
-    """An option of a plugin that cannot be. Said when the plugin is made, never in the middle of a turn."""
+    """An option of a plugin is invalid. Plugins raise it in their constructor, never in the middle of a turn."""
 
     code = "invalid_plugin_option"
 
-    def __init__(self, plugin: str, option: str, what: str, hint: str = "See docs/plugins.md.") -> None:
-        super().__init__(f"option {option!r} of plugin {plugin!r}: {what}", hint)
+    def __init__(self, plugin: str, option: str, problem: str, hint: str = "See docs/plugins.md.") -> None:
+        super().__init__(f"option {option!r} of plugin {plugin!r}: {problem}", hint)
         self.plugin = plugin
         self.option = option
 
 
+# ------------------------------------------------------------------------------------------------------------ answers
+
+
 class Continue(Struct, frozen=True):
-    """Go on as if nobody had been asked. None means the same."""
+    """Go on without a change. A hook that returns None means the same."""
 
 
 class Intervene(Struct, frozen=True):
-    """This text goes into the conversation. Several are joined in the order of the plugins."""
+    """Add this text to the conversation. Texts of several plugins are joined in the order of the plugins."""
 
     prompt: str
 
 
 class Abort(Struct, frozen=True):
-    """The prompt, the steering text or the turn ends here."""
+    """Reject the prompt or the steering text, or end the turn."""
 
     reason: str
 
 
 class Skip(Struct, frozen=True):
-    """The step is left out this time."""
+    """Leave this step out."""
 
 
 class BlockTool(Struct, frozen=True):
-    """The call does not run; the model is told why."""
+    """Don't run the call. The model reads the reason as its result."""
 
     reason: str
 
 
 class ReplaceToolArgs(Struct, frozen=True):
-    """The call runs with these arguments."""
+    """Run the call with these arguments instead."""
 
     args: dict[str, Json]
 
 
 class ReplaceToolResult(Struct, frozen=True):
-    """The conversation holds this in place of what the tool gave."""
+    """Put this result into the conversation instead of the tool's own."""
 
     outcome: Outcome
 
 
 class Emit(Struct, frozen=True):
-    """An event of the vocabulary, or one of the plugin's own (a PluginEvent); it goes into the log where the hook stands."""
+    """Write an event to the log: any event of Quarterdeck, or a `PluginEvent` with a name and payload of your own."""
 
     event: Body
 
 
 class SwitchModel(Struct, frozen=True):
-    """From the next request on."""
+    """Use another model from the next request on."""
 
     model: str
     provider_opts: Mapping[str, Json] | None = None
 
 
 class Hold(Struct, frozen=True):
-    """The call is held until a person decides (design section 5). After `timeout` seconds it counts as refused.
-
-    `decided` is told how it ended: the status of approval_resolved, and the id of the option that was chosen, if one was
-    (`approve_always`). What it answers is an Emit, several, or nothing; they stand before the call runs. A prompt that is
-    the `confirmation`, word for word, is a yes.
-    """
+    """Hold the call until a person decides."""
 
     gate: GateRequest
+    #: Seconds after which the call counts as rejected. None waits without a limit.
     timeout: float | None = None
+    #: Called with the decision: the status of `approval_resolved`, and the id of the option that was chosen, if any. The
+    #: events that it returns are written before the call runs.
     decided: Callable[[str, str], Emit | Sequence[Emit] | None] | None = None
+    #: A prompt with exactly this text approves the call.
     confirmation: str = ""
 
 
 Answer: TypeAlias = (
     Continue | Intervene | Abort | Skip | BlockTool | ReplaceToolArgs | ReplaceToolResult | Emit | SwitchModel | Hold
 )
-#: What a hook may give back: nothing, one answer, or several (an Emit beside another one).
+#: What a hook may return: nothing, one answer, or several (such as an Emit together with another answer).
 Answers: TypeAlias = Answer | Sequence[Answer] | None
 
+# -------------------------------------------------------------------------------------------------------------- hooks
+
 _ALWAYS = (Continue, Emit)
-#: hook → the answers that it allows.
+#: The answers that each hook allows. To add a hook: add it here and to the docstring of `Plugin`, and run it with
+#: `Turn.run_hook` where it belongs. tools/plugins.py writes this table to docs/plugins.md.
 HOOKS: dict[str, tuple[type[Answer], ...]] = {
     "session_start": (*_ALWAYS, Abort),
     "session_end": _ALWAYS,
@@ -116,7 +121,7 @@ HOOKS: dict[str, tuple[type[Answer], ...]] = {
 
 
 class Context(Protocol):
-    """What a plugin may know and use. The engine implements it."""
+    """What a plugin can read and use while one of its hooks runs. The engine implements it (engine/hooks.py)."""
 
     session_id: str
     turn_id: str
@@ -127,58 +132,65 @@ class Context(Protocol):
     user_data: Json
     messages: Sequence[Message]
     store: Path
-    #: How many events this session has told so far.
+    #: Number of events that this session has written so far.
     events: int
 
     def emit(self, event: Body) -> None:
-        """The same as answering Emit, at any moment of the hook."""
+        """Write an event now. Returning `Emit` writes it after the hook."""
         ...
 
     async def ask_model(self, prompt: str, system: str = "", model: str = "") -> str:
-        """One short request of the plugin's own, outside the conversation; its tokens are counted. ModelError."""
+        """Send one request outside the conversation and return the reply. Its tokens count for the session.
+
+        Raises:
+            ModelError: the request failed.
+        """
         ...
 
     def tool_needs_approval(self, name: str) -> bool:
-        """Whether the tool itself says that a person must be asked."""
+        """Return whether the tool itself declares that a person must approve its calls."""
         ...
 
     def tool_writes(self, name: str) -> bool:
-        """Whether the tool says that it changes anything; true for one that is not there."""
+        """Return whether the tool declares that it changes something. True for an unknown tool."""
         ...
 
     async def checkpoint(self) -> str:
-        """Saves one; its id."""
+        """Save a checkpoint and return its id.
+
+        Raises:
+            NothingKept: the agent has no log.
+        """
         ...
 
 
 class Plugin:
-    """Inherit, and write any of the hooks as a method of its name, plain or async. A hook that is not there costs nothing.
+    """Base class of plugins. Write any of the hooks as a method of its name, plain or async.
 
-    Lower `priority` is asked first; within one, those that were mounted earlier. `state` is anything that msgspec can
-    encode: the engine saves it in the log when a hook changed it, and `restore` gets it back after a restart. A hook that
-    raises is told as an event and counts as `Continue`. An async one that gives no answer within `hook_timeout` is cancelled
-    and told; a prompt, a steering text, a request, a call or a compaction that it was asked about is then refused.
+    Plugins with a lower `priority` run first; with equal priority, those that were mounted earlier. `state` is anything that
+    msgspec can encode: the engine saves it in the log when a hook changes it, and passes it to `restore` after a restart.
+
+    If a hook raises, the engine writes a notice and continues as if the hook had returned `Continue`. If an async hook takes
+    longer than `hook_timeout`, it is cancelled, and the engine refuses the prompt, steering text, request, tool call or
+    compaction that the hook was asked about, because the hook might have refused it.
 
     The hooks, each with the context as its last argument:
       session_start(context)                             session_end(context)
       before_prompt(text, context)                       before_steering(text, context)
-      before_request(messages, context): also the messages to send in place, as a list
+      before_request(messages, context): may return a list of messages to send instead
       after_response(message, context)
       before_tool(name, args, call_id, context)          on_tool_error(name, call_id, error, attempt, context)
       after_tool(name, call_id, outcome, context)        after_tool_batch(results, context)
       before_finish(context)                             after_turn(payload, context)
-      before_compact(messages, context): also the messages to summarise in place, one for each, as a list
+      before_compact(messages, context): may return a list of messages to summarise instead, one for each
     """
 
     name: str = ""
     priority: int = 100
     state: Any = None
-    #: Seconds that one of its hooks may take, `math.inf` for one that has limits of its own; None: those of the agent.
+    #: Seconds that one hook may take. None uses the agent's option; `math.inf` is for plugins with limits of their own.
     hook_timeout: float | None = None
 
     def restore(self, state: Json) -> None:
-        """What `state` was when it was last saved, as plain JSON."""
+        """Load the state that was saved last, as plain JSON."""
         self.state = state
-
-
-Asked: TypeAlias = Answers | Awaitable[Answers]

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.engine.message import Message, Part, Result, Text
+from quarterdeck.engine.model import Message, Part, Result, Text
 from quarterdeck.engine.plugins.base import Abort, Answer, Context, Emit, InvalidPluginOption, Plugin
 from quarterdeck.events import ContentPolicyViolated, Json, Notice
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from quarterdeck.engine.message import Message
+from quarterdeck.engine.model import Message
 from quarterdeck.engine.plugins.base import Answers, Context, Emit, InvalidPluginOption, Plugin
 from quarterdeck.events import Json, MemoryFlushed, Notice
 

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
-from quarterdeck.engine.message import Part, Thinking
-from quarterdeck.engine.model import Chunk, Finished, ModelError, Request
+from quarterdeck.engine.model import Chunk, Finished, ModelError, Part, Request, Thinking
 from quarterdeck.engine.providers import connection, failure
 from quarterdeck.engine.providers.credentials import SETUP, Access
 from quarterdeck.engine.providers.failure import Service
@@ -120,7 +119,7 @@ class HttpModel:
         try:
             response = await connection.post(sent.url, {**self._headers, **sent.headers}, body)
         except aiohttp.ClientConnectorCertificateError as error:
-            raise failure.unreachable(service, str(error.certificate_error), is_passing=False) from None
+            raise failure.unreachable(service, str(error.certificate_error), is_transient=False) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise failure.unreachable(service, str(error) or type(error).__name__) from None
         if response.status == 200:

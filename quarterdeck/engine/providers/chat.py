@@ -14,14 +14,18 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
-from quarterdeck.engine.message import Message, Picture, Result, Text, Thinking
 from quarterdeck.engine.model import (
     CallBegun,
     CallPiece,
     Chunk,
     Finished,
+    Message,
+    Picture,
     Request,
+    Result,
+    Text,
     TextPiece,
+    Thinking,
     ThinkingPiece,
     ThinkingSigned,
 )

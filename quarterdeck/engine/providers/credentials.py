@@ -19,23 +19,19 @@ A key is held by the model that uses it and is shown by nothing here.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
+from quarterdeck.config import ConfigFile, ProviderSettings, config_file
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Json, TokenUsage
-from quarterdeck.home import home
+from quarterdeck.events import Json
 
 #: Options that set a provider up; all others go into its requests.
 SETUP = frozenset({"api_key", "base_url", "headers", "pause"})
-_MILLION = 1_000_000
 #: What is shorter protects nothing, and would be found in every text.
 _SHORTEST_SECRET = 6
 
@@ -92,41 +88,15 @@ KINDS: dict[str, Kind] = {
 }
 
 
-class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """US dollars for a million tokens of each bucket."""
-
-    input: float
-    output: float
-    cache_read: float = 0.0
-    cache_write: float = 0.0
-
-    def of(self, usage: TokenUsage) -> float:
-        cost = usage.input * self.input + usage.output * self.output
-        cost += usage.cache_read * self.cache_read + usage.cache_write * self.cache_write
-        return cost / _MILLION
-
-
-class _Provider(Struct, frozen=True, forbid_unknown_fields=True):
-    kind: str = ""
-    api_key: str = ""
-    base_url: str = ""
-    headers: dict[str, str] = {}
-
-
-class _File(Struct, frozen=True):
-    provider: dict[str, _Provider] = {}
-    price: dict[str, Price] = {}
-
-
 class Access:
     """All that a provider's model has to know. Its looks show no key."""
 
     __slots__ = ("api_key", "base_url", "headers", "key_hint", "name", "options", "prices", "secrets", "wire")
 
     def __init__(
-        self, name: str, kind: Kind, config: _File, options: Mapping[str, Json], env: Mapping[str, str]
+        self, name: str, kind: Kind, config: ConfigFile, options: Mapping[str, Json], env: Mapping[str, str]
     ) -> None:
-        table = config.provider.get(name, _Provider())
+        table = config.providers().get(name, ProviderSettings())
         own = _text(options, "base_url") or table.base_url
         self.name = name
         self.wire = kind.wire
@@ -138,7 +108,7 @@ class Access:
         self.headers = {**table.headers, **_headers(options)}
         self.options = {key: value for key, value in options.items() if key not in SETUP}
         self.prices = {
-            model.partition(":")[2]: one for model, one in config.price.items() if model.partition(":")[0] == name
+            model.partition(":")[2]: one for model, one in config.prices().items() if model.partition(":")[0] == name
         }
         if not _is_address(self.base_url):
             raise InvalidProvider(f"{name}: base_url is no address of the web", "It begins with https:// or http://.")
@@ -173,7 +143,7 @@ def access(
     name: str, options: Mapping[str, Json], environment: Mapping[str, str] = os.environ, *, needs_key: bool = True
 ) -> Access:
     """NoSuchProvider, MissingKey, InvalidProvider."""
-    config = _config(environment)
+    config = config_file(environment)
     found = Access(name, _kind(name, config), config, options, environment)
     if needs_key and found.needs_key and not found.api_key:
         raise MissingKey(f"there is no key for {name}", found.key_hint)
@@ -182,7 +152,7 @@ def access(
 
 def configured(environment: Mapping[str, str] = os.environ) -> list[Configured]:
     """Every provider by name, those of config.toml included; `demo` always works."""
-    names = [*KINDS, *(name for name in _config(environment).provider if name not in KINDS)]
+    names = [*KINDS, *(name for name in config_file(environment).providers() if name not in KINDS)]
     out = [Configured("demo", "demo", "", True)]
     for name in names:
         found = access(name, {}, environment, needs_key=False)
@@ -191,13 +161,14 @@ def configured(environment: Mapping[str, str] = os.environ) -> list[Configured]:
     return out
 
 
-def _kind(name: str, config: _File) -> Kind:
-    table = config.provider.get(name)
+def _kind(name: str, config: ConfigFile) -> Kind:
+    providers = config.providers()
+    table = providers.get(name)
     if name in KINDS and not (table and table.kind):
         return KINDS[name]
     wires = {kind.wire for kind in KINDS.values()}
     if table is None:
-        names = ", ".join(["demo", *KINDS, *config.provider])
+        names = ", ".join(["demo", *KINDS, *providers])
         raise NoSuchProvider(
             f"no provider is called {name!r}",
             f"There are {names}. Another server gets a name by [provider.NAME] in config.toml, with kind and base_url.",
@@ -242,31 +213,3 @@ def _headers(options: Mapping[str, Json]) -> dict[str, str]:
         return msgspec.convert(options.get("headers", {}), dict[str, str])
     except msgspec.ValidationError:
         raise InvalidProvider("headers must be texts by name", "Such as {'x-team': 'tools'}.") from None
-
-
-# --- config.toml
-
-
-def _config(environment: Mapping[str, str]) -> _File:
-    path = home(environment).config
-    try:
-        stat = path.stat()
-    except OSError:
-        return _File()
-    return _read(path, stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=4)
-def _read(path: Path, _changed: int, _size: int) -> _File:
-    """Once for each state of the file. Its errors name the place and not the value, which may be a key."""
-    try:
-        tables: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
-        return msgspec.convert({name: tables[name] for name in ("provider", "price") if name in tables}, _File)
-    except OSError as error:
-        raise InvalidProvider(f"{path} cannot be read: {error.strerror}", "Mend its permissions.") from None
-    except (tomllib.TOMLDecodeError, UnicodeError, msgspec.ValidationError) as error:
-        raise InvalidProvider(f"{path}: {_without_value(error)}", "Mend the file.") from None
-
-
-def _without_value(error: Exception) -> str:
-    return "it is not UTF-8" if isinstance(error, UnicodeError) else str(error)

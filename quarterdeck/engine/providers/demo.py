@@ -16,13 +16,14 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 
-from quarterdeck.engine.message import Message, Result
 from quarterdeck.engine.model import (
     CallBegun,
     CallPiece,
     Chunk,
     Finished,
+    Message,
     Request,
+    Result,
     TextPiece,
     ThinkingPiece,
     ToolSpec,

@@ -221,11 +221,11 @@ def _passing_or_not(told: Told, service: Service, now: float) -> ModelError:
         hint = "It is tried again by itself; fewer agents at once, or another model, help."
         resets = _resets_at(told, now) if again is not None else None
         return ModelError(
-            "rate_limit", _says(told, service), hint, is_passing=True, retry_after=again, resets_at=resets
+            "rate_limit", _says(told, service), hint, is_transient=True, retry_after=again, resets_at=resets
         )
     if status >= 500 or status in (408, 425):
         hint = "The service has trouble of its own; it is tried again by itself."
-        return ModelError("api", _says(told, service), hint, is_passing=True, retry_after=again)
+        return ModelError("api", _says(told, service), hint, is_transient=True, retry_after=again)
     if 300 <= status < 400:
         return ModelError("api", f"{service.name} sends us elsewhere ({status})", "Is base_url right?")
     return ModelError("api", _says(told, service), "The request itself was refused; another try would be, too.")
@@ -236,17 +236,17 @@ def _says(told: Told, service: Service) -> str:
     return f"{service.name} says ({told.status}): {said}"
 
 
-def unreachable(service: Service, why: str, *, is_passing: bool = True) -> ModelError:
+def unreachable(service: Service, why: str, *, is_transient: bool = True) -> ModelError:
     """No answer at all."""
     hint = "Is this machine online, and is base_url right? It is tried again by itself."
-    if not is_passing:
+    if not is_transient:
         hint = "Is base_url right, and does this machine trust the server's certificate?"
     return ModelError(
-        "network", f"{service.name} cannot be reached: {service.scrubbed(why)}", hint, is_passing=is_passing
+        "network", f"{service.name} cannot be reached: {service.scrubbed(why)}", hint, is_transient=is_transient
     )
 
 
 def cut(service: Service, why: str = "the stream ended in the middle") -> ModelError:
     """An answer that broke off, or that is none."""
     hint = "The connection or something on its way is bad; it is tried again by itself."
-    return ModelError("network", f"{service.name}: {why}", hint, is_passing=True)
+    return ModelError("network", f"{service.name}: {why}", hint, is_transient=True)

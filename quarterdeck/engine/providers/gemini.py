@@ -16,15 +16,21 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
-from quarterdeck.engine.message import Call, Message, Part, Picture, Result, Text, Thinking
 from quarterdeck.engine.model import (
+    Call,
     CallBegun,
     CallPiece,
     Chunk,
     Finished,
+    Message,
     ModelError,
+    Part,
+    Picture,
     Request,
+    Result,
+    Text,
     TextPiece,
+    Thinking,
     ThinkingPiece,
     ThinkingSigned,
 )
@@ -277,7 +283,7 @@ class GeminiReader:
                 "api",
                 f"{self._service.name}: the model made a call that cannot be read ({self._stop}): {said}",
                 "It happens now and then; it is tried again by itself.",
-                is_passing=True,
+                is_transient=True,
             )
 
     def close(self) -> None:

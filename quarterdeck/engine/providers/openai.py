@@ -10,14 +10,20 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
-from quarterdeck.engine.message import Call, Message, Part, Picture, Result, Text, Thinking
 from quarterdeck.engine.model import (
+    Call,
     CallBegun,
     CallPiece,
     Chunk,
     Finished,
+    Message,
+    Part,
+    Picture,
     Request,
+    Result,
+    Text,
     TextPiece,
+    Thinking,
     ThinkingPiece,
     ThinkingSigned,
 )

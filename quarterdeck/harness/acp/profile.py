@@ -1,18 +1,8 @@
-"""What the agents do differently, as data. All of it was seen in recordings; the neutral profile is what the protocol says.
+"""Describe what each ACP agent does differently, as data.
 
-names          where a call's tool name stands: in its first title, before `__` in its id, or in its input
-silent_deny    a refused call is never spoken of again, and the turn goes on (Gemini)
-deny_ends      a refused call ends the turn (OpenCode, Kilo)
-second_prompt  a prompt while another one is served: `cancels` that one, waits and `queues`, waits and `joins` (both
-               are answered at the very end), or is `refused`
-replay         the history of a loaded session comes `before` the answer, or also `after` it
-hidden         how the agent's own notes among the replayed prompts begin
-mode_echo      how a text begins that only says the new mode
-modes          the agent's modes on our scale (plan, ask, edits, auto, bypass); the others keep their own names
-always_scope   how far "always" reaches: OpenCode and Gemini forget it, Kilo writes it into the user's configuration
-untold_ends    an approved call's end is not told: it is over when the agent goes on (Cline)
-loads          whether an earlier session can be loaded, where the agent's own word is not true
-suffix         what the agent glues to a command that needs approval
+Every quirk here was seen in a recording of the real agent. `NEUTRAL` is what the protocol itself says, and serves every
+agent that isn't recognised. To support an agent with a quirk, add a `Profile` to `PROFILES`; only a quirk that no
+field describes yet needs a new field and one place in the translator that reads it.
 """
 
 from __future__ import annotations
@@ -26,41 +16,70 @@ from msgspec import Struct, field
 from quarterdeck.harness.base import Object, list_of, object_of, text_of
 
 
-def _nothing() -> Mapping[str, str]:
+def _empty_mapping() -> Mapping[str, str]:
     return MappingProxyType({})
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """One agent's ways."""
+    """How one agent speaks ACP."""
 
     name: str
-    #: what it calls itself in `agentInfo`, in lower case
-    called: tuple[str, ...] = ()
-    #: login methods that only it offers, for versions that do not say their name
+
+    # --- recognising the agent
+
+    #: Names the agent gives itself in `agentInfo`, in lower case.
+    agent_names: tuple[str, ...] = ()
+    #: Login methods that only this agent offers, for versions that don't send `agentInfo`.
     logins: tuple[str, ...] = ()
-    names: Literal["title", "id", "input"] = "title"
-    #: the tool behind a kind of call, where that is always the same one
-    kind_names: Mapping[str, str] = field(default_factory=_nothing)
-    silent_deny: bool = False
-    deny_ends: bool = False
-    second_prompt: Literal["cancels", "queues", "joins", "refused"] = "queues"
-    replay: Literal["before", "after"] = "before"
-    hidden: tuple[str, ...] = ()
-    mode_echo: str = ""
-    modes: Mapping[str, str] = field(default_factory=_nothing)
-    always_scope: Literal["session", "repo", "user"] = "session"
-    untold_ends: bool = False
-    loads: bool | None = None
+
+    # --- tool calls
+
+    #: Where a call carries the name of its tool: in its first title, before `__` in its id, or in its input.
+    tool_name_in: Literal["title", "id", "input"] = "title"
+    #: Tool name by kind of call, for kinds that always mean the same tool.
+    kind_names: Mapping[str, str] = field(default_factory=_empty_mapping)
+    #: Suffix that the agent appends to a command that needs approval.
     suffix: str = ""
+    #: The agent never reports the end of an approved call. The call is over when the agent continues (Cline).
+    unreported_ends: bool = False
+
+    # --- approvals
+
+    #: The agent never mentions a refused call again, and the turn continues (Gemini).
+    silent_deny: bool = False
+    #: A refused call ends the turn (OpenCode, Kilo).
+    deny_ends: bool = False
+    #: How long an "always" decision lasts: OpenCode and Gemini forget it with the session, Kilo writes it into the user's
+    #: configuration.
+    always_scope: Literal["session", "repo", "user"] = "session"
+
+    # --- prompts and sessions
+
+    #: What a prompt does while another one is being served: it `cancels` that one, waits and `queues`, waits and `joins`
+    #: (both prompts are answered at the very end), or is `refused`.
+    second_prompt: Literal["cancels", "queues", "joins", "refused"] = "queues"
+    #: When the history of a loaded session arrives: `before` the answer to the load request, or also `after` it.
+    replay: Literal["before", "after"] = "before"
+    #: Prefixes of the agent's own notes among the replayed prompts.
+    hidden: tuple[str, ...] = ()
+    #: Whether an earlier session can be loaded, for agents whose advertised capability isn't true.
+    loads: bool | None = None
+
+    # --- modes
+
+    #: Prefix of a text that only announces the new mode.
+    mode_echo: str = ""
+    #: The agent's modes on our scale (plan, ask, edits, auto, bypass). Modes that aren't listed keep their own names.
+    modes: Mapping[str, str] = field(default_factory=_empty_mapping)
 
 
 NEUTRAL = Profile(name="acp", modes=MappingProxyType({"plan": "plan", "default": "ask"}))
 
 GEMINI = Profile(
     name="gemini",
-    called=("gemini-cli", "gemini"),
+    agent_names=("gemini-cli", "gemini"),
     logins=("gemini-api-key", "oauth-personal"),
-    names="id",
+    tool_name_in="id",
     silent_deny=True,
     second_prompt="cancels",
     replay="after",
@@ -71,7 +90,7 @@ GEMINI = Profile(
 
 OPENCODE = Profile(
     name="opencode",
-    called=("opencode",),
+    agent_names=("opencode",),
     logins=("opencode-login",),
     kind_names=MappingProxyType({"execute": "bash"}),
     deny_ends=True,
@@ -81,7 +100,7 @@ OPENCODE = Profile(
 
 KILO = Profile(
     name="kilo",
-    called=("kilo",),
+    agent_names=("kilo",),
     logins=("kilo-login",),
     kind_names=MappingProxyType({"execute": "bash"}),
     deny_ends=True,
@@ -92,26 +111,26 @@ KILO = Profile(
 
 CLINE = Profile(
     name="cline",
-    called=("cline",),
+    agent_names=("cline",),
     logins=("cline-oauth",),
-    names="input",
+    tool_name_in="input",
     kind_names=MappingProxyType({"execute": "execute_command"}),
     second_prompt="refused",
     modes=MappingProxyType({"plan": "plan"}),
-    untold_ends=True,
+    unreported_ends=True,
     loads=False,
     suffix="REQ_APP",
 )
 
 PROFILES = (GEMINI, OPENCODE, KILO, CLINE)
-_BY_CALLED = {called: profile for profile in PROFILES for called in profile.called}
+_BY_AGENT_NAME = {name: profile for profile in PROFILES for name in profile.agent_names}
 _BY_LOGIN = {login: profile for profile in PROFILES for login in profile.logins}
 
 
-def recognised(initialized: Object) -> Profile | None:
-    """The profile of the agent that answered `initialize` like this; None when it is none of ours."""
-    called = text_of(object_of(initialized, "agentInfo"), "name").lower()
-    if called:
-        return _BY_CALLED.get(called)
-    logins = [text_of(object_of(one), "id") for one in list_of(initialized, "authMethods")]
+def recognise(initialized: Object) -> Profile | None:
+    """Return the profile of the agent that answered `initialize` like this, or None if it is unknown."""
+    agent_name = text_of(object_of(initialized, "agentInfo"), "name").lower()
+    if agent_name:
+        return _BY_AGENT_NAME.get(agent_name)
+    logins = [text_of(object_of(method), "id") for method in list_of(initialized, "authMethods")]
     return next((_BY_LOGIN[login] for login in logins if login in _BY_LOGIN), None)

@@ -1,347 +1,525 @@
-"""Reads an ACP agent: JSON-RPC over stdio, both directions.
+"""Translate an ACP agent: read both directions of its JSON-RPC connection and record what they mean.
 
-One translator serves one session: the first that is opened, loaded, resumed or forked on the connection. What concerns
-another one is known and moves nothing. The parts, each resting on the one before:
-    connection  the messages of both directions, and what is not answered yet
-    prompts     prompts, the turns that they are, how they end
-    speech      texts and thoughts
-    tools       calls, permissions
-    translate   sessions and settings, here
+The translator finds the reader of each message. The parts that do the work hold one shared `AcpSession` (`session.py`):
+
+    prompts    prompts, the turns that they open, how turns end, usage
+    calls      tool calls
+    approvals  permissions, forms and terminals that the agent asks for
+    settings   mode, model and reasoning effort (here)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from quarterdeck import events as ev
+from quarterdeck.events import Json
 from quarterdeck.harness.acp import profile as profiles
-from quarterdeck.harness.acp.connection import QUIET_S, Id, Sent
-from quarterdeck.harness.acp.history import History
-from quarterdeck.harness.acp.outcome import error_kind, error_text
-from quarterdeck.harness.acp.profile import Profile, recognised
-from quarterdeck.harness.acp.tools import Tools
-from quarterdeck.harness.base import DICT, Object, Translator, object_of, objects_of, part_of, text_of
+from quarterdeck.harness.acp.approvals import Approvals, request_id_of
+from quarterdeck.harness.acp.calls import Calls
+from quarterdeck.harness.acp.content import REPLAYED, History, block_text, plan_of
+from quarterdeck.harness.acp.profile import Profile, recognise
+from quarterdeck.harness.acp.prompts import QUIET_S, Prompts, error_kind, error_text
+from quarterdeck.harness.acp.session import OPENING_METHODS, AcpSession, Id, SentRequest, TextKind
+from quarterdeck.harness.base import BaseTranslator, Object, Translator, object_of, objects_of, text_of
 from quarterdeck.harness.protocol_detection import Detecting, acp_or_sayask
-from quarterdeck.harness.tracker import Path
 from quarterdeck.kernel.view import View
 
-#: Requests that make a session ours. All but the first bring its history back.
-_OPENING = ("session/new", "session/load", "session/resume", "session/fork")
-#: What the names of configuration options mean, by category where there is one.
-_OPTION_WORDS = {"model": "model", "mode": "mode", "thought_level": "thinking", "effort": "thinking"}
+#: Requests of the agent that change nothing: its client answers them.
+_IGNORED_REQUESTS = frozenset(
+    {
+        "fs/read_text_file",
+        "fs/write_text_file",
+        "terminal/create",
+        "terminal/wait_for_exit",
+        "terminal/kill",
+        "terminal/release",
+        "mcp/connect",
+        "mcp/message",
+        "mcp/disconnect",
+    }
+)
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Settings
+# ----------------------------------------------------------------------------------------------------------------------
+
+#: What a configuration option sets, by its category, else by its id.
+_OPTION_SETTINGS = {"model": "model", "mode": "mode", "thought_level": "thinking", "effort": "thinking"}
 
 
-class Acp(Tools):
-    """The whole translator: sessions, settings, the process."""
+def _settings_of(message: Object) -> dict[str, str]:
+    """Return mode, model and effort from either of the two forms that agents use."""
+    settings = {
+        "mode": text_of(object_of(message, "modes"), "currentModeId"),
+        "model": text_of(object_of(message, "models"), "currentModelId"),
+    }
+    for option in objects_of(message, "configOptions"):
+        setting = _OPTION_SETTINGS.get(text_of(option, "category") or text_of(option, "id"))
+        if setting:
+            settings[setting] = text_of(option, "currentValue")
+    return settings
 
-    __slots__ = ("_initialized", "_opening", "_others", "mode", "thinking")
+
+class Settings:
+    """Mode, model and reasoning effort. A change is recorded once."""
+
+    def __init__(self, session: AcpSession) -> None:
+        self.session = session
+        self.tracker = session.tracker
+        self._mode = ""
+        self._thinking = ""
+
+    def restore(self, view: View) -> None:
+        profile = view.state.profile
+        self.session.model, self._mode, self._thinking = profile.model, profile.mode, profile.thinking or ""
+
+    def set_mode(self, native_mode: str) -> None:
+        mode = self.session.profile.modes.get(native_mode, native_mode)
+        if mode and mode != self._mode:
+            self._mode = mode
+            self.tracker.emit(ev.SettingChanged(mode=mode))
+
+    def set_model(self, model: str) -> None:
+        if model and model != self.session.model:
+            self.tracker.emit(ev.ModelSwitched(to=model, from_=self.session.model))
+            self.session.model = model
+
+    def apply(self, message: Object) -> None:
+        """Apply whichever of mode, model and effort this message names."""
+        settings = _settings_of(message)
+        self.set_mode(settings["mode"])
+        self.set_model(settings["model"])
+        thinking = settings.get("thinking", "")
+        if thinking and thinking != self._thinking:
+            self._thinking = thinking
+            self.tracker.emit(ev.SettingChanged(thinking=thinking))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The translator
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+class AcpTranslator(BaseTranslator):
+    """Reads one ACP agent. Which agent it is, the agent itself says in its answer to `initialize`."""
 
     def __init__(self, profile: Profile) -> None:
-        Tools.__init__(self, profile)
-        self.mode = ""
-        self.thinking = ""
-        self._opening: Id = None
-        self._others: set[str] = set()
+        super().__init__()
+        self.session = AcpSession(self, profile)
+        self.calls = Calls(self.session)
+        self.prompts = Prompts(self.session, self.calls)
+        self.approvals = Approvals(self.session, self.prompts, self.calls)
+        self.settings = Settings(self.session)
+        #: The agent's answer to `initialize`.
         self._initialized: Object = {}
+        self.readers |= {"stdin": self.read_stdin, "stdout": self.read_stdout}
+        self.timer_callbacks |= {"replay": self.prompts.finish_loading}
+        self._requests_sent: dict[str, Callable[[Object, Id], bool]] = {
+            "session/prompt": self.prompts.send,
+            "session/cancel": self.prompts.cancel,
+            "$/cancel_request": self.prompts.cancel_request,
+        }
+        self._answers: dict[str, Callable[[SentRequest, Object, Object | None], None]] = {
+            "initialize": self._read_initialized,
+            "session/prompt": self.prompts.read_answer,
+            "session/set_mode": self._read_mode_set,
+            "session/set_model": self._read_model_set,
+            "session/set_config_option": self._read_option_set,
+            "session/close": self._read_closed,
+            **dict.fromkeys(OPENING_METHODS, self._read_opened),
+        }
+        self._requests: dict[str, Callable[[Object, Id], bool]] = {
+            "session/request_permission": self.approvals.read_permission,
+            "elicitation/create": self.approvals.read_elicitation,
+            "elicitation/complete": self.approvals.read_elicitation_complete,
+            "$/cancel_request": self.approvals.withdraw,
+            "terminal/output": self.approvals.read_terminal_output,
+        }
+        self._updates: dict[str, Callable[[Object], None]] = {
+            "agent_message_chunk": self._read_message,
+            "agent_thought_chunk": self._read_thought,
+            "user_message_chunk": self._ignore_echo,
+            "tool_call": self._read_tool_call,
+            "tool_call_update": self._read_tool_call_update,
+            "plan": self._read_plan,
+            "usage_update": self.prompts.read_usage,
+            "available_commands_update": self._read_available_commands,
+            "current_mode_update": self._read_mode,
+            "config_option_update": self.settings.apply,
+            "session_info_update": self._read_session_info,
+        }
 
-    # --- sessions
+    def restore(self, view: View) -> None:
+        super().restore(view)
+        session = self.session
+        session.reserve_ids(view.index)
+        session.stdin_seen = True
+        session.session_id = view.state.profile.native_session_id
+        self.calls.restore(view)
+        self.prompts.restore()
+        self.approvals.restore(view)
+        self.settings.restore(view)
 
-    def sent_opening(self, method: str, params: Object, key: Id) -> bool:
-        """Whether this request is about our session. The first one of its kind makes it ours."""
-        named = text_of(params, "sessionId")
-        if self.session or self._opening is not None:
-            again = named == self.session and method in ("session/load", "session/resume")
-            if named and named != self.session:
-                self._others.add(named)
-            if not again:
-                return False
-        else:
-            self._opening = key
-            self.session = named if method != "session/fork" else ""
-        if method != "session/new" and not self.book.turn:
-            self.history = History(self.profile)
+    def end(self, now: float) -> list[ev.Body]:
+        self.now = now
+        self.prompts.finish_loading()
+        return super().end(now)
+
+    # --- what we send
+
+    def read_stdin(self, data: Json) -> bool:
+        self.session.stdin_seen = True
+        for message in _messages(data):
+            self._read_sent(message)
         return True
 
-    def answered_initialize(self, sent: Sent, result: Object, error: Object | None) -> None:
+    def _read_sent(self, message: Object) -> None:
+        method, request_id = message.get("method"), request_id_of(message)
+        if not isinstance(method, str):
+            self.approvals.read_reply(request_id, object_of(message, "result"), _error_of(message))
+            return
+        params = object_of(message, "params")
+        reader = self._requests_sent.get(method)
+        if reader is not None:
+            is_ours = reader(params, request_id)
+        elif method in OPENING_METHODS:
+            is_ours = self._send_opening(method, params, request_id)
+        else:
+            is_ours = params.get("sessionId") in (None, self.session.session_id)
+        if request_id is not None:
+            self.session.sent[request_id] = SentRequest(request_id, method, params, is_ours)
+
+    # --- what the agent sends
+
+    def read_stdout(self, data: Json) -> bool:
+        if isinstance(data, dict | list):
+            # Read every message of a batch, also after an unknown one.
+            known = [self._read_received(message) for message in _messages(data)]
+            return all(known)
+        # A line that isn't JSON is meant for people.
+        return isinstance(data, str)
+
+    def _read_received(self, message: Object) -> bool:
+        method = message.get("method")
+        if method == "session/update":
+            return self._read_update(object_of(message, "params"))
+        if isinstance(method, str):
+            reader = self._requests.get(method)
+            if reader is not None:
+                return reader(object_of(message, "params"), request_id_of(message))
+            # An underscore begins extensions of one agent, a dollar sign what an implementation may ignore.
+            return method in _IGNORED_REQUESTS or method.startswith(("_", "$/"))
+        if "result" in message or "error" in message:
+            self._read_answer(request_id_of(message), object_of(message, "result"), _error_of(message))
+            return True
+        return "raw" in message
+
+    def _read_answer(self, request_id: Id, result: Object, error: Object | None) -> None:
+        request = self.session.sent.pop(request_id, None) if request_id is not None else None
+        if request is None:
+            self._read_unmatched_answer(result, error)
+            return
+        reader = self._answers.get(request.method)
+        if reader is not None:
+            reader(request, result, error)
+        elif error is not None and request.is_ours and request.method != "session/list":
+            self._fail_command(request, error)
+
+    def _read_unmatched_answer(self, result: Object, error: Object | None) -> None:
+        """Read an answer to a request that wasn't seen.
+
+        If what we send isn't recorded, the shape of an answer tells what it answers. An error that matches nothing is
+        shown, and doesn't end anything.
+        """
+        session = self.session
+        if not session.stdin_seen and "protocolVersion" in result:
+            self._read_initialized(SentRequest(None, "initialize", {}), result, None)
+        elif not session.stdin_seen and not session.session_id and text_of(result, "sessionId"):
+            self._read_opened(SentRequest(None, "session/new", {}), result, None)
+        elif not self.prompts.read_unmatched_answer(result, error) and error is not None:
+            self.tracker.add_notice(error_text(error), "error", "agent")
+
+    def _fail_command(self, request: SentRequest, error: Object) -> None:
+        """Record that the agent refused a request of ours."""
+        self.tracker.emit(ev.CommandFailed(command_id=str(request.request_id), message=error_text(error)))
+
+    # --- opening a session
+
+    def _send_opening(self, method: str, params: Object, request_id: Id) -> bool:
+        """Return whether this request is about our session. The first request that opens a session makes it ours."""
+        session = self.session
+        session_id = text_of(params, "sessionId")
+        if session.session_id or session.opening_id is not None:
+            if session_id and session_id != session.session_id:
+                session.other_sessions.add(session_id)
+            if session_id != session.session_id or method not in ("session/load", "session/resume"):
+                return False
+        else:
+            session.opening_id = request_id
+            session.session_id = session_id if method != "session/fork" else ""
+        if method != "session/new" and not self.tracker.turn_id:
+            session.history = History(session.profile)
+        return True
+
+    def _read_initialized(self, request: SentRequest, result: Object, error: Object | None) -> None:
         if error is None:
             self._initialized = result
-            self.profile = recognised(result) or self.profile
+            self.session.profile = recognise(result) or self.session.profile
         else:
-            self._not_opened(sent, error)
+            self._fail_opening(request, error)
 
-    def answered_opening(self, sent: Sent, result: Object, error: Object | None) -> None:
-        named = text_of(result, "sessionId") or text_of(sent.params, "sessionId")
-        if not sent.mine:
-            self._others.add(named)
+    def _read_opened(self, request: SentRequest, result: Object, error: Object | None) -> None:
+        session = self.session
+        session_id = text_of(result, "sessionId") or text_of(request.params, "sessionId")
+        if not request.is_ours:
+            session.other_sessions.add(session_id)
             return
-        was_first = sent.key == self._opening
-        self._opening = None if was_first else self._opening
+        is_first = request.request_id == session.opening_id
+        if is_first:
+            session.opening_id = None
         if error is not None:
-            self.history = None
-            self.session = "" if was_first else self.session
-            self._not_opened(sent, error)
+            session.history = None
+            if is_first:
+                session.session_id = ""
+            self._fail_opening(request, error)
             return
-        self.session = named
-        self._ready(result)
-        if self.history is not None:
-            self.loaded = self.history.answered = True
-            if self.profile.replay == "before":
-                self.finish_loading()
+        session.session_id = session_id
+        self._record_ready(result)
+        if session.history is not None:
+            session.is_loaded = session.history.answered = True
+            if session.profile.replay == "before":
+                self.prompts.finish_loading()
             else:
                 self.set_timer("replay", QUIET_S)
 
-    def _not_opened(self, sent: Sent, error: Object) -> None:
-        """Somebody waits for the session: it is told as a failure though there is no turn that could fail."""
-        if self.book.turn:
-            self.refused(sent, error)
+    def _fail_opening(self, request: SentRequest, error: Object) -> None:
+        """Record that the session can't be opened. The user waits for it, so outside a turn it is a failure of its own."""
+        if self.tracker.turn_id:
+            self._fail_command(request, error)
         else:
-            self.book.write(ev.TurnFailed(kind=error_kind(error), message=error_text(error)))
+            self.tracker.emit(ev.TurnFailed(kind=error_kind(error), message=error_text(error)))
 
-    def _ready(self, result: Object) -> None:
-        info = object_of(self._initialized, "agentInfo")
-        settings = _settings_of(result)
-        self.model = settings["model"]
-        self.book.ready(
-            self.session, self.model, text_of(info, "version"), self._capabilities(), resumable=self._resumable()
+    def _record_ready(self, result: Object) -> None:
+        session = self.session
+        version = text_of(object_of(self._initialized, "agentInfo"), "version")
+        # The model that a session opens with isn't a switch to another one.
+        session.model = _settings_of(result)["model"]
+        self.tracker.report_ready(
+            session.session_id, session.model, version, self._capabilities(), resumable=self._is_resumable()
         )
-        self._settle_settings(settings)
+        self.settings.apply(result)
 
     def _capabilities(self) -> tuple[str, ...]:
-        """What the agent can do besides taking prompts. None of them reads a text in the middle of a turn."""
-        told = object_of(self._initialized, "agentCapabilities")
-        prompts = object_of(told, "promptCapabilities")
-        names = [name for name in ("image", "audio", "embeddedContext") if prompts.get(name) is True]
-        names += object_of(told, "sessionCapabilities")
-        return tuple(sorted({*names, "load"} if self._resumable() else names))
+        """Return what the agent can do besides taking prompts. No ACP agent reads a text in the middle of a turn."""
+        capabilities = object_of(self._initialized, "agentCapabilities")
+        prompts = object_of(capabilities, "promptCapabilities")
+        names = {name for name in ("image", "audio", "embeddedContext") if prompts.get(name) is True}
+        names.update(object_of(capabilities, "sessionCapabilities"))
+        if self._is_resumable():
+            names.add("load")
+        return tuple(sorted(names))
 
-    def _resumable(self) -> bool:
-        if self.profile.loads is not None:
-            return self.profile.loads
-        told = object_of(self._initialized, "agentCapabilities")
-        return told.get("loadSession") is True or "resume" in object_of(told, "sessionCapabilities")
+    def _is_resumable(self) -> bool:
+        if self.session.profile.loads is not None:
+            return self.session.profile.loads
+        capabilities = object_of(self._initialized, "agentCapabilities")
+        return capabilities.get("loadSession") is True or "resume" in object_of(capabilities, "sessionCapabilities")
 
-    def answered_close(self, sent: Sent, _result: Object, error: Object | None) -> None:
-        if sent.mine and error is None and self.session:
-            self.prompts.clear()
-            self.book.ended("closed")
-        elif sent.mine and error is not None:
-            self.refused(sent, error)
-
-    def is_mine(self, params: Object) -> bool:
-        session = params.get("sessionId")
-        if session == self.session:
-            return bool(session)
-        # a fork has no name yet when its history is replayed; without our own words the first session is ours
-        if not self.session and isinstance(session, str) and (self.history is not None or not self.stdin_seen):
-            self.session = session
-            return True
-        return False
-
-    def path_of(self, session: str) -> Path | None:
-        if self.is_mine({"sessionId": session}):
-            return ()
-        unopened = session and session not in self._others and self.session and self._opening is None
-        return (session,) if unopened and not any(one.method in _OPENING for one in self.sent.values()) else None
-
-    def stray(self, result: Object, error: Object | None) -> None:
-        """Without our own words an answer is known by its shape."""
-        if not self.stdin_seen and "protocolVersion" in result:
-            self.answered_initialize(Sent(None, "initialize", {}), result, None)
-        elif not self.stdin_seen and not self.session and text_of(result, "sessionId"):
-            self.answered_opening(Sent(None, "session/new", {}), result, None)
-        else:
-            super().stray(result, error)
-
-    def refused(self, sent: Sent, error: Object) -> None:
-        self.book.write(ev.CommandFailed(command_id=str(sent.key), message=error_text(error)))
+    def _read_closed(self, request: SentRequest, _result: Object, error: Object | None) -> None:
+        if request.is_ours and error is not None:
+            self._fail_command(request, error)
+        elif request.is_ours and self.session.session_id:
+            self.session.prompts.clear()
+            self.tracker.end_session("closed")
 
     # --- settings
 
-    def read_mode(self, update: Object) -> None:
-        self.mode_is(text_of(update, "currentModeId"))
+    def _read_mode_set(self, request: SentRequest, _result: Object, error: Object | None) -> None:
+        if self._was_accepted(request, error):
+            self.settings.set_mode(text_of(request.params, "modeId"))
 
-    def answered_set_mode(self, sent: Sent, _result: Object, error: Object | None) -> None:
-        self._set(sent, error, lambda: self.mode_is(text_of(sent.params, "modeId")))
+    def _read_model_set(self, request: SentRequest, _result: Object, error: Object | None) -> None:
+        if self._was_accepted(request, error):
+            self.settings.set_model(text_of(request.params, "modelId"))
 
-    def answered_set_model(self, sent: Sent, _result: Object, error: Object | None) -> None:
-        self._set(sent, error, lambda: self.model_is(text_of(sent.params, "modelId")))
+    def _read_option_set(self, request: SentRequest, result: Object, error: Object | None) -> None:
+        if self._was_accepted(request, error):
+            self.settings.apply(result)
 
-    def answered_set_config_option(self, sent: Sent, result: Object, error: Object | None) -> None:
-        self._set(sent, error, lambda: self.settings_are(result))
+    def _was_accepted(self, request: SentRequest, error: Object | None) -> bool:
+        """Return whether a request about our session succeeded; record its failure."""
+        if request.is_ours and error is not None:
+            self._fail_command(request, error)
+        return request.is_ours and error is None
 
-    def _set(self, sent: Sent, error: Object | None, change: Callable[[], None]) -> None:
-        if not sent.mine:
-            return
-        if error is not None:
-            self.refused(sent, error)
+    # --- updates
+
+    def _read_update(self, params: Object) -> bool:
+        update = object_of(params, "update")
+        kind = update.get("sessionUpdate")
+        if not isinstance(kind, str):
+            return False
+        reader = self._updates.get(kind)
+        if reader is None:
+            return kind.startswith("_")
+        if self.session.owns(params.get("sessionId")) and not self._is_replayed(kind, update):
+            reader(update)
+        return True
+
+    def _is_replayed(self, kind: str, update: Object) -> bool:
+        """Add the update to the history if a replay is under way. Return whether it was."""
+        session, history = self.session, self.session.history
+        if history is None or kind not in REPLAYED:
+            return False
+        # After the load request is answered, a call that is still open can only be new.
+        is_open_call = kind == "tool_call" and text_of(update, "status") in ("pending", "in_progress")
+        if history.answered and is_open_call and session.profile.replay == "after":
+            self.prompts.finish_loading()
+            return False
+        history.add(kind, update)
+        if history.answered:
+            self.set_timer("replay", QUIET_S)
+        return True
+
+    def _read_message(self, update: Object) -> None:
+        text = block_text(object_of(update, "content"))
+        echo = self.session.profile.mode_echo
+        if echo and text.startswith(echo):
+            self.settings.set_mode(text.removeprefix(echo).strip())
         else:
-            change()
+            self._add_text("text", text_of(update, "messageId"), text)
 
-    def mode_is(self, native: str) -> None:
-        mode = self.profile.modes.get(native, native)
-        if mode and mode != self.mode:
-            self.mode = mode
-            self.book.write(ev.SettingChanged(mode=mode))
+    def _read_thought(self, update: Object) -> None:
+        self._add_text("thinking", text_of(update, "messageId"), block_text(object_of(update, "content")))
 
-    def model_is(self, model: str) -> None:
-        if model and model != self.model:
-            self.book.write(ev.ModelSwitched(to=model, from_=self.model))
-            self.model = model
+    def _ignore_echo(self, _update: Object) -> None:
+        """Ignore a user's message: outside of a replay it repeats what we sent."""
 
-    def settings_are(self, result: Object) -> None:
-        """Whatever of mode, model and effort this message names."""
-        self._settle_settings(_settings_of(result))
+    def _add_text(self, kind: TextKind, native_id: str, text: str) -> None:
+        texts = self.session.texts
+        if not texts.continues(kind, native_id):
+            texts.finish()
+            in_turn = self.prompts.ensure_turn()
+            # Outside a turn, drop the rest of a replay, and thoughts.
+            if not in_turn and (self.session.is_loaded or kind == "thinking"):
+                return
+            if in_turn:
+                self.calls.block_refused()
+                self.prompts.start_joined(native_id)
+            texts.begin(kind, native_id, native_id or self.session.new_id("message"), in_turn)
+        texts.append(text)
 
-    def _settle_settings(self, found: dict[str, str]) -> None:
-        self.mode_is(found["mode"])
-        self.model_is(found["model"])
-        thinking = found.get("thinking", "")
-        if thinking and thinking != self.thinking:
-            self.thinking = thinking
-            self.book.write(ev.SettingChanged(thinking=thinking))
+    def _read_tool_call(self, update: Object) -> None:
+        call_id = text_of(update, "toolCallId")
+        if call_id and not self.calls.has_ended(call_id):
+            self._update_call(call_id, update, is_first=True)
 
-    def read_session_info(self, update: Object) -> None:
+    def _read_tool_call_update(self, update: Object) -> None:
+        call_id = text_of(update, "toolCallId")
+        if call_id and not self.calls.is_late(call_id):
+            self._update_call(call_id, update, is_first=False)
+
+    def _update_call(self, call_id: str, update: Object, is_first: bool) -> None:
+        """Apply an update of a call, unless the call is new and begins outside of a turn."""
+        if call_id in self.calls.open or self.prompts.ensure_turn():
+            self.calls.update(call_id, update, is_first)
+
+    def _read_plan(self, update: Object) -> None:
+        self.tracker.emit(ev.PlanGenerated(plan=plan_of(update)))
+
+    def _read_mode(self, update: Object) -> None:
+        self.settings.set_mode(text_of(update, "currentModeId"))
+
+    def _read_session_info(self, update: Object) -> None:
         title = text_of(update, "title")
         if title:
-            self.book.write(ev.TitleGenerated(title=title))
+            self.tracker.emit(ev.TitleGenerated(title=title))
 
-    def read_available_commands(self, _update: Object) -> None:
-        """Gemini sends its commands when a replay is through."""
-        if self.history is not None and self.history.answered:
-            self.history.marked = True
-            if self.prompts:
-                self.finish_loading()
+    def _read_available_commands(self, _update: Object) -> None:
+        """Take the list of commands as the end of a replay: Gemini sends it when the replay is complete."""
+        history = self.session.history
+        if history is not None and history.answered:
+            history.marked = True
+            if self.session.prompts:
+                self.prompts.finish_loading()
 
     # --- the process
 
-    def read_proc(self, data: Any) -> bool:
-        event = data.get("event") if isinstance(data, DICT) else None
+    def read_proc(self, data: Json) -> bool:
+        event = object_of(data).get("event")
         if event == "start":
-            self.gone = False
-            self.forget_connection()
+            self.session.process_exited = False
+            self._clear_connection()
         elif event == "stdin_closed":
-            # a client closes it for one reason only
-            self.book.stop_asked = True
-        return Tools.read_proc(self, data)
+            # A client closes its end only to stop the agent.
+            self.tracker.stop_requested = True
+        return super().read_proc(data)
 
     def is_server(self) -> bool:
         return True
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
-        self.gone = True
-        self.forget_connection()
+        self.session.process_exited = True
+        self._clear_connection()
         super().on_exit(code, signal)
 
-    def end(self, now: float) -> list[ev.Body]:
-        self.now = now
-        self.finish_loading()
-        return super().end(now)
-
-    def restore(self, view: View) -> None:
-        super().restore(view)
-        known = view.state.profile
-        self.session, self.model, self.mode = known.native_session_id, known.model, known.mode
-        self.thinking = known.thinking or ""
-
-    def forget_connection(self) -> None:
-        Tools.forget_connection(self)
-        self._opening = None
-        self._others.clear()
+    def _clear_connection(self) -> None:
+        self.session.clear_connection()
+        self.calls.clear()
+        self.prompts.clear()
+        self.approvals.clear()
 
 
-def _settings_of(result: Object) -> dict[str, str]:
-    """Mode, model and effort, from either of the two forms that agents use."""
-    found = {
-        "mode": text_of(part_of(result, "modes"), "currentModeId"),
-        "model": text_of(part_of(result, "models"), "currentModelId"),
-    }
-    for option in objects_of(result, "configOptions"):
-        word = _OPTION_WORDS.get(text_of(option, "category") or text_of(option, "id"))
-        if word:
-            found[word] = text_of(option, "currentValue")
-    return found
+def _messages(data: Json) -> list[Object]:
+    """Return the messages of a line: one object, or the objects of a batch."""
+    batch = cast("list[Any]", data if isinstance(data, list) else [data])
+    return [message for message in batch if isinstance(message, dict)]
 
 
-def _opening(method: str) -> Callable[[Acp, Object, Id], bool]:
-    return lambda acp, params, key: acp.sent_opening(method, params, key)
+def _error_of(message: Object) -> Object | None:
+    return object_of(message, "error") if message.get("error") is not None else None
 
 
-Acp.readers = Tools.readers | {"proc": Acp.read_proc}
-Acp.sends = {
-    "session/prompt": Acp.sent_prompt,
-    "session/cancel": Acp.sent_cancel,
-    "$/cancel_request": Acp.sent_cancel_request,
-    **{method: _opening(method) for method in _OPENING},
-}
-Acp.answers = {
-    "initialize": Acp.answered_initialize,
-    "session/prompt": Acp.answered_prompt,
-    "session/set_mode": Acp.answered_set_mode,
-    "session/set_model": Acp.answered_set_model,
-    "session/set_config_option": Acp.answered_set_config_option,
-    "session/close": Acp.answered_close,
-    **dict.fromkeys(_OPENING, Acp.answered_opening),
-}
-Acp.requests = {
-    "session/request_permission": Acp.read_permission,
-    "elicitation/create": Acp.read_elicitation,
-    "elicitation/complete": Acp.read_elicitation_complete,
-    "$/cancel_request": Acp.read_cancel_request,
-    "terminal/output": Acp.read_terminal_output,
-}
-Acp.replies = {
-    "permission": Acp.replied_permission,
-    "elicitation": Acp.replied_elicitation,
-    "terminal": Acp.replied_terminal_output,
-}
-Acp.updates = {
-    "agent_message_chunk": Acp.read_message,
-    "agent_thought_chunk": Acp.read_thought,
-    "user_message_chunk": Acp.read_echo,
-    "tool_call": Acp.read_tool_call,
-    "tool_call_update": Acp.read_tool_call_update,
-    "plan": Acp.read_plan,
-    "usage_update": Acp.read_usage,
-    "available_commands_update": Acp.read_available_commands,
-    "current_mode_update": Acp.read_mode,
-    "config_option_update": Acp.settings_are,
-    "session_info_update": Acp.read_session_info,
-}
+# ----------------------------------------------------------------------------------------------------------------------
+# Entry points for the registry
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def acp() -> Translator:
-    """Any ACP agent; which one it is, it says itself."""
-    return Acp(profiles.NEUTRAL)
+    """Create a translator for any ACP agent."""
+    return AcpTranslator(profiles.NEUTRAL)
 
 
 def gemini() -> Translator:
-    return Acp(profiles.GEMINI)
+    return AcpTranslator(profiles.GEMINI)
 
 
 def opencode() -> Translator:
-    return Acp(profiles.OPENCODE)
+    return AcpTranslator(profiles.OPENCODE)
 
 
 def cline() -> Translator:
-    """Cline 2 started with --acp."""
-    return Acp(profiles.CLINE)
+    """Create a translator for Cline 2 started with `--acp`."""
+    return AcpTranslator(profiles.CLINE)
 
 
 def kilo_acp() -> Translator:
-    """Kilo 7."""
-    return Acp(profiles.KILO)
+    """Create a translator for Kilo 7."""
+    return AcpTranslator(profiles.KILO)
 
 
 def kilo() -> Translator:
-    """Kilo 7 speaks ACP; before that it printed say/ask messages as JSON lines."""
+    """Create a translator for any Kilo: version 7 speaks ACP, earlier ones print say/ask messages as JSON lines."""
     return Detecting(_KILO, acp_or_sayask)
 
 
 @cache
 def _sayask() -> Callable[[], Translator]:
-    from quarterdeck.harness.sayask.translate import sayask  # loaded only when it is spoken
+    # Import the other protocol only when an agent speaks it.
+    from quarterdeck.harness.sayask.translate import sayask
 
     return sayask
 

@@ -4,12 +4,12 @@ Checked means: an event of the vocabulary, one that an agent may say, and none t
 other (a turn in a turn, the end of one that is not open). Gates get their names from the deck, so the engine's own are
 left out and its `ref` stays. What the deck said first, in its own log, is not said twice.
 
-The book knows what is open, for the one thing that the engine cannot tell: the end of its process.
+The tracker knows what is open, for the one thing that the engine cannot tell: the end of its process.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Json, Origin
 from quarterdeck.events.catalogue import UNION
-from quarterdeck.harness.base import BookTranslator, ignored, list_of, object_of
+from quarterdeck.harness.base import BaseTranslator, ignore, list_of, object_of
 from quarterdeck.harness.builtin.capabilities import CAPABILITIES
-from quarterdeck.harness.tracker.core import GateKind, OpenCall, OpenGate
+from quarterdeck.harness.tracker import GateKind, OpenCall, OpenGate
 from quarterdeck.kernel import activity
 
 #: Only the deck, or a process itself, can know these.
@@ -60,12 +60,14 @@ _CALLS_OVER = (
 )
 
 
-class BuiltinTranslator(BookTranslator):
+class BuiltinTranslator(BaseTranslator):
     """Reads the lines of quarterdeck/engine/process.py."""
 
-    __slots__ = ()
+    origins: Mapping[str, Origin] = {"stdout": "engine"}
 
-    origins: ClassVar[dict[str, Origin]] = {"stdout": "engine"}
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers |= {"stdout": self.read_event, "stdin": ignore}
 
     def read_event(self, data: Json) -> bool:
         """One event, or those of one batch. What of it cannot be read makes the line an unknown one; the rest counts."""
@@ -88,73 +90,73 @@ class BuiltinTranslator(BookTranslator):
         self._told(body)
         return True
 
-    readers = BookTranslator.readers | {"stdout": read_event, "stdin": ignored}
-
     def is_server(self) -> bool:
         return True
 
     def _told(self, body: Body) -> None:
         if isinstance(body, ev.AgentReady):
-            self.book.ready(body.native_session_id, body.model, body.version, CAPABILITIES.names, resumable=True)
+            self.tracker.report_ready(
+                body.native_session_id, body.model, body.version, CAPABILITIES.names, resumable=True
+            )
         elif isinstance(body, ev.SteeringReceived):
             self._steering(body)
         elif self._fits(body):
             self._note(body)
-            self.book.write(_named_by_the_deck(body))
+            self.tracker.emit(_named_by_the_deck(body))
 
     def _steering(self, body: ev.SteeringReceived) -> None:
         """The deck has the text, and keeps it until it is read: prompt_received tells that of one that begins a turn. Only
         a refusal is news."""
         if body.status in ("rejected", "rejected_full"):
             why = "the agent has no room for it" if body.status == "rejected_full" else "a plugin refused it"
-            self.book.write(ev.DeliveryChanged(message_id=body.ref, status="failed", reason=why))
+            self.tracker.emit(ev.DeliveryChanged(message_id=body.ref, status="failed", reason=why))
 
     def _fits(self, body: Body) -> bool:
         """Whether it can follow what came before. Of sub-agents nothing moves a turn."""
         if body.agent_path:
             return True
         if isinstance(body, ev.AgentStart):
-            return not self.book.turn
-        return bool(self.book.turn) if isinstance(body, _ENDS) else True
+            return not self.tracker.turn_id
+        return bool(self.tracker.turn_id) if isinstance(body, _ENDS) else True
 
     def _note(self, body: Body) -> None:
-        """Keeps the book in step."""
-        book, path = self.book, body.agent_path
+        """Keeps the tracker in step."""
+        tracker, path = self.tracker, body.agent_path
         if isinstance(body, ev.MessageDelta | ev.ThinkingDelta):
             kind = "text" if isinstance(body, ev.MessageDelta) else "thinking"
-            book.texts.add(body.message_id, body.block, kind, body.delta, path)
+            tracker.messages.append(body.message_id, body.block, kind, body.delta, path)
         elif isinstance(body, ev.ResponseComplete | ev.MessageAborted):
-            book.texts.drop(body.message_id)
+            tracker.messages.discard(body.message_id)
         elif isinstance(body, ev.AgentStart) and not path:
-            book.turn = body.turn_id or "turn"
+            tracker.turn_id = body.turn_id or "turn"
         elif isinstance(body, _ENDS) and not path:
             self._turn_over()
         elif isinstance(body, ev.StateChange) and not path:
-            book.activity = activity.joined(body.state, body.sub)
+            tracker.activity = activity.joined(body.state, body.sub)
         else:
             self._note_work(body)
 
     def _note_work(self, body: Body) -> None:
-        book, path = self.book, body.agent_path
+        tracker, path = self.tracker, body.agent_path
         if isinstance(body, ev.ToolExecutionStart):
-            book.calls[body.call_id] = OpenCall(body.name, path, running=True)
+            tracker.calls[body.call_id] = OpenCall(body.name, path, running=True)
         elif isinstance(body, _CALLS_OVER):
-            book.calls.pop(body.call_id, None)
+            tracker.calls.pop(body.call_id, None)
         elif isinstance(body, _OPENING):
-            book.gates[ref_of(body)] = OpenGate(_KINDS[type(body)], path, "")
+            tracker.gates[ref_of(body)] = OpenGate(_KINDS[type(body)], path, "")
         elif isinstance(body, _RESOLVED):
-            book.gates.pop(body.ref, None)
+            tracker.gates.pop(body.ref, None)
         elif isinstance(body, ev.BackgroundStarted):
-            book.background[body.id] = body.kind
+            tracker.background[body.id] = body.kind
         elif isinstance(body, ev.BackgroundEnded):
-            book.background.pop(body.id, None)
+            tracker.background.pop(body.id, None)
 
     def _turn_over(self) -> None:
         """What the main agent had open is closed by the engine in so many words, or goes on in the background."""
-        book = self.book
-        book.turn = ""
-        for ref in [ref for ref, gate in book.gates.items() if not gate.path and gate.kind != "dialog"]:
-            del book.gates[ref]
+        tracker = self.tracker
+        tracker.turn_id = ""
+        for ref in [ref for ref, gate in tracker.gates.items() if not gate.path and gate.kind != "dialog"]:
+            del tracker.gates[ref]
 
 
 _KINDS: dict[type[Body], GateKind] = {

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from quarterdeck import events as ev
-from quarterdeck.harness.base import Object, int_of, list_of, object_of, part_of, text_of
+from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.approvals import Asks
 from quarterdeck.harness.codex.ignored import NOTIFICATIONS
@@ -27,7 +27,7 @@ class AppServer:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.book = desk.book
+        self.tracker = desk.tracker
         self.threads = Threads(desk)
         self.items = Items(self.threads)
         self.asks = Asks(self.threads, self.items)
@@ -49,7 +49,7 @@ class AppServer:
         if not isinstance(method, str):
             self.response(found)
             return True
-        params = part_of(found, "params")
+        params = object_of(found, "params")
         reader = _NOTIFICATIONS.get(method)
         if reader is not None:
             reader(self, params)
@@ -65,10 +65,10 @@ class AppServer:
     def response(self, found: Object) -> None:
         """The server answers a request of ours."""
         method, params = self._asked(found)
-        result = part_of(found, "result")
+        result = object_of(found, "result")
         if method in _OPENERS and self.threads.opening:
             self.threads.opening -= 1
-        error = part_of(found, "error")
+        error = object_of(found, "error")
         if error:
             self.refused(found.get("id"), method, params, error)
             return
@@ -86,9 +86,9 @@ class AppServer:
         ref = _message_id(request_id, params)
         text = self.threads.steers.pop(ref, None) if method in ("turn/steer", "turn/start") else None
         if text is not None:
-            self.book.write(ev.PromptDropped(text=text, message_id=ref))
+            self.tracker.emit(ev.PromptDropped(text=text, message_id=ref))
         message = text_of(error, "message") or "Codex refused a request"
-        self.book.write(ev.CommandFailed(command_id=str(request_id), message=message))
+        self.tracker.emit(ev.CommandFailed(command_id=str(request_id), message=message))
 
     # --- what our requests brought
 
@@ -113,19 +113,19 @@ class AppServer:
 
     def _where_it_stands(self, thread: Thread, found: Object, fresh: bool) -> None:
         """A resumed thread may be at work; else what we thought open is over, and its history is read back."""
-        status = part_of(found, "status")
+        status = object_of(found, "status")
         kind, turns = text_of(status, "type"), list_of(found, "turns")
         last = object_of(turns[-1]) if turns else {}
         if kind == "active":
             self.threads.begins(thread, text_of(last, "id"))
             self.threads.active(thread, status)
             if not thread.flags:
-                self.book.close_gates("answered_elsewhere", "approval", "question")
+                self.tracker.close_gates("answered_elsewhere", "approval", "question")
         elif thread.works:
             thread.terminals.clear()  # whether they outlived the connection is not known
             self.threads.ends(thread, last or {"status": "failed" if kind == "systemError" else "completed"})
         elif not fresh:
-            self.book.restored(text_of(last, "status") == "completed", history_of(turns))
+            self.tracker.record_history(text_of(last, "status") == "completed", history_of(turns))
 
     def turn_accepted(self, _params: Object, result: Object) -> None:
         """The turn has an id before it begins."""
@@ -139,7 +139,7 @@ class AppServer:
         one = text_of(params, "processId", "itemId")
         if thread is None or thread.path or result.get("terminated") is False:
             return
-        for name in [name for name, kind in self.book.background.items() if kind == "shell"]:
+        for name in [name for name, kind in self.tracker.background.items() if kind == "shell"]:
             if not one or name == one:
                 self.desk.end_call(name, names.EXEC, ok=False, result="ended by the user")
 
@@ -159,7 +159,7 @@ class AppServer:
         if thread is not None and thread.path:
             self.threads.child_ends(thread, ok=True)
         elif thread is not None:
-            self.book.ended("closed")
+            self.tracker.end_session("closed")
 
     def thread_named(self, params: Object) -> None:
         thread = self.threads.of(params)
@@ -172,7 +172,7 @@ class AppServer:
             return
         found = object_of(params, "threadSettings")
         sandbox = found.get("sandboxPolicy") or found.get("sandbox")
-        mode = text_of(part_of(found, "collaborationMode"), "mode")
+        mode = text_of(object_of(found, "collaborationMode"), "mode")
         self.desk.note_settings(
             mode=names.mode_of(found.get("approvalPolicy"), sandbox, mode),
             thinking=text_of(found, "effort", "reasoningEffort"),
@@ -201,7 +201,7 @@ class AppServer:
             self.items.cut(thread, keep=False)
             attempt, reason = retry_in(message)
             reason = text_of(error, "additionalDetails") or reason
-            self.book.write(ev.Retry(attempt=attempt, reason=reason, turn_id=self.book.turn or None))
+            self.tracker.emit(ev.Retry(attempt=attempt, reason=reason, turn_id=self.tracker.turn_id or None))
         elif thread.works:
             thread.error = error
         else:
@@ -210,7 +210,7 @@ class AppServer:
     def model_rerouted(self, params: Object) -> None:
         thread, to = self.threads.of(params), text_of(params, "toModel")
         if thread is not None and not thread.path and to:
-            self.book.write(ev.ModelSwitched(to=to, from_=text_of(params, "fromModel")))
+            self.tracker.emit(ev.ModelSwitched(to=to, from_=text_of(params, "fromModel")))
             self.desk.model = to
 
     def mcp_startup(self, params: Object) -> None:
@@ -230,7 +230,7 @@ class AppServer:
         if not isinstance(method, str):
             self.asks.reply(request_id, found)
             return "result" in found or "error" in found
-        params = part_of(found, "params")
+        params = object_of(found, "params")
         if method == "initialize":
             self.reconnected()
         elif method in _OPENERS:
@@ -256,7 +256,7 @@ class AppServer:
             return
         ref, text = _message_id(request_id, params), words_of(list_of(params, "input"))
         self.threads.steers[ref] = text
-        self.book.write(ev.SteeringReceived(ref=ref, text=text, turn_id=self.book.turn or None))
+        self.tracker.emit(ev.SteeringReceived(ref=ref, text=text, turn_id=self.tracker.turn_id or None))
 
 
 def _message_id(request_id: Any, params: Object) -> str:

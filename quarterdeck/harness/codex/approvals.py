@@ -41,7 +41,7 @@ class Asks:
         self.threads = threads
         self.items = items
         self.desk = threads.desk
-        self.book = threads.book
+        self.tracker = threads.tracker
         self.open: dict[RequestId, Asked] = {}
 
     def reset(self) -> None:
@@ -54,7 +54,7 @@ class Asks:
         if reader is None:
             return method in REQUESTS
         thread = self.threads.heard(params)
-        if thread is not None and isinstance(request_id, int | str) and not self.book.exited:
+        if thread is not None and isinstance(request_id, int | str) and not self.tracker.has_exited:
             asked = reader(self, request_id, thread, params)
             if asked is not None:
                 self.open[request_id] = asked
@@ -75,7 +75,7 @@ class Asks:
         thread = self.threads.by_id.get(asked.thread)
         if thread is not None and asked.call_id in thread.held:
             self.items.release(thread, asked.call_id)  # a refusal follows at once and ends it again
-        self.book.close_gate(asked.ref, "answered_elsewhere")
+        self.tracker.close_gate(asked.ref, "answered_elsewhere")
 
     # --- approvals
 
@@ -84,7 +84,7 @@ class Asks:
         host = text_of(object_of(params, "networkApprovalContext"), "host")
         args, command = self._command(params)
         ref = text_of(params, "approvalId") or call_id or f"request-{request_id}"
-        self.book.ask(
+        self.tracker.open_approval(
             ref,
             names.EXEC,
             args,
@@ -108,7 +108,7 @@ class Asks:
     def patch_approval(self, request_id: RequestId, thread: Thread, params: Object) -> Asked:
         call_id = text_of(params, "itemId", "callId")
         ref = call_id or f"request-{request_id}"
-        self.book.ask(
+        self.tracker.open_approval(
             ref,
             names.PATCH,
             {name: params[name] for name in ("fileChanges", "grantRoot") if params.get(name)},
@@ -122,7 +122,7 @@ class Asks:
     def permissions_approval(self, request_id: RequestId, thread: Thread, params: Object) -> Asked:
         call_id = text_of(params, "itemId")
         ref = call_id or f"request-{request_id}"
-        self.book.ask(
+        self.tracker.open_approval(
             ref,
             "request_permissions",
             params.get("permissions"),
@@ -152,19 +152,19 @@ class Asks:
     def _close(self, asked: Asked, status: ev.GateStatus, rule: str, reason: str) -> None:
         thread = self.threads.by_id.get(asked.thread)
         if status == "approved":
-            self.book.allow_call(asked.ref, "user", rule)
+            self.tracker.approve_call(asked.ref, "user", rule)
             if thread is not None and asked.call_id in thread.held:
                 thread.held.remove(asked.call_id)
         elif status == "rejected":
-            self.book.refuse_call(asked.ref, "user", rule, reason)
+            self.tracker.reject_call(asked.ref, "user", rule, reason)
         else:
-            self.book.resolve(asked.ref, status, "user", rule, reason)
+            self.tracker.resolve_approval(asked.ref, status, "user", rule, reason)
 
     def _always(self, asked: Asked, scope: str, rule: str) -> None:
-        call = self.book.calls.get(asked.call_id)
+        call = self.tracker.calls.get(asked.call_id)
         tool = call.name if call is not None else names.EXEC
         kept: Literal["session", "user"] = "session" if scope == "session" else "user"
-        self.book.write(ev.ToolApprovedAlways(tool=tool, command_family=rule, scope=kept, rule=rule))
+        self.tracker.emit(ev.ToolApprovedAlways(tool=tool, command_family=rule, scope=kept, rule=rule))
 
     # --- questions and dialogs
 
@@ -176,7 +176,7 @@ class Asks:
         call_id = text_of(params, "itemId")
         ref = call_id or f"request-{request_id}"
         wait, asked_at = int_of(params, "autoResolutionMs"), int_of(params, "startedAtMs")
-        self.book.question(
+        self.tracker.open_question(
             ref,
             questions[0].text,
             questions[0].options,
@@ -195,9 +195,9 @@ class Asks:
         if thread is not None:
             thread.ran = True
         if given:
-            self.book.answer(asked.ref, "\n".join(given), by="user")
+            self.tracker.answer_question(asked.ref, "\n".join(given), by="user")
         else:
-            self.book.answer(asked.ref, status="withdrawn", by="user")
+            self.tracker.answer_question(asked.ref, status="withdrawn", by="user")
 
     def elicitation(self, request_id: RequestId, thread: Thread, params: Object) -> Asked:
         """An MCP server wants something of the user: a confirmation, or the fields of a form."""
@@ -206,24 +206,24 @@ class Asks:
         ref = f"elicitation:{text_of(params, 'elicitationId') or request_id}"
         method, options = _dialog_of(fields)
         message = "\n".join(filter(None, (text_of(params, "message"), text_of(params, "url"))))
-        self.book.dialog(ref, method, title=text_of(params, "serverName"), message=message, options=options)
+        self.tracker.open_dialog(ref, method, title=text_of(params, "serverName"), message=message, options=options)
         return Asked(ref, thread.id, "", self.elicited)
 
     def elicited(self, asked: Asked, result: Object) -> None:
         accepted = text_of(result, "action") == "accept"
         status = "answered" if accepted else "cancelled"
-        self.book.close_dialog(asked.ref, result.get("content") if accepted else None, status, by="user")
+        self.tracker.close_dialog(asked.ref, result.get("content") if accepted else None, status, by="user")
 
     # --- only the status shows that a person is asked: this connection has not subscribed to the thread
 
     def on_flagged(self) -> None:
         thread = self.threads.own_thread()
-        if thread is None or any(not gate.path for gate in self.book.gates.values()):
+        if thread is None or any(not gate.path for gate in self.tracker.gates.values()):
             return
         if APPROVAL in thread.flags:
-            self.book.ask(f"{APPROVAL}:{thread.id}", "", title="Codex waits for an approval")
+            self.tracker.open_approval(f"{APPROVAL}:{thread.id}", "", title="Codex waits for an approval")
         elif QUESTION in thread.flags:
-            self.book.question(f"{QUESTION}:{thread.id}", "Codex waits for an answer")
+            self.tracker.open_question(f"{QUESTION}:{thread.id}", "Codex waits for an answer")
 
 
 def _answer(found: Object) -> str:

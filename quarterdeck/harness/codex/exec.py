@@ -28,7 +28,7 @@ class Exec:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.book = desk.book
+        self.tracker = desk.tracker
         self._process = 0
         self._resumes = False
         #: running sums of tokens by thread; None when the sum began before we looked
@@ -65,8 +65,8 @@ class Exec:
         self.desk.bind(thread)
 
     def turn_started(self, _found: Object) -> None:
-        self.book.begin()
-        self.book.request(self.desk.model)
+        self.tracker.start_turn()
+        self.tracker.start_request(self.desk.model)
         self._request_due = False
 
     def turn_completed(self, found: Object) -> None:
@@ -75,23 +75,23 @@ class Exec:
         self._totals[self.desk.own] = total
         if before is not None:
             self.desk.count(difference(total, before) or total)
-        self.book.end()
+        self.tracker.end_turn()
 
     def turn_failed(self, found: Object) -> None:
         message = text_of(object_of(found, "error"), "message")
-        self.book.fail(failure_kind(message), message)
+        self.tracker.fail_turn(failure_kind(message), message)
 
     def error(self, found: Object) -> None:
         """A broken request that is tried again; the last one is told by turn.failed, which follows."""
         message = text_of(found, "message")
         if message.startswith(_RETRY):
             attempt, reason = retry_in(message)
-            self.book.write(ev.Retry(attempt=attempt, reason=reason, turn_id=self.book.turn or None))
+            self.tracker.emit(ev.Retry(attempt=attempt, reason=reason, turn_id=self.tracker.turn_id or None))
 
     def plan_delta(self, found: Object) -> None:
         name, delta = text_of(found, "item_id"), text_of(found, "delta")
         if name:
-            self.book.text(self._name(name), 0, delta)
+            self.tracker.add_text(self._name(name), 0, delta)
 
     # --- items
 
@@ -111,7 +111,7 @@ class Exec:
             self.todo_list("", item)
         elif shape is not None:
             output = names.call_result(item, shape)
-            self.book.output_so_far(self._name(text_of(item, "id")), output if isinstance(output, str) else "")
+            self.tracker.update_output(self._name(text_of(item, "id")), output if isinstance(output, str) else "")
         return shape is not None or kind in _ITEMS
 
     def item_completed(self, found: Object) -> bool:
@@ -132,40 +132,40 @@ class Exec:
         if text_of(item, "status") == names.DECLINED:
             self.desk.block_call(name, tool, names.DECLINED)
             return
-        if name not in self.book.calls and self.book.turn:
+        if name not in self.tracker.calls and self.tracker.turn_id:
             self.desk.start_call(name, tool, names.call_args(item, shape))
         self.desk.end_call(name, tool, names.call_ok(item), names.call_result(item, shape))
 
     def _speaks(self) -> None:
         """Words after calls: the model was asked again."""
-        if self._request_due and self.book.turn:
+        if self._request_due and self.tracker.turn_id:
             self._request_due = False
-            self.book.request(self.desk.model)
+            self.tracker.start_request(self.desk.model)
 
     def message(self, name: str, item: Object) -> None:
         self._speaks()
         text = text_of(item, "text")
-        if self.book.turn:
-            self.book.text(name, 0, text)
-        self.book.message_done(name, (Block(text=text),))
+        if self.tracker.turn_id:
+            self.tracker.add_text(name, 0, text)
+        self.tracker.finish_message(name, (Block(text=text),))
 
     def reasoning(self, name: str, item: Object) -> None:
         self._speaks()
         text = text_of(item, "text")
-        if self.book.turn:
-            self.book.thinking(name, 0, text)
-        self.book.message_done(name, (Block(kind="thinking", text=text),))
+        if self.tracker.turn_id:
+            self.tracker.add_thinking(name, 0, text)
+        self.tracker.finish_message(name, (Block(kind="thinking", text=text),))
 
     def plan(self, name: str, item: Object) -> None:
         self.message(name, item)
-        self.book.write(ev.PlanGenerated(plan=Plan(text=text_of(item, "text"))))
+        self.tracker.emit(ev.PlanGenerated(plan=Plan(text=text_of(item, "text"))))
 
     def todo_list(self, _name: str, item: Object) -> None:
         lines = [object_of(one) for one in list_of(item, "items")]
         found = [
             {"text": text_of(one, "text"), "status": "done" if one.get("completed") is True else ""} for one in lines
         ]
-        self.book.write(ev.TodoChange(todos=todos_in(found) or (), turn_id=self.book.turn or None))
+        self.tracker.emit(ev.TodoChange(todos=todos_in(found) or (), turn_id=self.tracker.turn_id or None))
 
     def warning(self, _name: str, item: Object) -> None:
         """An error that stops nothing."""

@@ -12,22 +12,20 @@ so every event begins what it belongs to, and an event of a turn that is over be
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from quarterdeck import events as ev
-from quarterdeck.events import Json, Option
-from quarterdeck.events.turn import FailureKind
-from quarterdeck.harness.base import Object, list_of, object_of, part_of, text_of
+from quarterdeck.events import FailureKind, Json, Option
+from quarterdeck.harness.base import Object, is_object, list_of, object_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.session import SUPPRESSION_S, Desk, counts_in, remember
 from quarterdeck.harness.failures import failure_kind
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.tracker import AgentPath
 
 #: A checker learns nothing from a comparison with this, so it asks for no `cast`, which is a call at run time.
-_DICT: Any = dict
-_Reader: TypeAlias = Callable[["Hooks", Object, Path], None]
+_Reader: TypeAlias = Callable[["Hooks", Object, AgentPath], None]
 
 #: A question in default mode fails at once; in plan mode it waits. No hook says which, but the next one comes soon.
 QUESTION_S = 1.0
@@ -53,7 +51,7 @@ class Hooks:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.book = desk.book
+        self.tracker = desk.tracker
         self.failure: tuple[FailureKind, str] | None = None
         self._asking: list[Asking] = []
         self._approvals = 0
@@ -79,7 +77,7 @@ class Hooks:
     # --- reading
 
     def read(self, data: Json) -> bool:
-        if not isinstance(data, _DICT):
+        if not is_object(data):
             return False
         found: Object = data
         name = text_of(found, "hook_event_name")
@@ -97,7 +95,7 @@ class Hooks:
         return True
 
     def _read(self, reader: _Reader, found: Object, session: str) -> None:
-        desk, book, over = self.desk, self.book, self._over
+        desk, tracker, over = self.desk, self.tracker, self._over
         desk.hooks_seen, desk.told_at = True, desk.now
         late = False
         if over:
@@ -105,30 +103,35 @@ class Hooks:
             goes_on = reader is Hooks.pre_model_request and over.pop(turn, False)
             late = turn in over and not goes_on
         if not late and reader not in _UNBINDING:
-            if session != desk.own or found.get("model") != desk.set_model or book.exited or not book.ready_seen:
+            if (
+                session != desk.own
+                or found.get("model") != desk.set_model
+                or tracker.has_exited
+                or not tracker.is_ready
+            ):
                 desk.bind(session, text_of(found, "model"))
             mode = names.hook_mode(text_of(found, "permission_mode")) if "permission_mode" in found else None
             if mode and mode != desk.mode:
                 desk.note_settings(mode)
         if not late or reader in _LATE:
-            if book.signal_now != "live":
-                book.signal("live")
+            if tracker.signal != "live":
+                tracker.set_signal("live")
             reader(self, found, self._path(found) if "agent_id" in found else ())
 
-    def _path(self, found: Object) -> Path:
+    def _path(self, found: Object) -> AgentPath:
         """A sub-agent's hooks carry its parent's session and its own agent id."""
         agent = text_of(found, "agent_id")
         return (agent,) if agent else ()
 
-    def _begin(self, found: Object, path: Path) -> None:
+    def _begin(self, found: Object, path: AgentPath) -> None:
         """The turn that this hook belongs to runs. One that was open under another id ended without a word."""
         if path:
             self._child(path[0], text_of(found, "agent_type"))
             return
-        before, turn = self.book.turn, text_of(found, "turn_id")
+        before, turn = self.tracker.turn_id, text_of(found, "turn_id")
         if before and turn and before != turn and self._by_hook(before):
             self._unfinished("superseded")
-        self.book.begin(turn)
+        self.tracker.start_turn(turn)
 
     def _by_hook(self, turn: str) -> bool:
         """Whether the open turn has a name that Codex gave it; telemetry's turns have none."""
@@ -136,35 +139,35 @@ class Hooks:
 
     def _unfinished(self, reason: str) -> None:
         """The turn is over and nobody said how: given up after a failed request, else cut off."""
-        remember(self._over, self.book.turn, False)
+        remember(self._over, self.tracker.turn_id, False)
         if self.failure is not None:
-            self.book.fail(*self.failure)
+            self.tracker.fail_turn(*self.failure)
         else:
-            self.book.abort(reason)
+            self.tracker.abort_turn(reason)
         self._forget_turn()
 
     # --- the turn
 
-    def session_start(self, found: Object, _path: Path) -> None:
+    def session_start(self, found: Object, _path: AgentPath) -> None:
         """Comes with the first turn, and after a compaction. That the session is there is told already."""
         if text_of(found, "source") == "compact":
-            self.book.compact_end()
+            self.tracker.end_compaction()
 
-    def user_prompt_submit(self, found: Object, path: Path) -> None:
+    def user_prompt_submit(self, found: Object, path: AgentPath) -> None:
         if path:
             return
         self._begin(found, path)
         text = text_of(found, "prompt")
         if self.desk.is_new_prompt("hook", text):
-            self.book.prompt(text)
+            self.tracker.record_prompt(text)
 
-    def add_prompt(self, found: Object, _path: Path) -> None:
+    def add_prompt(self, found: Object, _path: AgentPath) -> None:
         """`codex exec` never repeats its prompt."""
         text = text_of(found, "prompt")
-        if self.book.turn and self.desk.is_new_prompt("hook", text):
-            self.book.prompt(text)
+        if self.tracker.turn_id and self.desk.is_new_prompt("hook", text):
+            self.tracker.record_prompt(text)
 
-    def pre_model_request(self, found: Object, path: Path) -> None:
+    def pre_model_request(self, found: Object, path: AgentPath) -> None:
         self._begin(found, path)
         if path:
             return
@@ -179,13 +182,13 @@ class Hooks:
         self.desk.clear_timer("question")
         if not self.desk.in_request:
             self.desk.in_request = True
-            self.book.request(text_of(found, "model"))
+            self.tracker.start_request(text_of(found, "model"))
 
     def _calls_over(self) -> None:
         """The model is asked again, so no call is waited for. One without an end was refused, or left running behind."""
-        asked = {gate.call_id for gate in self.book.gates.values()} if self.book.gates else ()
-        for name, call in list(self.book.calls.items()) if self.book.calls else ():
-            if call.path or name in self.book.background:
+        asked = {gate.call_id for gate in self.tracker.gates.values()} if self.tracker.gates else ()
+        for name, call in list(self.tracker.calls.items()) if self.tracker.calls else ():
+            if call.path or name in self.tracker.background:
                 continue
             if name in asked or call.name == names.ASK_USER:
                 self.desk.block_call(name, call.name, "not allowed")
@@ -194,11 +197,11 @@ class Hooks:
         self._asking.clear()
         self._since.clear()
 
-    def post_model_request(self, found: Object, path: Path) -> None:
+    def post_model_request(self, found: Object, path: AgentPath) -> None:
         status = text_of(found, "status")
         self.desk.hooks_lead = True
         if status == "completed":
-            self.desk.count(counts_in(part_of(found, "token_usage")), path)
+            self.desk.count(counts_in(object_of(found, "token_usage")), path)
         if path:
             return
         self._replies += 1
@@ -207,42 +210,42 @@ class Hooks:
             self._begin(found, path)
             message = text_of(found, "error")
             self.failure = (failure_kind(message), message)
-            self.book.write(ev.StreamError(reason=message, turn_id=self.book.turn))
+            self.tracker.emit(ev.StreamError(reason=message, turn_id=self.tracker.turn_id))
             self.desk.set_timer("give_up", GIVE_UP_S)
 
-    def stop(self, found: Object, path: Path) -> None:
+    def stop(self, found: Object, path: AgentPath) -> None:
         """The normal end."""
         if path:
             return
         turn = text_of(found, "turn_id")
         self.desk.last_text(turn, text_of(found, "last_assistant_message"))
-        remember(self._over, turn or self.book.turn, 0 < self._requests == self._replies)
-        self.book.end()
+        remember(self._over, turn or self.tracker.turn_id, 0 < self._requests == self._replies)
+        self.tracker.end_turn()
         self._forget_turn()
         self.desk.turn_over()
 
-    def interrupt(self, found: Object, path: Path) -> None:
+    def interrupt(self, found: Object, path: AgentPath) -> None:
         if path:
             return
-        remember(self._over, text_of(found, "turn_id") or self.book.turn, False)
-        self.book.abort("interrupted")
+        remember(self._over, text_of(found, "turn_id") or self.tracker.turn_id, False)
+        self.tracker.abort_turn("interrupted")
         self._forget_turn()
         self.desk.turn_over(SUPPRESSION_S)
 
-    def interrupt_unanswered(self, _found: Object, path: Path) -> None:
+    def interrupt_unanswered(self, _found: Object, path: AgentPath) -> None:
         """The app-server says so itself a moment later, unless it is being shut down."""
         if not path:
             self.desk.set_timer("interrupted", UNANSWERED_S)
 
     def on_interrupted(self) -> None:
-        self.book.abort("interrupted")
+        self.tracker.abort_turn("interrupted")
 
-    def session_end(self, found: Object, path: Path) -> None:
+    def session_end(self, found: Object, path: AgentPath) -> None:
         if path:
             return
-        if self.book.turn:
+        if self.tracker.turn_id:
             self._unfinished("session ended")
-        self.book.ended(text_of(found, "reason"))
+        self.tracker.end_session(text_of(found, "reason"))
         self._forget_turn()
         self.desk.turn_over()
         if not self.desk.lead:
@@ -251,13 +254,13 @@ class Hooks:
 
     def on_give_up(self) -> None:
         """The failed request was the last one."""
-        if self.failure is not None and self.book.turn:
+        if self.failure is not None and self.tracker.turn_id:
             self._unfinished("given up")
             self.desk.turn_over()
 
     # --- calls
 
-    def pre_tool_use(self, found: Object, path: Path) -> None:
+    def pre_tool_use(self, found: Object, path: AgentPath) -> None:
         self._begin(found, path)
         self._replied(path)
         call_id, args = text_of(found, "tool_use_id"), found.get("tool_input")
@@ -269,22 +272,22 @@ class Hooks:
             self._question = (call_id, object_of(args))
             self.desk.set_timer("question", QUESTION_S)
 
-    def post_tool_use(self, found: Object, path: Path) -> None:
+    def post_tool_use(self, found: Object, path: AgentPath) -> None:
         call_id, tool = text_of(found, "tool_use_id"), names.hook_tool(text_of(found, "tool_name"))
         self._answered(call_id)
         if not path:
-            self.book.lingering = False
-        if call_id in self.book.calls:
+            self.tracker.tools_linger = False
+        if call_id in self.tracker.calls:
             self.desk.end_call(call_id, tool, True, found.get("tool_response"), path)
         else:
             self.add_call(found, path)
 
-    def _replied(self, path: Path) -> None:
+    def _replied(self, path: AgentPath) -> None:
         """A call: the model's reply is there, so the next sign of a request is of another one."""
         if not path:
             self.desk.in_request = False
 
-    def add_call(self, found: Object, path: Path) -> None:
+    def add_call(self, found: Object, path: AgentPath) -> None:
         """A call that was not seen to run."""
         tool, call_id = names.hook_tool(text_of(found, "tool_name")), text_of(found, "tool_use_id")
         if not path:
@@ -292,7 +295,7 @@ class Hooks:
 
     # --- approvals and questions
 
-    def permission_request(self, found: Object, path: Path) -> None:
+    def permission_request(self, found: Object, path: AgentPath) -> None:
         """Codex is about to ask. The hook does not say which call it is about; the last one of that tool is."""
         self._begin(found, path)
         self._replied(path)
@@ -304,7 +307,7 @@ class Hooks:
         if not path:
             self._since[ref] = max(self._requests, 1)
         is_command = tool == names.EXEC
-        self.book.ask(
+        self.tracker.open_approval(
             ref,
             tool,
             args,
@@ -316,9 +319,9 @@ class Hooks:
             path=path,
         )
 
-    def _waiting_call(self, tool: str, path: Path) -> str:
-        asked = {gate.call_id for gate in self.book.gates.values()}
-        calls = [name for name, call in self.book.calls.items() if call.name == tool and call.path == path]
+    def _waiting_call(self, tool: str, path: AgentPath) -> str:
+        asked = {gate.call_id for gate in self.tracker.gates.values()}
+        calls = [name for name, call in self.tracker.calls.items() if call.name == tool and call.path == path]
         return next((name for name in reversed(calls) if name not in asked), "")
 
     def read_reply(self, data: Json) -> bool:
@@ -334,9 +337,9 @@ class Hooks:
     def decided(self, asked: Asking, allowed: bool, reason: str, by: str = "user") -> None:
         """Somebody answered. A call that was refused gets no other hook."""
         if allowed:
-            self.book.allow_call(asked.ref, by)
+            self.tracker.approve_call(asked.ref, by)
             return
-        self.book.refuse_call(asked.ref, by, reason=reason)
+        self.tracker.reject_call(asked.ref, by, reason=reason)
         if asked.call_id:
             self.desk.block_call(asked.call_id, "", reason or "denied")
 
@@ -353,44 +356,44 @@ class Hooks:
         self._asking = [one for one in self._asking if one.call_id != call_id]
         self._since.pop(call_id, None)
         if self._question is not None and self._question[0] == call_id:
-            self.book.answer(call_id, status="answered_elsewhere")
+            self.tracker.answer_question(call_id, status="answered_elsewhere")
             self._question = None
             self.desk.clear_timer("question")
 
     def on_question(self) -> None:
         """Nothing followed the question, so it waits for an answer."""
-        if self._question is None or not self.book.turn:
+        if self._question is None or not self.tracker.turn_id:
             return
         call_id, args = self._question
         questions = tuple(names.question_in(object_of(one)) for one in list_of(args, "questions"))
         if questions:
-            self.book.question(call_id, questions[0].text, questions[0].options, questions, call_id)
+            self.tracker.open_question(call_id, questions[0].text, questions[0].options, questions, call_id)
 
     # --- compaction and sub-agents
 
-    def pre_compact(self, found: Object, path: Path) -> None:
+    def pre_compact(self, found: Object, path: AgentPath) -> None:
         if not path:
-            self.book.compact_start("manual" if text_of(found, "trigger") == "manual" else "auto")
+            self.tracker.start_compaction("manual" if text_of(found, "trigger") == "manual" else "auto")
 
-    def post_compact(self, _found: Object, path: Path) -> None:
+    def post_compact(self, _found: Object, path: AgentPath) -> None:
         if not path:
-            self.book.compact_end()
+            self.tracker.end_compaction()
 
     def _child(self, agent: str, title: str) -> None:
         if agent not in self.desk.children:
             self.desk.children[agent] = (agent,)
-        if agent not in self.book.background:
-            self.book.write(ev.SubagentStart(child_sid=agent, description=title))
-            self.book.background_start("subagent", agent, title)
+        if agent not in self.tracker.background:
+            self.tracker.emit(ev.SubagentStart(child_sid=agent, description=title))
+            self.tracker.start_background("subagent", agent, title)
 
-    def subagent_start(self, found: Object, path: Path) -> None:
+    def subagent_start(self, found: Object, path: AgentPath) -> None:
         self._begin(found, path)
 
-    def subagent_stop(self, found: Object, path: Path) -> None:
-        if path and path[0] in self.book.background:
-            self.book.leave(path)
-            self.book.background_end(path[0], True)
-            self.book.write(ev.SubagentEnd(child_sid=path[0], result=text_of(found, "last_assistant_message")))
+    def subagent_stop(self, found: Object, path: AgentPath) -> None:
+        if path and path[0] in self.tracker.background:
+            self.tracker.close_subagent(path)
+            self.tracker.end_background(path[0], True)
+            self.tracker.emit(ev.SubagentEnd(child_sid=path[0], result=text_of(found, "last_assistant_message")))
 
 
 #: Hooks by their event.

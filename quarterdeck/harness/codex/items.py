@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from quarterdeck import events as ev
 from quarterdeck.events import Block, HistoryMessage, Image, Plan
-from quarterdeck.harness.base import Object, int_of, list_of, object_of, part_of, text_of
+from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.threads import Thread, Threads
 from quarterdeck.harness.todos import todos_in
@@ -52,7 +52,7 @@ class Items:
     def __init__(self, threads: Threads) -> None:
         self.threads = threads
         self.desk = threads.desk
-        self.book = threads.book
+        self.tracker = threads.tracker
         self._changes: dict[str, tuple[int, int]] = {}
         self._prompts: dict[str, None] = {}
 
@@ -67,11 +67,11 @@ class Items:
         return self._read(params, _COMPLETED, Items.call_completed)
 
     def _read(self, params: Object, readers: dict[str, _Reader], call: _Reader) -> bool:
-        item = part_of(params, "item")
+        item = object_of(params, "item")
         kind = text_of(item, "type")
         reader = readers.get(kind) or (call if kind in names.CALLS else None)
         thread = self.threads.heard(params)
-        if reader is not None and thread is not None and text_of(item, "id") and not self.book.exited:
+        if reader is not None and thread is not None and text_of(item, "id") and not self.tracker.has_exited:
             reader(self, thread, item)
         return reader is not None
 
@@ -95,10 +95,10 @@ class Items:
         thread.prompted = True
         if ref:
             del self.threads.steers[ref]
-            self.book.write(ev.SteeringApplied(refs=(ref,), count=1, turn_id=self.book.turn or None))
+            self.tracker.emit(ev.SteeringApplied(refs=(ref,), count=1, turn_id=self.tracker.turn_id or None))
             self.threads.requested(thread)
         else:
-            self.book.prompt(text, client or name, images=images_of(content))
+            self.tracker.record_prompt(text, client or name, images=images_of(content))
 
     def _steer(self, text: str) -> str:
         return next((ref for ref, words in self.threads.steers.items() if words == text), "")
@@ -107,12 +107,12 @@ class Items:
         """A hook put a text into the conversation."""
         fragments = [text_of(object_of(one), "text") for one in list_of(item, "fragments")]
         if not thread.path:
-            self.book.prompt("\n".join(fragments), text_of(item, "id"), source="agent")
+            self.tracker.record_prompt("\n".join(fragments), text_of(item, "id"), source="agent")
 
     def cut(self, thread: Thread, keep: bool = True) -> None:
         """A message that was being streamed will not go on: nobody says so, something else just begins."""
         if thread.message:
-            self.book.message_dropped(thread.message, keep, thread.path)
+            self.tracker.abort_message(thread.message, keep, thread.path)
             thread.message = ""
 
     def speaks(self, thread: Thread) -> None:
@@ -126,42 +126,50 @@ class Items:
             self.cut(thread)
         self.speaks(thread)
         thread.message = name
-        self.book.text(name, 0, text_of(item, "text"), thread.path)
+        self.tracker.add_text(name, 0, text_of(item, "text"), thread.path)
 
     def message_completed(self, thread: Thread, item: Object) -> None:
         name = text_of(item, "id")
         if thread.message == name:
             thread.message = ""
-        self.book.message_done(name, (Block(text=text_of(item, "text")),), path=thread.path)
+        self.tracker.finish_message(name, (Block(text=text_of(item, "text")),), path=thread.path)
 
     def plan_completed(self, thread: Thread, item: Object) -> None:
         """The plan that plan mode ends in."""
         self.message_completed(thread, item)
         if not thread.path:
-            self.book.write(ev.PlanGenerated(plan=Plan(text=text_of(item, "text")), turn_id=self.book.turn or None))
+            self.tracker.emit(
+                ev.PlanGenerated(plan=Plan(text=text_of(item, "text")), turn_id=self.tracker.turn_id or None)
+            )
 
     def reasoning_started(self, thread: Thread, item: Object) -> None:
         self.speaks(thread)
         for block in reasoning_blocks(item):
-            self.book.thinking(text_of(item, "id"), block.block, block.text, thread.path)
+            self.tracker.add_thinking(text_of(item, "id"), block.block, block.text, thread.path)
 
     def reasoning_completed(self, thread: Thread, item: Object) -> None:
         blocks = reasoning_blocks(item)
-        self.book.message_done(text_of(item, "id"), blocks or None, path=thread.path)
+        self.tracker.finish_message(text_of(item, "id"), blocks or None, path=thread.path)
 
     def review_entered(self, _thread: Thread, item: Object) -> None:
-        self.book.notice(f"Review: {text_of(item, 'review')}", source="codex")
+        self.tracker.add_notice(f"Review: {text_of(item, 'review')}", source="codex")
 
     def review_exited(self, thread: Thread, item: Object) -> None:
         """What a review found."""
-        self.book.message_done(text_of(item, "id"), (Block(text=text_of(item, "review")),), path=thread.path)
+        self.tracker.finish_message(text_of(item, "id"), (Block(text=text_of(item, "review")),), path=thread.path)
 
     # --- deltas
 
     def message_delta(self, params: Object) -> None:
         thread, name, delta = self.threads.heard(params), params.get("itemId"), params.get("delta")
-        if thread is not None and isinstance(name, str) and isinstance(delta, str) and name and not self.book.exited:
-            self.book.text(name, 0, delta, thread.path)
+        if (
+            thread is not None
+            and isinstance(name, str)
+            and isinstance(delta, str)
+            and name
+            and not self.tracker.has_exited
+        ):
+            self.tracker.add_text(name, 0, delta, thread.path)
 
     def summary_delta(self, params: Object) -> None:
         self._think(params, int_of(params, "summaryIndex"))
@@ -171,23 +179,29 @@ class Items:
 
     def _think(self, params: Object, block: int) -> None:
         thread, name, delta = self.threads.heard(params), params.get("itemId"), params.get("delta")
-        if thread is not None and isinstance(name, str) and isinstance(delta, str) and name and not self.book.exited:
-            self.book.thinking(name, block, delta, thread.path)
+        if (
+            thread is not None
+            and isinstance(name, str)
+            and isinstance(delta, str)
+            and name
+            and not self.tracker.has_exited
+        ):
+            self.tracker.add_thinking(name, block, delta, thread.path)
 
     def output_delta(self, params: Object) -> None:
         thread, name, delta = self.threads.of(params), params.get("itemId"), params.get("delta")
         if thread is None or not isinstance(name, str) or not isinstance(delta, str):
             return
         if name in thread.shells:
-            self.book.write(ev.BashOutput(bash_id=name, delta=delta))
+            self.tracker.emit(ev.BashOutput(bash_id=name, delta=delta))
         else:
-            self.book.output(name, delta)
+            self.tracker.add_output(name, delta)
 
     def progress(self, params: Object) -> None:
         """An MCP tool says how far it is."""
         thread, message = self.threads.of(params), text_of(params, "message")
         if thread is not None and message:
-            self.book.output(text_of(params, "itemId"), message + "\n")
+            self.tracker.add_output(text_of(params, "itemId"), message + "\n")
 
     # --- calls
 
@@ -195,7 +209,7 @@ class Items:
         name, shape = text_of(item, "id"), names.CALLS[text_of(item, "type")]
         if text_of(item, "source") == "userShell":
             thread.shells.add(name)
-            self.book.write(ev.BashStart(bash_id=name, command=names.plain_command(text_of(item, "command"))))
+            self.tracker.emit(ev.BashStart(bash_id=name, command=names.plain_command(text_of(item, "command"))))
             return
         has_process = item.get("processId") is not None
         if has_process:
@@ -203,7 +217,7 @@ class Items:
         tool, args = names.call_name(item, shape), names.call_args(item, shape)
         if shape.name == names.EXEC and thread.waits_for_approval and not has_process:
             thread.held.append(name)
-            self.book.announce(name, tool, args, path=thread.path)
+            self.tracker.open_call(name, tool, args, path=thread.path)
         else:
             self.desk.start_call(name, tool, args, thread.path)
         self._spawned(thread, item)
@@ -227,13 +241,13 @@ class Items:
 
     def _with_args(self, thread: Thread, item: Object, shape: names.Shape) -> None:
         """A call that is told only at its end is told whole."""
-        if text_of(item, "id") not in self.book.calls and self.book.turn:
+        if text_of(item, "id") not in self.tracker.calls and self.tracker.turn_id:
             name = names.call_name(item, shape)
             self.desk.start_call(text_of(item, "id"), name, names.call_args(item, shape), thread.path)
 
     def release(self, thread: Thread, call_id: str = "") -> None:
         """Calls that waited for an approval run now: one, or all that nothing is asked about any more."""
-        asked = {gate.call_id for gate in self.book.gates.values()}
+        asked = {gate.call_id for gate in self.tracker.gates.values()}
         for name in list(thread.held):
             if name == call_id or (not call_id and name not in asked):
                 thread.held.remove(name)
@@ -242,7 +256,7 @@ class Items:
     def _shell_ended(self, thread: Thread, item: Object) -> None:
         name, code = text_of(item, "id"), item.get("exitCode")
         thread.shells.discard(name)
-        self.book.write(
+        self.tracker.emit(
             ev.BashEnd(
                 bash_id=name,
                 exit_code=code if isinstance(code, int) else None,
@@ -275,25 +289,25 @@ class Items:
     def compaction_started(self, thread: Thread, _item: Object) -> None:
         """Asked for by hand it is a turn of its own, in which nobody said anything."""
         if not thread.path:
-            self.book.compact_start("auto" if thread.prompted else "manual")
+            self.tracker.start_compaction("auto" if thread.prompted else "manual")
 
     def compaction_completed(self, thread: Thread, _item: Object) -> None:
         if not thread.path:
             thread.request_due = True
-            self.book.compact_end()
+            self.tracker.end_compaction()
 
     def compacted(self, params: Object) -> None:
         """Older servers say it once, afterwards."""
         thread = self.threads.of(params)
-        if thread is not None and not self.book.compacting and not thread.path:
+        if thread is not None and not self.tracker.is_compacting and not thread.path:
             self.compaction_started(thread, {})
-            self.book.compact_end()
+            self.tracker.end_compaction()
 
     def plan_updated(self, params: Object) -> None:
         thread = self.threads.heard(params)
         todos = todos_in(params.get("plan"))
         if thread is not None and not thread.path and todos is not None:
-            self.book.write(ev.TodoChange(todos=todos, turn_id=self.book.turn or None))
+            self.tracker.emit(ev.TodoChange(todos=todos, turn_id=self.tracker.turn_id or None))
 
     def diff_updated(self, params: Object) -> None:
         """The diff is the turn's; the session's is the sum over its turns, files counted once."""
@@ -306,7 +320,7 @@ class Items:
         if self._changes != before:
             files = {name.partition(" ")[2] for name in self._changes}
             added, removed = (sum(lines[side] for lines in self._changes.values()) for side in (0, 1))
-            self.book.write(ev.ChangesUpdated(files=len(files), added=added, removed=removed))
+            self.tracker.emit(ev.ChangesUpdated(files=len(files), added=added, removed=removed))
 
 
 def _lines_of(diff: str) -> dict[str, tuple[int, int]]:

@@ -12,9 +12,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from quarterdeck.events import Json, Option, Question
-from quarterdeck.events.gate import GateStatus
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind, GateStatus, Json, Option, Question
 from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
 from quarterdeck.harness.failures import failure_kind
 

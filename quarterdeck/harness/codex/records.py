@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from quarterdeck.events import Json
-from quarterdeck.events.turn import FailureKind
+from quarterdeck.events import FailureKind, Json
 from quarterdeck.harness.base import Object, int_of, object_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.lines import object_in

@@ -6,8 +6,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 from quarterdeck import events as ev
 from quarterdeck.events import Block, Json, TokenUsage
-from quarterdeck.harness.base import BookTranslator, Object, int_of, object_of
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.base import BaseTranslator, Object, int_of, object_of
+from quarterdeck.harness.tracker import AgentPath
 from quarterdeck.kernel.view import View
 
 #: Which stream of the agent itself is read: `codex app-server`, `codex exec --json`, or none.
@@ -67,36 +67,14 @@ def difference(now: Counts, before: Counts) -> Counts | None:
     return None if min(grown) < 0 else grown
 
 
-class Desk(BookTranslator):
-    """The shared half of the translator. The sources' readers hold it and write through its book.
+class Desk(BaseTranslator):
+    """The shared half of the translator. The sources' readers hold it and write through its tracker.
 
     What every session or signal needs names the base that it builds on: `super()` costs more than most of these methods.
     """
 
-    __slots__ = (
-        "_ended_calls",
-        "_seen_prompts",
-        "_thinking",
-        "_told_notices",
-        "_told_prompts",
-        "_told_texts",
-        "_usages",
-        "children",
-        "hooks_lead",
-        "hooks_seen",
-        "in_request",
-        "lead",
-        "mode",
-        "model",
-        "over",
-        "own",
-        "set_model",
-        "suppressed_until",
-        "told_at",
-    )
-
     def __init__(self) -> None:
-        BookTranslator.__init__(self)
+        BaseTranslator.__init__(self)
         self.lead: Lead = ""
         self.own = ""
         self.model = ""
@@ -111,7 +89,7 @@ class Desk(BookTranslator):
         #: sessions that said they are over
         self.over: dict[str, None] = {}
         #: sub-agents by the id of their thread
-        self.children: dict[str, Path] = {}
+        self.children: dict[str, AgentPath] = {}
         self._ended_calls: dict[str, None] = {}
         self._told_prompts: dict[str, int] = {}
         self._seen_prompts: dict[tuple[str, str], int] = {}
@@ -135,7 +113,7 @@ class Desk(BookTranslator):
                 self.children[task.id] = (task.id,)
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
-        BookTranslator.on_exit(self, code, signal)
+        BaseTranslator.on_exit(self, code, signal)
         self.told_at = self.now
         self.suppressed_until = self.now + LATE_S
 
@@ -147,23 +125,23 @@ class Desk(BookTranslator):
         if self.lead != lead:
             self.lead = lead
             self.timers.clear()
-            self.book.signal("live")
+            self.tracker.set_signal("live")
 
     # --- whose session
 
     def bind(self, thread_id: str, model: str = "", version: str = "", capabilities: tuple[str, ...] = ()) -> None:
         """The session is this thread's. Said once for each thread, and again when it comes back to life."""
-        book = self.book
-        if thread_id == self.own and book.ready_seen and not book.exited:
+        tracker = self.tracker
+        if thread_id == self.own and tracker.is_ready and not tracker.has_exited:
             if model and model != self.set_model:
                 self.note_settings(model=model)
             return
         self.over.pop(thread_id, None)
         self.own, self.model = thread_id, model or self.model
         self.set_model = self.model
-        book.ready(thread_id, model, version, capabilities, resumable=True)
+        tracker.report_ready(thread_id, model, version, capabilities, resumable=True)
 
-    def path_of(self, thread_id: str) -> Path | None:
+    def path_of(self, thread_id: str) -> AgentPath | None:
         """Where events of this thread belong; None for a stranger's (a title being made, another client's thread)."""
         return () if thread_id == self.own else self.children.get(thread_id)
 
@@ -175,36 +153,36 @@ class Desk(BookTranslator):
         if mode or effort or name:
             self.mode, self._thinking = mode or self.mode, effort or self._thinking
             self.model = self.set_model = name or self.set_model
-            self.book.write(ev.SettingChanged(mode=mode, thinking=effort, model=name))
+            self.tracker.emit(ev.SettingChanged(mode=mode, thinking=effort, model=name))
 
     # --- nothing twice
 
-    def start_call(self, call_id: str, name: str, args: Json = None, path: Path = ()) -> None:
+    def start_call(self, call_id: str, name: str, args: Json = None, path: AgentPath = ()) -> None:
         """A call runs, unless another source told its end already."""
         if call_id not in self._ended_calls:
-            self.book.start_call(call_id, name, args, path)
+            self.tracker.start_call(call_id, name, args, path)
 
-    def end_call(self, call_id: str, name: str, ok: bool = True, result: Json = None, path: Path = ()) -> None:
+    def end_call(self, call_id: str, name: str, ok: bool = True, result: Json = None, path: AgentPath = ()) -> None:
         """A call ended; told once."""
         if call_id in self._ended_calls:
             return
         remember(self._ended_calls, call_id, None)
-        self.book.end_call(call_id, ok, result, name, path)
+        self.tracker.end_call(call_id, ok, result, name, path)
 
     def block_call(self, call_id: str, name: str, reason: str) -> None:
         """A call was kept from running; told once."""
         if call_id not in self._ended_calls:
             remember(self._ended_calls, call_id, None)
-            self.book.block_call(call_id, reason, name)
+            self.tracker.block_call(call_id, reason, name)
 
     def add_call(self, call_id: str, name: str, args: Json, ok: bool, result: Json) -> None:
         """A call that nobody saw running: told when it is over. It moves nothing, but what it asked is answered."""
-        if call_id and call_id not in self._ended_calls and call_id not in self.book.calls:
+        if call_id and call_id not in self._ended_calls and call_id not in self.tracker.calls:
             remember(self._ended_calls, call_id, None)
-            self.book.close_call_gate(call_id)
-            turn = self.book.turn or None
-            self.book.write(ev.ToolCall(name=name, call_id=call_id, args=args, turn_id=turn))
-            self.book.write(ev.ToolExecutionEnd(name=name, call_id=call_id, ok=ok, result=result, turn_id=turn))
+            self.tracker.close_call_approvals(call_id)
+            turn = self.tracker.turn_id or None
+            self.tracker.emit(ev.ToolCall(name=name, call_id=call_id, args=args, turn_id=turn))
+            self.tracker.emit(ev.ToolExecutionEnd(name=name, call_id=call_id, ok=ok, result=result, turn_id=turn))
 
     def is_new_prompt(self, source: str, text: str) -> bool:
         """Whether this source is the first to tell this prompt: its n-th is new if fewer than n were told."""
@@ -220,20 +198,20 @@ class Desk(BookTranslator):
         name = f"{turn_id}:last"
         if text and name not in self._told_texts:
             remember(self._told_texts, name, None)
-            self.book.message_done(name, (Block(text=text),))
+            self.tracker.finish_message(name, (Block(text=text),))
 
     def notice_once(self, text: str, level: Literal["info", "warning", "error"] = "warning") -> None:
         """A line for people; Codex repeats its warnings on several ways."""
         if text and text not in self._told_notices:
             remember(self._told_notices, text, None)
-            self.book.notice(text, level, "codex")
+            self.tracker.add_notice(text, level, "codex")
 
-    def count(self, counts: Counts, path: Path = (), billing: Literal["plan", "unknown"] = "unknown") -> None:
+    def count(self, counts: Counts, path: AgentPath = (), billing: Literal["plan", "unknown"] = "unknown") -> None:
         """Tokens of one more message."""
         if counts != NOTHING:
             self._usages += 1
             name = f"{self.own}:{self._usages}"
-            self.book.usage(exclusive(counts), name, self.model, billing, path)
+            self.tracker.record_usage(exclusive(counts), name, self.model, billing, path)
 
     # --- the end of a turn, seen by hooks or notify before telemetry brings the last records of it
 
@@ -241,12 +219,12 @@ class Desk(BookTranslator):
         """The turn is over for sure; what is still on its way does not begin another one."""
         for name in [name for name in self.timers if name in _TURN_TIMERS] if self.timers else ():
             del self.timers[name]
-        self.book.signal("live")
+        self.tracker.set_signal("live")
         self.told_at = self.now
         self.suppressed_until = self.now + suppress_s
 
     def read_proc(self, data: Json) -> bool:
-        known = BookTranslator.read_proc(self, data)
+        known = BaseTranslator.read_proc(self, data)
         found = object_of(data)
         if found.get("event") == "start":
             self.restarted(found)

@@ -78,7 +78,7 @@ class Telemetry:
     def __init__(self, desk: Desk, hooks: Hooks) -> None:
         self.desk = desk
         self.hooks = hooks
-        self.book = desk.book
+        self.tracker = desk.tracker
         #: calls that the response under way holds; None when its stream is not seen
         self._calls: int | None = None
         self._completed_in_tools = False
@@ -132,7 +132,7 @@ class Telemetry:
             self._others(found, conversation)
             return
         is_old = self._is_old(found)
-        if is_old and (self.book.exited or conversation in desk.over):
+        if is_old and (self.tracker.has_exited or conversation in desk.over):
             return
         if not desk.own:
             self._known(found)
@@ -140,7 +140,7 @@ class Telemetry:
             self._behind(found)
             return
         reader(self, found)
-        if self.book.turn:
+        if self.tracker.turn_id:
             desk.set_timer("quiet", QUIET_S)
 
     def _is_old(self, found: Object) -> bool:
@@ -156,14 +156,14 @@ class Telemetry:
         """Not news, or another's to tell: what it says of calls, tokens and the session is still worth telling."""
         name = found.get("event.name")
         if name == "codex.conversation_starts":
-            if not self.book.turn:
+            if not self.tracker.turn_id:
                 self._restarted()
             self._known(found)
         elif name == "codex.tool_decision":
             self._answered(found)
         elif name == "codex.tool_result":
             self._result(found)
-        elif name == "codex.user_prompt" and self.book.turn:
+        elif name == "codex.user_prompt" and self.tracker.turn_id:
             self._prompt(found)
         elif has_tokens(found):
             self._count(found, self.desk.own)
@@ -178,12 +178,12 @@ class Telemetry:
         name = found.get("event.name")
         if name == "codex.tool_result" and self.desk.lead == "app":
             self._result(found)
-        elif name == "codex.user_prompt" and self.desk.lead == "exec" and self.book.turn:
+        elif name == "codex.user_prompt" and self.desk.lead == "exec" and self.tracker.turn_id:
             self._prompt(found)
 
     def _seen(self) -> None:
         """A record that says what Codex does now."""
-        self.book.signal("live")
+        self.tracker.set_signal("live")
 
     # --- the session and its prompts
 
@@ -194,9 +194,9 @@ class Telemetry:
 
     def _restarted(self) -> None:
         if self._started:
-            for name, call in list(self.book.calls.items()):
+            for name, call in list(self.tracker.calls.items()):
                 self.desk.end_call(name, call.name, False, "the process was restarted", call.path)
-            self.book.abort("restarted")
+            self.tracker.abort_turn("restarted")
 
     def _known(self, found: Object) -> None:
         desk = self.desk
@@ -213,12 +213,14 @@ class Telemetry:
         self._seen()
         self.desk.suppressed_until = 0.0
         failure = self.failure
-        if failure is not None and failure.kind == "usage_limit" and not self.book.turn:
+        if failure is not None and failure.kind == "usage_limit" and not self.tracker.turn_id:
             self._fail_again(found, failure)
             return
-        if any(call.running and not call.path for call in self.book.calls.values()):
-            self.book.abort("interrupted")  # a text in the turn is read between calls, so this one is the next turn's
-        self.book.begin()
+        if any(call.running and not call.path for call in self.tracker.calls.values()):
+            self.tracker.abort_turn(
+                "interrupted"
+            )  # a text in the turn is read between calls, so this one is the next turn's
+        self.tracker.start_turn()
         self._prompt(found)
         self.desk.in_request = False
         self._asked_again()
@@ -226,7 +228,7 @@ class Telemetry:
     def _prompt(self, found: Object) -> None:
         text = self._new_prompt(found)
         if text:
-            self.book.prompt(text)
+            self.tracker.record_prompt(text)
 
     def _new_prompt(self, found: Object) -> str:
         """The prompt, unless somebody told it already. What it says may be kept from us."""
@@ -241,20 +243,20 @@ class Telemetry:
         """A prompt while the limit holds fails at once: no turn, no flash of activity (U-082)."""
         text = self._new_prompt(found)
         if text:
-            self.book.write(ev.PromptReceived(text=text))
-        self.book.write(ev.TurnFailed(kind=failure.kind, message=failure.message, resets_at=failure.resets_at))
+            self.tracker.emit(ev.PromptReceived(text=text))
+        self.tracker.emit(ev.TurnFailed(kind=failure.kind, message=failure.message, resets_at=failure.resets_at))
 
     # --- requests and responses
 
     def _asked_again(self) -> None:
         """The model generates: calls whose result was lost are over."""
         self._calls, self._completed_in_tools = None, False
-        for name, call in list(self.book.calls.items()):
-            if not call.path and name not in self.book.background:
+        for name, call in list(self.tracker.calls.items()):
+            if not call.path and name not in self.tracker.background:
                 self.desk.end_call(name, call.name)
-        if not self.desk.in_request or self.book.lingering:
+        if not self.desk.in_request or self.tracker.tools_linger:
             self.desk.in_request = True
-            self.book.request(self.desk.model)
+            self.tracker.start_request(self.desk.model)
 
     def response_created(self, _found: Object) -> None:
         if self._suppressed():
@@ -266,7 +268,7 @@ class Telemetry:
 
     def websocket_request(self, _found: Object) -> None:
         """A request was sent. One before any prompt only warms the connection up."""
-        if self.book.turn and not self._suppressed():
+        if self.tracker.turn_id and not self._suppressed():
             self._cancel()
             self._seen()
             self._asked_again()
@@ -274,7 +276,7 @@ class Telemetry:
     def api_request(self, found: Object) -> None:
         """The answer's headers came: well, or with a status that fails the attempt."""
         status, message = int_of(found, "http.response.status_code"), text_of(found, "error.message")
-        if self.book.turn and (status >= 400 or (message and not status)):
+        if self.tracker.turn_id and (status >= 400 or (message and not status)):
             self._failed(found, message or f"http {status}", status)
 
     def sse_event(self, found: Object) -> None:
@@ -290,11 +292,11 @@ class Telemetry:
             self._completed(found)
         elif error_in(found):
             self.response_broken(found)
-        elif "input_token_count" in found and self.failure is not None and self.book.turn:
+        elif "input_token_count" in found and self.failure is not None and self.tracker.turn_id:
             self.desk.set_timer("give_up", GIVE_UP_S)  # no tokens were used: what failed before still fails
 
     def _completed(self, found: Object) -> None:
-        if not self.book.turn:
+        if not self.tracker.turn_id:
             if self._suppressed():
                 self._count(found, self.desk.own)
             return
@@ -305,16 +307,16 @@ class Telemetry:
         self._seen()
         doubtful, self._may_compact = self._may_compact, 0 < self._compacts_at <= counts[0] + counts[3]
         calls, self._calls = self._calls, None
-        if self.book.lingering or self.book.runs_calls():
+        if self.tracker.tools_linger or self.tracker.has_running_calls():
             self._completed_in_tools = True
         elif calls:
             self.desk.set_timer("unseen", IDLE_S)
-        elif not self.book.gates:
+        elif not self.tracker.gates:
             self._ends(sure=calls is not None and not doubtful)
 
     def response_broken(self, found: Object) -> None:
         """The stream ended with an error."""
-        if self.book.turn:
+        if self.tracker.turn_id:
             self._failed(found, error_in(found) or "the response was not completed", 0)
 
     # --- failures
@@ -329,13 +331,13 @@ class Telemetry:
             self._give_up()
             return
         attempt = int_of(found, "attempt") + 1
-        self.book.write(ev.Retry(attempt=attempt, reason=told, turn_id=self.book.turn or None))
+        self.tracker.emit(ev.Retry(attempt=attempt, reason=told, turn_id=self.tracker.turn_id or None))
         self.desk.set_timer("give_up", GIVE_UP_S)
 
     def _give_up(self) -> None:
         failure = self.failure
-        if failure is not None and self.book.turn:
-            self.book.fail(failure.kind, failure.message, failure.resets_at)
+        if failure is not None and self.tracker.turn_id:
+            self.tracker.fail_turn(failure.kind, failure.message, failure.resets_at)
             self._forget_turn()
             self.desk.turn_over(0.0)
 
@@ -353,17 +355,17 @@ class Telemetry:
         self._cancel()
         self._seen()
         if decision == "ask_user":
-            self.book.ask(call_id, tool, call_id=call_id)
+            self.tracker.open_approval(call_id, tool, call_id=call_id)
         elif decision.startswith("approved"):
-            self.book.begin()
-            self.book.lingering = True
+            self.tracker.start_turn()
+            self.tracker.tools_linger = True
             self._answered(found)
             self.desk.start_call(call_id, tool)
-        elif self.book.activity == WAITING:
-            self.book.lingering = True
+        elif self.tracker.activity == WAITING:
+            self.tracker.tools_linger = True
             self._answered(found)
-        elif self.book.turn and call_id not in self.book.calls:
-            self.book.announce(call_id, tool)
+        elif self.tracker.turn_id and call_id not in self.tracker.calls:
+            self.tracker.open_call(call_id, tool)
 
     def _answered(self, found: Object) -> None:
         """The decision answers what a person was asked, if anybody was. After a refusal the call's failed end follows at
@@ -371,16 +373,16 @@ class Telemetry:
         call_id, decision = text_of(found, "call_id"), text_of(found, "decision")
         by = "user" if text_of(found, "source") == "User" else "rule"
         if not self.hooks.decision_of(call_id, decision.startswith("approved"), decision, by):
-            self.book.resolve(call_id, names.decision_in(decision)[1].status, by, reason=decision)
+            self.tracker.resolve_approval(call_id, names.decision_in(decision)[1].status, by, reason=decision)
 
     def tool_result(self, found: Object) -> None:
         """A call ended. The state stays as it is, and it is not the end of the turn: the model is asked again."""
         self.desk.clear_timer("idle")
         self.desk.clear_timer("unseen")
-        if self.book.turn:
+        if self.tracker.turn_id:
             self._seen()
         self._result(found)
-        if self.book.lingering and not self.book.runs_calls():
+        if self.tracker.tools_linger and not self.tracker.has_running_calls():
             self.desk.set_timer("watchdog", WATCHDOG_S)
 
     def _result(self, found: Object) -> None:
@@ -388,7 +390,7 @@ class Telemetry:
         ok = text_of(found, "success") != "false" and exit_code_in(output) == 0
         if self.desk.lead:
             self.desk.add_call(call_id, tool, arguments_in(found), ok, output)
-        elif call_id in self.book.calls:
+        elif call_id in self.tracker.calls:
             self.desk.end_call(call_id, tool, ok, output)
         else:
             self.desk.add_call(call_id, tool, arguments_in(found), ok, output)
@@ -402,17 +404,17 @@ class Telemetry:
         if desk.lead or not sender or not receiver:
             return
         if text_of(found, "kind") == "result":
-            desk.book.background_end(sender, True)
-        elif sender == desk.own and receiver not in desk.book.background:
+            desk.tracker.end_background(sender, True)
+        elif sender == desk.own and receiver not in desk.tracker.background:
             remember(desk.children, receiver, (receiver,))
-            self.book.write(ev.SubagentStart(child_sid=receiver, description=text_of(found, "content")[:60]))
-            desk.book.background_start("subagent", receiver)
+            self.tracker.emit(ev.SubagentStart(child_sid=receiver, description=text_of(found, "content")[:60]))
+            desk.tracker.start_background("subagent", receiver)
 
     # --- the end of a turn
 
     def _suppressed(self) -> bool:
         """Just after an interrupt what comes is still of the turn that was interrupted (3-075)."""
-        return self.desk.now < self.desk.suppressed_until and not self.book.turn
+        return self.desk.now < self.desk.suppressed_until and not self.tracker.turn_id
 
     def _cancel(self) -> None:
         for name in ("idle", "unseen", "watchdog"):
@@ -430,38 +432,38 @@ class Telemetry:
     def on_idle(self) -> None:
         if self.desk.lead:
             return
-        self.book.end()
+        self.tracker.end_turn()
         self.desk.clear_timer("quiet")
         self._unconfirmed = not self._sure
         if self._unconfirmed:
-            self.book.signal("stale", "the turn may be over, or wait for an approval: telemetry does not say")
+            self.tracker.set_signal("stale", "the turn may be over, or wait for an approval: telemetry does not say")
         self._forget_turn()
 
     def confirmed(self) -> None:
         """`notify` says that the turn is complete; the last records of it may still be on their way."""
-        if self.book.turn:
-            self.book.end()
+        if self.tracker.turn_id:
+            self.tracker.end_turn()
             self._forget_turn()
             self.desk.turn_over()
         else:
             self._credit_until = 0.0 if self._unconfirmed else self.desk.now + CREDIT_S
-            self.book.signal("live")
+            self.tracker.set_signal("live")
         self._unconfirmed = False
 
     def on_unseen(self) -> None:
         """The response holds calls and nobody decided them yet."""
-        if self.book.turn and not self.book.gates:
-            self.book.signal("stale", "a call may wait for an approval: telemetry does not say")
+        if self.tracker.turn_id and not self.tracker.gates:
+            self.tracker.set_signal("stale", "a call may wait for an approval: telemetry does not say")
 
     def on_quiet(self) -> None:
-        if self.book.turn and not self.book.gates:
-            self.book.signal("stale", f"no telemetry for {QUIET_S:g} s")
+        if self.tracker.turn_id and not self.tracker.gates:
+            self.tracker.set_signal("stale", f"no telemetry for {QUIET_S:g} s")
 
     def on_watchdog(self) -> None:
         """All calls are answered: the record that the model answers again was lost."""
-        if not self.book.turn or self.book.runs_calls():
+        if not self.tracker.turn_id or self.tracker.has_running_calls():
             return
-        self.book.request(self.desk.model)
+        self.tracker.start_request(self.desk.model)
         if self._completed_in_tools:
             self._completed_in_tools = False
             self._ends(sure=False)

@@ -16,7 +16,7 @@ from quarterdeck import events as ev
 from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
 from quarterdeck.harness.codex import names
 from quarterdeck.harness.codex.session import NOTHING, Counts, Desk, counts_in, difference, remember
-from quarterdeck.harness.tracker import Path
+from quarterdeck.harness.tracker import AgentPath
 
 #: A status comes with a word on the turn, or the request, that it is about. When that stays away it counts alone.
 ALONE_S = 0.5
@@ -31,7 +31,7 @@ class Thread(Struct):
     """One thread that is ours or a sub-agent's."""
 
     id: str
-    path: Path
+    path: AgentPath
     title: str = ""
     #: the turn that runs, or is about to
     turn: str = ""
@@ -68,7 +68,7 @@ class Threads:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.book = desk.book
+        self.tracker = desk.tracker
         self.by_id: dict[str, Thread] = {}
         #: threads that nobody told us about, and whether they work
         self._strangers: dict[str, bool] = {}
@@ -109,7 +109,7 @@ class Threads:
         path = self.desk.path_of(thread_id) if thread_id else None
         if path is None:
             return None
-        works = thread_id in self.book.background if path else bool(self.book.turn)
+        works = thread_id in self.tracker.background if path else bool(self.tracker.turn_id)
         thread = self.by_id[thread_id] = Thread(thread_id, path, total=None, works=works)
         return thread
 
@@ -130,7 +130,7 @@ class Threads:
             return None
         desk = self.desk
         if thread_id != desk.own:
-            self.book.abort("another thread")
+            self.tracker.abort_turn("another thread")
             self.by_id.pop(desk.own, None)
         desk.bind(thread_id, model or text_of(found, "model"), text_of(found, "cliVersion"), ("steer",))
         thread = self.by_id.get(thread_id)
@@ -172,7 +172,7 @@ class Threads:
     def named(self, title: str) -> None:
         """Our thread has a title."""
         if title:
-            self.book.write(ev.TitleGenerated(title=title))
+            self.tracker.emit(ev.TitleGenerated(title=title))
 
     # --- turns
 
@@ -186,17 +186,17 @@ class Threads:
         thread.works, thread.broken, thread.prompted, thread.stopping = True, False, False, False
         thread.error = {}
         if thread.path:
-            self.book.write(ev.SubagentStart(child_sid=thread.id, description=thread.title))
-            self.book.background_start("subagent", thread.id, thread.title)
+            self.tracker.emit(ev.SubagentStart(child_sid=thread.id, description=thread.title))
+            self.tracker.start_background("subagent", thread.id, thread.title)
             return
-        self.book.begin(thread.turn)
+        self.tracker.start_turn(thread.turn)
         self.requested(thread)
 
     def requested(self, thread: Thread) -> None:
         """The model is asked. A gate of ours that is open says that it is not."""
         thread.request_due = thread.ran = False
-        if not any(not gate.path for gate in self.book.gates.values()):
-            self.book.request(self.desk.model)
+        if not any(not gate.path for gate in self.tracker.gates.values()):
+            self.tracker.start_request(self.desk.model)
 
     def _clear(self, *names_of_timers: str) -> None:
         for name in names_of_timers:
@@ -215,29 +215,29 @@ class Threads:
         elif status == "interrupted":
             self._interrupt(thread)
         else:
-            self.book.end()
+            self.tracker.end_turn()
         self._forget(thread)
 
     def child_ends(self, thread: Thread, ok: bool) -> None:
         """A sub-agent is done, or waits for its next task."""
         if thread.works:
-            self.book.leave(thread.path)
-            self.book.background_end(thread.id, ok, thread.title)
-            self.book.write(ev.SubagentEnd(child_sid=thread.id, ok=ok))
+            self.tracker.close_subagent(thread.path)
+            self.tracker.end_background(thread.id, ok, thread.title)
+            self.tracker.emit(ev.SubagentEnd(child_sid=thread.id, ok=ok))
         self._forget(thread)
 
     def _interrupt(self, thread: Thread) -> None:
         """Commands with a terminal go on; everything else that ran is gone."""
         for ref, text in self.steers.items():
-            self.book.write(ev.PromptDropped(text=text, message_id=ref))
+            self.tracker.emit(ev.PromptDropped(text=text, message_id=ref))
         self.steers.clear()
-        self.book.abort("interrupted", keep=thread.terminals)
+        self.tracker.abort_turn("interrupted", keep=thread.terminals)
 
     def _fail(self, error: Object) -> None:
         kind, message = names.error_kind(error), names.error_text(error)
         if names.error_name(error) == names.CONTEXT_FULL:
-            self.book.write(ev.ContextOverflow(reason=message, turn_id=self.book.turn or None))
-        self.book.fail(kind, message, self._resets_at if kind == "usage_limit" else None)
+            self.tracker.emit(ev.ContextOverflow(reason=message, turn_id=self.tracker.turn_id or None))
+        self.tracker.fail_turn(kind, message, self._resets_at if kind == "usage_limit" else None)
 
     def _forget(self, thread: Thread) -> None:
         thread.works = thread.broken = False
@@ -258,7 +258,7 @@ class Threads:
         elif kind in ("idle", "systemError"):
             self._settled(thread, kind == "systemError")
         elif kind == "notLoaded" and not thread.path:
-            self.book.ended("not loaded")
+            self.tracker.end_session("not loaded")
             self._forget(thread)
 
     def active(self, thread: Thread, status: Object) -> None:
@@ -272,8 +272,8 @@ class Threads:
             self.desk.set_timer("flagged", ALONE_S)
             return
         self.desk.clear_timer("flagged")
-        self.book.resolve(f"{APPROVAL}:{thread.id}", "answered_elsewhere")
-        self.book.answer(f"{QUESTION}:{thread.id}", status="answered_elsewhere")
+        self.tracker.resolve_approval(f"{APPROVAL}:{thread.id}", "answered_elsewhere")
+        self.tracker.answer_question(f"{QUESTION}:{thread.id}", status="answered_elsewhere")
 
     def _settled(self, thread: Thread, broken: bool) -> None:
         thread.flags = frozenset()
@@ -313,9 +313,9 @@ class Threads:
         where there were tools the model is asked next."""
         if thread.stopping:
             return
-        for name in thread.terminals & (self.book.calls.keys() - self.book.background.keys()):
+        for name in thread.terminals & (self.tracker.calls.keys() - self.tracker.background.keys()):
             thread.ran = True
-            self.book.detach_call(name)
+            self.tracker.move_call_to_background(name)
         if thread.ran:
             self.requested(thread)
 
@@ -323,7 +323,7 @@ class Threads:
         if limit > 0 and (tokens, limit) != self._context:
             self._context = (tokens, limit)
             percent = round(100 * tokens / limit, 1)
-            self.book.write(ev.ContextUsage(tokens=tokens, limit=limit, percent=percent))
+            self.tracker.emit(ev.ContextUsage(tokens=tokens, limit=limit, percent=percent))
 
     def rate_limits(self, params: Object) -> None:
         """When a limit that is used up begins anew, and whether a plan pays."""

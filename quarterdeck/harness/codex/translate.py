@@ -3,7 +3,7 @@
 1. A stream of the agent itself leads where there is one: `codex app-server` (JSON-RPC) or `codex exec --json`, told apart
    by the shape of the lines. It says everything about turns, calls, texts and gates, and the other sources only add what
    it never says (a call that has no item, the prompt of `codex exec`, a session that ended with a turn open).
-2. For a Codex that the user started, hooks and telemetry (OTLP logs) write into the same book, each what it knows. They
+2. For a Codex that the user started, hooks and telemetry (OTLP logs) write into the same tracker, each what it knows. They
    name calls by the same ids, so what both tell is told once. Hooks know more (hooks.py), telemetry is 003's diagram
    (telemetry.py), and what neither can know shows in `signal`.
 3. `notify` confirms that a turn is complete.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import cast
 
 from quarterdeck.events import Body, Json
-from quarterdeck.harness.base import BookTranslator, Object, Signal, ignored, int_of, object_of, text_of
+from quarterdeck.harness.base import BaseTranslator, Object, Signal, ignore, int_of, object_of, text_of
 from quarterdeck.harness.codex.app import AppServer
 from quarterdeck.harness.codex.exec import Exec
 from quarterdeck.harness.codex.hooks import Hooks
@@ -31,8 +31,6 @@ _SIGINT = 2
 class Codex(Desk):
     """All sources of one session."""
 
-    __slots__ = ("_connection", "app", "exec", "hooks", "telemetry")
-
     def __init__(self) -> None:
         Desk.__init__(self)
         self._connection: str | None = None
@@ -40,19 +38,39 @@ class Codex(Desk):
         self.exec = Exec(self)
         self.hooks = Hooks(self)
         self.telemetry = Telemetry(self, self.hooks)
+        self.readers |= {
+            "stdout": self.read_stdout,
+            "stdin": self.read_stdin,
+            "hook": self.hooks.read,
+            "hook.reply": self.hooks.read_reply,
+            "hook.disconnect": ignore,
+            "otlp.log": self.telemetry.read,
+            "notify": self.read_notify,
+        }
+        self.timer_callbacks |= {
+            "settled": self.app.threads.on_settled,
+            "flagged": self.app.asks.on_flagged,
+            "interrupted": self.hooks.on_interrupted,
+            "question": self.hooks.on_question,
+            "give_up": self.on_give_up,
+            "idle": self.telemetry.on_idle,
+            "unseen": self.telemetry.on_unseen,
+            "quiet": self.telemetry.on_quiet,
+            "watchdog": self.telemetry.on_watchdog,
+        }
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         """Of several connections to one server the plain one is read, or the first: the others hear the same."""
-        if signal.src not in Codex.readers:
+        if signal.src not in self.readers:
             src, _, suffix = signal.src.partition(".")
             if src in ("stdout", "stdin"):
                 return self._from_connection(Signal(src, signal.data), suffix, now)
-        return BookTranslator.feed(self, signal, now)
+        return BaseTranslator.feed(self, signal, now)
 
     def _from_connection(self, signal: Signal, name: str, now: float) -> list[Body]:
         if self._connection is None and not self.lead:
             self._connection = name
-        return BookTranslator.feed(self, signal, now) if name == self._connection else []
+        return BaseTranslator.feed(self, signal, now) if name == self._connection else []
 
     def restore(self, view: View) -> None:
         super().restore(view)
@@ -93,15 +111,6 @@ class Codex(Desk):
 
     # --- what others tell of it
 
-    def read_hook(self, data: Json) -> bool:
-        return self.hooks.read(data)
-
-    def read_hook_reply(self, data: Json) -> bool:
-        return self.hooks.read_reply(data)
-
-    def read_record(self, data: Json) -> bool:
-        return self.telemetry.read(data)
-
     def read_notify(self, data: Json) -> bool:
         """A turn is complete: ours, or one that is none of our business."""
         found = object_of(data)
@@ -121,51 +130,15 @@ class Codex(Desk):
         found = object_of(data)
         event = found.get("event")
         if event == "stdin_closed" and self.lead == "app":
-            self.book.stop_asked = True  # the app-server leaves when its input ends, whatever it does
+            self.tracker.stop_requested = True  # the app-server leaves when its input ends, whatever it does
         elif event == "signal" and int_of(found, "signal") == _SIGINT and not self.lead:
-            self.book.abort("interrupted")
+            self.tracker.abort_turn("interrupted")
             self.turn_over(SUPPRESSION_S)
         return known
-
-    readers = BookTranslator.readers | {
-        "stdout": read_stdout,
-        "stdin": read_stdin,
-        "hook": read_hook,
-        "hook.reply": read_hook_reply,
-        "hook.disconnect": ignored,
-        "otlp.log": read_record,
-        "notify": read_notify,
-    }
-
-    # --- deadlines, each of the source that set it
-
-    def on_settled(self) -> None:
-        self.app.threads.on_settled()
-
-    def on_flagged(self) -> None:
-        self.app.asks.on_flagged()
-
-    def on_interrupted(self) -> None:
-        self.hooks.on_interrupted()
-
-    def on_question(self) -> None:
-        self.hooks.on_question()
 
     def on_give_up(self) -> None:
         self.hooks.on_give_up()
         self.telemetry.on_give_up()
-
-    def on_idle(self) -> None:
-        self.telemetry.on_idle()
-
-    def on_unseen(self) -> None:
-        self.telemetry.on_unseen()
-
-    def on_quiet(self) -> None:
-        self.telemetry.on_quiet()
-
-    def on_watchdog(self) -> None:
-        self.telemetry.on_watchdog()
 
 
 def codex() -> Codex:

@@ -1,21 +1,21 @@
-"""A run of pi: what it says, calls and how it ends.
+"""Track a run of pi: its replies, its calls and how it ends.
 
-pi's words and ours: its `agent_start … agent_end` is one try, its `turn_start … turn_end` one request. A turn of ours is
-everything until the agent is settled: the tries of a retry, the compaction after a try, the follow-ups in it.
+pi's words and ours: its `agent_start … agent_end` is one attempt, its `turn_start … turn_end` one request to the model. A
+turn of ours lasts until the agent is settled: it includes the attempts of a retry, the compaction after an attempt, and
+the follow-ups.
 
-When is it settled? From 0.87 on pi says so (`agent_settled`). 0.73 does not: there the turn is over when, after
-`agent_end`, nothing begins again at once: a retry and a compaction announce themselves within a millisecond, so a short
-pause decides. The two are told apart by `willRetry`, which `agent_end` has since pi settles. A prompt that is accepted
-in the pause shows that the agent was idle, so it ends the pause.
+When is the agent settled? From 0.87 on pi says so (`agent_settled`). 0.73 doesn't: there the turn is over when nothing
+begins at once after `agent_end`. A retry and a compaction announce themselves within a millisecond, so a short pause
+decides. The two are told apart by `willRetry`, which `agent_end` has in the versions that send `agent_settled`. A prompt
+that is accepted during the pause shows that the agent was idle, so it ends the pause.
 
-A try that fails says its text, then fails, and the retry says it all again: so the text of a failed try is held until it
-is known whether a retry follows, and taken back then.
+A failed attempt streams its text, then fails, and the retry streams everything again. So the text of a failed attempt is
+held until it is known whether a retry follows, and then taken back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from msgspec import Struct
 
@@ -24,338 +24,359 @@ from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
 from quarterdeck.harness.failures import failure_kind, told
 from quarterdeck.harness.pi.content import (
     blocks_of,
+    content_text,
     images_of,
     message_id,
     model_name,
     result_of,
     usage_of,
-    words_of,
 )
-from quarterdeck.harness.pi.queue import Queues
+from quarterdeck.harness.pi.dialogs import Dialogs
+from quarterdeck.harness.pi.session import PiSession, Queues
+from quarterdeck.kernel.view import View
 
-#: How long after the end of a try something must begin for the turn to go on, where pi does not say that it is settled.
+#: How soon after the end of an attempt something must begin for the turn to continue, if pi doesn't say that it settled.
 SETTLE_S = 0.2
 #: How pi words an abort in a message that ended with an error.
-_ABORTED = frozenset(
+_ABORT_TEXTS = frozenset(
     {"this operation was aborted", "operation aborted", "request was aborted", "request aborted", "retry cancelled"}
 )
 
 
-class Reply(Struct, gc=False):
-    """How the last reply of the model ended."""
+def _is_abort(error: str) -> bool:
+    return error.strip(". ").lower() in _ABORT_TEXTS
 
-    stop: str = ""
+
+class _Reply(Struct):
+    """How a reply of the model ended."""
+
+    stop_reason: str = ""
     error: str = ""
 
     @property
-    def aborted(self) -> bool:
-        return self.stop == "aborted" or self.error.strip(". ").lower() in _ABORTED
+    def is_aborted(self) -> bool:
+        return self.stop_reason == "aborted" or _is_abort(self.error)
 
 
-class Run(Queues):
-    """The events of a run."""
+class Run:
+    """The current run: the reply that streams, the calls, and the end of the turn."""
 
-    __slots__ = ("_replies", "aborting", "accepted", "broken", "last", "limit", "running", "settles", "speaking")
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: The reply that is being streamed.
-        self.speaking = ""
-        #: A reply that failed; its text may be taken back.
-        self.broken = ""
-        self.last = Reply()
+    def __init__(self, session: PiSession, queues: Queues, dialogs: Dialogs) -> None:
+        self.session = session
+        self.tracker = session.tracker
+        self.queues = queues
+        self.dialogs = dialogs
         #: Between agent_start and agent_end.
-        self.running = False
-        #: pi says when it is settled.
-        self.settles = False
+        self.is_running = False
         #: We asked for an abort.
-        self.aborting = False
-        self.limit = 0
-        #: The id of the prompt that pi accepted, until its message comes.
-        self.accepted = ""
-        self._replies = 0
+        self.is_aborting = False
+        #: This version of pi says when it is settled.
+        self._reports_settled = False
+        #: Id of the reply that is being streamed.
+        self._reply_id = ""
+        #: Id of a reply that failed. Its text is taken back if a retry follows.
+        self._failed_reply_id = ""
+        self._last_reply = _Reply()
+        self._last_id = 0
+        self._message_starts: dict[str, Callable[[Object], None]] = {
+            "user": self._read_user_message,
+            "assistant": self._start_reply,
+        }
+        self._message_ends: dict[str, Callable[[Object], None]] = {
+            "assistant": self._end_reply,
+            "toolResult": self._read_result_message,
+            "custom": self._read_custom_message,
+        }
+        self._reply_parts: dict[str, Callable[[Object, int, Object], None]] = {
+            "text_delta": self._add_text,
+            "thinking_delta": self._add_thinking,
+            "toolcall_start": self._announce_call,
+            "toolcall_end": self._complete_call,
+        }
 
-    # --- tries and their ends
+    def restore(self, view: View) -> None:
+        self.is_running = bool(self.tracker.turn_id)
+        self._last_id = view.index
 
-    def agent_start(self, found: Object) -> None:
-        del found
-        self.clear_timer("settle")
-        self.running = True
-        self.last = Reply()
-        self.book.begin()
+    def exit(self) -> None:
+        """End the turn if only the pause was missing. Another process may be of another version of pi."""
+        self.settle_if_paused()
+        self.is_running = self.is_aborting = self._reports_settled = False
 
-    def turn_start(self, found: Object) -> None:
-        del found
-        self.book.request()
+    def abandon(self) -> None:
+        """Forget the run: pi switched to another session."""
+        self.is_running = self.is_aborting = False
 
-    def agent_end(self, found: Object) -> None:
-        self.running = False
-        self.settles = self.settles or "willRetry" in found
-        if not self.settles:
-            self.pause()
+    # --- attempts and the end of the turn
 
-    def agent_settled(self, found: Object) -> None:
-        self.settles = True
-        aborted = found.get("aborted")
+    def start(self, _message: Object) -> None:
+        self.session.clear_timer("settle")
+        self.is_running = True
+        self._last_reply = _Reply()
+        self.tracker.start_turn()
+
+    def start_request(self, _message: Object) -> None:
+        self.tracker.start_request()
+
+    def end(self, message: Object) -> None:
+        """Read `agent_end`: an attempt is over."""
+        self.is_running = False
+        self._reports_settled = self._reports_settled or "willRetry" in message
+        if not self._reports_settled:
+            self._pause()
+
+    def read_settled(self, message: Object) -> None:
+        self._reports_settled = True
+        aborted = message.get("aborted")
         self.settle(aborted if isinstance(aborted, bool) else None)
 
-    def pause(self) -> None:
-        """Nothing goes on, unless something begins at once. After an abort nothing does."""
-        if not self.settles and not self.running and self.book.turn:
-            if self.was_aborted():
-                self.settle()
-            else:
-                self.set_timer("settle", SETTLE_S)
+    def _pause(self) -> None:
+        """Settle soon, unless something begins at once. After an abort nothing does."""
+        if self._reports_settled or self.is_running or not self.tracker.turn_id:
+            return
+        if self._was_aborted():
+            self.settle()
+        else:
+            self.session.set_timer("settle", SETTLE_S)
 
-    def on_settle(self) -> None:
-        self.settle()
+    def settle_if_paused(self) -> None:
+        """Settle now if the pause after an attempt is running."""
+        if self.session.has_timer("settle"):
+            self.settle()
 
     def settle(self, aborted: bool | None = None) -> None:
-        """The turn is over: aborted, failed or done."""
-        self.clear_timer("settle")
-        self.drop_leaving()
-        reply, failed = self.last, bool(self.last.error)
-        # a retry that was called off counts as aborted too, though pi does not say so
-        aborted = self.was_aborted() if aborted is None else aborted or reply.aborted
-        self.running = self.aborting = False
-        self.speaking = self.broken = self.accepted = ""
-        self.last = Reply()
+        """End the turn: aborted, failed or completed. `aborted` is pi's own word on it, if it gave one."""
+        self.session.clear_timer("settle")
+        self.queues.drop_leaving()
+        reply = self._last_reply
+        # A retry that the user called off counts as aborted too, although pi doesn't say so.
+        aborted = self._was_aborted() if aborted is None else aborted or reply.is_aborted
+        self.is_running = self.is_aborting = False
+        self._reply_id = self._failed_reply_id = self.session.accepted_id = ""
+        self._last_reply = _Reply()
         if aborted:
-            self.book.abort("aborted")
-        elif failed:
-            self._end_calls()
+            self.tracker.abort_turn("aborted")
+        elif reply.error:
+            self._end_open_calls()
             kind = failure_kind(reply.error)
-            self.book.fail(kind, told(kind, reply.error))
+            self.tracker.fail_turn(kind, told(kind, reply.error))
         else:
-            self._end_calls()
-            self.book.end("completed")
+            self._end_open_calls()
+            self.tracker.end_turn("completed")
+        self.dialogs.forget_closed()
 
-    def was_aborted(self) -> bool:
-        """Whether the last reply was cut off by a person. One that was whole before the abort came was not."""
-        return self.last.aborted or (self.aborting and self.last.stop != "stop")
+    def _was_aborted(self) -> bool:
+        """Return whether the user cut off the last reply. A reply that was complete before the abort wasn't cut off."""
+        return self._last_reply.is_aborted or (self.is_aborting and self._last_reply.stop_reason != "stop")
 
-    def _end_calls(self) -> None:
-        """pi's tools do not outlive their run: an end that we missed is an end."""
-        for call_id in [name for name, call in self.book.calls.items() if not call.path]:
-            self.book.end_call(call_id, ok=False, result="no result")
+    def _end_open_calls(self) -> None:
+        """End the calls whose end was missed: pi's tools don't outlive their run."""
+        for call_id in [call_id for call_id, call in self.tracker.calls.items() if not call.path]:
+            self.tracker.end_call(call_id, ok=False, result="no result")
 
-    # --- replies
+    # --- messages
 
-    def message_start(self, found: Object) -> None:
-        message = object_of(found, "message")
-        handler = _STARTS.get(text_of(message, "role"))
-        if handler is not None:
-            handler(self, message)
+    def start_message(self, event: Object) -> None:
+        message = object_of(event, "message")
+        reader = self._message_starts.get(text_of(message, "role"))
+        if reader is not None:
+            reader(message)
 
-    def message_end(self, found: Object) -> None:
-        message = object_of(found, "message")
-        handler = _ENDS.get(text_of(message, "role"))
-        if handler is not None:
-            handler(self, message)
+    def end_message(self, event: Object) -> None:
+        message = object_of(event, "message")
+        reader = self._message_ends.get(text_of(message, "role"))
+        if reader is not None:
+            reader(message)
 
-    def message_update(self, found: Object) -> None:
-        event = found.get("assistantMessageEvent")
-        if isinstance(event, dict):
-            piece = cast(Object, event)
-            handler = _UPDATES.get(text_of(piece, "type"))
-            if handler is not None:
-                handler(self, piece, int_of(piece, "contentIndex"), found)
+    def update_message(self, event: Object) -> None:
+        part = object_of(event, "assistantMessageEvent")
+        reader = self._reply_parts.get(text_of(part, "type"))
+        if reader is not None:
+            reader(part, int_of(part, "contentIndex"), event)
 
-    def text_delta(self, piece: Object, block: int, found: Object) -> None:
-        self.book.text(self.speaking or self._name_reply(found), block, text_of(piece, "delta"))
+    def _add_text(self, part: Object, block: int, event: Object) -> None:
+        self.tracker.add_text(
+            self._reply_id or self._name_reply(object_of(event, "message")), block, text_of(part, "delta")
+        )
 
-    def thinking_delta(self, piece: Object, block: int, found: Object) -> None:
-        self.book.thinking(self.speaking or self._name_reply(found), block, text_of(piece, "delta"))
+    def _add_thinking(self, part: Object, block: int, event: Object) -> None:
+        reply_id = self._reply_id or self._name_reply(object_of(event, "message"))
+        self.tracker.add_thinking(reply_id, block, text_of(part, "delta"))
 
-    def toolcall_start(self, piece: Object, block: int, found: Object) -> None:
-        """0.73 names the call in the message that it repeats, later versions in the piece itself."""
-        content = list_of(object_of(found, "message"), "content")
-        part = content[block] if 0 <= block < len(content) else None
-        named = cast(Object, part) if isinstance(part, dict) else {}
-        call_id = text_of(piece, "id") or text_of(named, "id")
+    def _announce_call(self, part: Object, block: int, event: Object) -> None:
+        """Announce a call. 0.73 names it in the message that it repeats, later versions in the part itself."""
+        content = list_of(object_of(event, "message"), "content")
+        repeated = object_of(content[block]) if 0 <= block < len(content) else {}
+        call_id = text_of(part, "id") or text_of(repeated, "id")
         if call_id:
-            name = text_of(piece, "toolName") or text_of(named, "name")
-            self.book.announce(call_id, name, None, self.speaking, block, partial=True)
+            name = text_of(part, "toolName") or text_of(repeated, "name")
+            self.tracker.open_call(call_id, name, None, self._reply_id, block, partial=True)
 
-    def toolcall_end(self, piece: Object, block: int, found: Object) -> None:
-        del found
-        call = object_of(piece, "toolCall")
+    def _complete_call(self, part: Object, block: int, _event: Object) -> None:
+        call = object_of(part, "toolCall")
         call_id = text_of(call, "id")
         if call_id:
-            self.book.announce(call_id, text_of(call, "name"), call.get("arguments"), self.speaking, block)
+            self.tracker.open_call(call_id, text_of(call, "name"), call.get("arguments"), self._reply_id, block)
 
-    def reply_begins(self, message: Object) -> None:
-        self.speaking = message_id("reply", message) or self._new_name("reply")
-        self.book.begin()
+    def _start_reply(self, message: Object) -> None:
+        self._name_reply(message)
+        self.tracker.start_turn()
 
-    def _name_reply(self, found: Object) -> str:
-        """The beginning of this reply was never seen."""
-        self.speaking = message_id("reply", object_of(found, "message")) or self._new_name("reply")
-        return self.speaking
+    def _name_reply(self, message: Object) -> str:
+        """Choose the id of the reply that streams now. The start of the reply may have been missed."""
+        self._reply_id = message_id("reply", message) or self._new_id("reply")
+        return self._reply_id
 
-    def reply_ends(self, message: Object) -> None:
-        name = self.speaking or message_id("reply", message) or self._new_name("reply")
-        self.speaking = ""
-        self.last = Reply(text_of(message, "stopReason"), text_of(message, "errorMessage"))
-        self._use(message, name)
-        if self.last.stop == "error":
-            self.broken = name
-            if not self.last.aborted:
-                self.book.write(ev.StreamError(reason=self.last.error, turn_id=self.book.turn or None))
-        elif self.last.stop == "aborted":
-            self.book.message_dropped(name, keep=True)
+    def _end_reply(self, message: Object) -> None:
+        reply_id = self._reply_id or message_id("reply", message) or self._new_id("reply")
+        self._reply_id = ""
+        reply = self._last_reply = _Reply(text_of(message, "stopReason"), text_of(message, "errorMessage"))
+        self._record_usage(message, reply_id)
+        if reply.stop_reason == "error":
+            self._failed_reply_id = reply_id
+            if not reply.is_aborted:
+                self.tracker.emit(ev.StreamError(reason=reply.error, turn_id=self.tracker.turn_id or None))
+        elif reply.stop_reason == "aborted":
+            self.tracker.abort_message(reply_id, keep=True)
         else:
-            self.last.error = ""
-            self.book.message_done(name, blocks_of(message.get("content")), self.last.stop)
+            reply.error = ""
+            self.tracker.finish_message(reply_id, blocks_of(message.get("content")), reply.stop_reason)
 
-    def _use(self, message: Object, name: str) -> None:
+    def _record_usage(self, message: Object, reply_id: str) -> None:
         tokens = usage_of(object_of(message, "usage"))
         if tokens is None:
             return
-        self.book.usage(tokens, name, model_name(message))
-        total = tokens.total_tokens
-        percent = 100 * total / self.limit if self.limit else None
-        self.book.write(ev.ContextUsage(tokens=total, limit=self.limit or None, percent=percent))
+        self.tracker.record_usage(tokens, reply_id, model_name(message))
+        total, limit = tokens.total_tokens, self.session.context_limit
+        percent = 100 * total / limit if limit else None
+        self.tracker.emit(ev.ContextUsage(tokens=total, limit=limit or None, percent=percent))
 
-    def user_message(self, message: Object) -> None:
-        """A person's words, told once, under the id that we gave them if we sent them."""
+    def _read_user_message(self, message: Object) -> None:
+        """Record a user's message once, under the id that we gave it if we sent it."""
         content = message.get("content")
-        text, images = words_of(content), images_of(content)
-        ref = self._sent_as(text)
-        if ref or not self.deliver(text, images):
-            self.book.prompt(text, ref or message_id("user", message), images=images)
+        text, images = content_text(content), images_of(content)
+        sent_id = self._take_sent_id(text)
+        if sent_id or not self.queues.deliver(text, images):
+            self.tracker.record_prompt(text, sent_id or message_id("user", message), images=images)
 
-    def _sent_as(self, text: str) -> str:
-        """The prompt of ours that this is: by its text, else the one that was accepted last (pi rewrites some)."""
-        ref = next((name for name, sent in self.prompts.items() if sent == text), "")
-        if not ref and not self.leaving:
-            ref = self.accepted
-        self.accepted = ""
-        self.prompts.pop(ref, None)
-        return ref
+    def _take_sent_id(self, text: str) -> str:
+        """Return the id of the prompt of ours that this is, or ''.
 
-    def custom_message(self, message: Object) -> None:
-        """An extension's own message, if it is to be shown."""
+        Match by the text, else take the prompt that was accepted last, because pi rewrites some texts.
+        """
+        session = self.session
+        sent_id = next((sent_id for sent_id, sent_text in session.prompts.items() if sent_text == text), "")
+        if not sent_id and not self.queues.leaving:
+            sent_id = session.accepted_id
+        session.accepted_id = ""
+        session.prompts.pop(sent_id, None)
+        return sent_id
+
+    def _read_custom_message(self, message: Object) -> None:
+        """Show an extension's own message if it asks to be shown."""
         if message.get("display") is True:
-            self.book.notice(words_of(message.get("content")), source=text_of(message, "customType"))
+            self.tracker.add_notice(content_text(message.get("content")), source=text_of(message, "customType"))
 
-    def _new_name(self, kind: str) -> str:
-        self._replies += 1
-        return f"{kind}-{self._replies}"
+    def _new_id(self, prefix: str) -> str:
+        self._last_id += 1
+        return f"{prefix}-{self._last_id}"
 
     # --- calls
 
-    def tool_execution_start(self, found: Object) -> None:
-        call_id, name = text_of(found, "toolCallId"), text_of(found, "toolName")
-        known = self.book.calls.get(call_id)
-        self.book.start_call(call_id, name, found.get("args") if known is None else None)
+    def start_call(self, event: Object) -> None:
+        call_id, name = text_of(event, "toolCallId"), text_of(event, "toolName")
+        is_announced = call_id in self.tracker.calls
+        self.tracker.start_call(call_id, name, None if is_announced else event.get("args"))
 
-    def tool_execution_update(self, found: Object) -> None:
-        text = words_of(object_of(found, "partialResult").get("content"))
-        if text:
-            self.book.output_so_far(text_of(found, "toolCallId"), text)
+    def update_call(self, event: Object) -> None:
+        call_id = text_of(event, "toolCallId")
+        self.dialogs.call_continued(call_id)
+        output = content_text(object_of(event, "partialResult").get("content"))
+        if output:
+            self.tracker.update_output(call_id, output)
 
-    def tool_execution_end(self, found: Object) -> None:
-        ok = found.get("isError") is not True
-        result = result_of(object_of(found, "result"))
-        self.book.end_call(text_of(found, "toolCallId"), ok, result, text_of(found, "toolName"))
+    def end_call(self, event: Object) -> None:
+        call_id = text_of(event, "toolCallId")
+        self.dialogs.call_continued(call_id)
+        ok = event.get("isError") is not True
+        self.tracker.end_call(call_id, ok, result_of(object_of(event, "result")), text_of(event, "toolName"))
 
-    def result_message(self, message: Object) -> None:
-        """The result as the model reads it. It tells the time, and the end of a call if that was missed."""
+    def _read_result_message(self, message: Object) -> None:
+        """Read a result as the model gets it. It has the call's duration, and ends the call if its end was missed."""
         call_id, name = text_of(message, "toolCallId"), text_of(message, "toolName")
-        if call_id in self.book.calls:
-            self.book.end_call(call_id, message.get("isError") is not True, result_of(message))
-        took, ended = int_of(message, "durationMs"), int_of(message, "timestamp")
-        if took and ended:
-            self.book.write(
+        if call_id in self.tracker.calls:
+            self.tracker.end_call(call_id, message.get("isError") is not True, result_of(message))
+        duration, ended_at = int_of(message, "durationMs"), int_of(message, "timestamp")
+        if duration and ended_at:
+            self.tracker.emit(
                 ev.ToolExecutionMetrics(
-                    name=name, call_id=call_id, started_at_ms=ended - took, ended_at_ms=ended, duration_ms=took
+                    name=name,
+                    call_id=call_id,
+                    started_at_ms=ended_at - duration,
+                    ended_at_ms=ended_at,
+                    duration_ms=duration,
                 )
             )
 
     # --- retries and compaction
 
-    def auto_retry_start(self, found: Object) -> None:
-        """The try failed and is made again: what it said is taken back."""
-        self.clear_timer("settle")
-        self._take_back()
-        self.book.begin()
-        self.book.write(
+    def start_retry(self, event: Object) -> None:
+        """Take back the text of the attempt that failed and record the retry."""
+        self.session.clear_timer("settle")
+        self._take_back_reply()
+        self.tracker.start_turn()
+        self._record_retry(event)
+
+    def end_retry(self, event: Object) -> None:
+        """Read `auto_retry_end`. After the last attempt, or if the wait for the next was called off, nothing follows."""
+        if event.get("success") is True:
+            return
+        error = text_of(event, "finalError")
+        if _is_abort(error):
+            self._last_reply = _Reply("aborted", error)
+        self._pause()
+
+    def _take_back_reply(self) -> None:
+        if self._failed_reply_id:
+            for call_id, call in list(self.tracker.calls.items()):
+                if not call.running and not call.path:
+                    self.tracker.block_call(call_id, "the reply was cut off")
+            self.tracker.abort_message(self._failed_reply_id, keep=False)
+            self._failed_reply_id = ""
+
+    def schedule_summary_retry(self, event: Object) -> None:
+        if self.tracker.turn_id:
+            self._record_retry(event)
+
+    def _record_retry(self, event: Object) -> None:
+        self.tracker.emit(
             ev.Retry(
-                attempt=int_of(found, "attempt"),
-                delay_ms=int_of(found, "delayMs"),
-                reason=text_of(found, "errorMessage"),
-                turn_id=self.book.turn,
+                attempt=int_of(event, "attempt"),
+                delay_ms=int_of(event, "delayMs"),
+                reason=text_of(event, "errorMessage"),
+                turn_id=self.tracker.turn_id,
             )
         )
 
-    def auto_retry_end(self, found: Object) -> None:
-        """After the last try, or when the wait for the next one was cut off, nothing follows."""
-        if found.get("success") is True:
-            return
-        error = text_of(found, "finalError")
-        if error.strip(". ").lower() in _ABORTED:
-            self.last = Reply("aborted", error)
-        self.pause()
-
-    def _take_back(self) -> None:
-        if self.broken:
-            for call_id in [name for name, call in self.book.calls.items() if not call.running and not call.path]:
-                self.book.block_call(call_id, "the reply was cut off")
-            self.book.message_dropped(self.broken, keep=False)
-            self.broken = ""
-
-    def compaction_start(self, found: Object) -> None:
-        reason = text_of(found, "reason")
-        if reason == "manual" and "settle" in self.timers:
-            # a person compacts between turns
-            self.settle()
-        self.clear_timer("settle")
+    def start_compaction(self, event: Object) -> None:
+        reason = text_of(event, "reason")
+        if reason == "manual":
+            # The user compacts between turns, so the last turn is over.
+            self.settle_if_paused()
+        self.session.clear_timer("settle")
         if reason == "overflow":
-            self._take_back()
-            self.book.write(ev.ContextOverflow(reason=self.last.error, turn_id=self.book.turn or None))
-        self.book.compact_start("manual" if reason == "manual" else "auto")
+            self._take_back_reply()
+            self.tracker.emit(ev.ContextOverflow(reason=self._last_reply.error, turn_id=self.tracker.turn_id or None))
+        self.tracker.start_compaction("manual" if reason == "manual" else "auto")
 
-    def compaction_end(self, found: Object) -> None:
-        """One that could not even begin has an end alone, and says why the turn fails."""
-        result, error = object_of(found, "result"), text_of(found, "errorMessage")
-        ok = not error and found.get("aborted") is not True
-        if error and self.last.error:
-            self.last.error = error
+    def end_compaction(self, event: Object) -> None:
+        """Read `compaction_end`. A compaction that couldn't begin has only an end, which says why the turn fails."""
+        result, error = object_of(event, "result"), text_of(event, "errorMessage")
+        ok = not error and event.get("aborted") is not True
+        if error and self._last_reply.error:
+            self._last_reply.error = error
         tokens = usage_of(object_of(result, "usage"))
         if tokens is not None:
-            self.book.usage(tokens, f"compaction-{text_of(result, 'firstKeptEntryId')}")
-        self.book.compact_end(ok=ok, summary=text_of(result, "summary"))
-        self.pause()
-
-    def summarization_retry_scheduled(self, found: Object) -> None:
-        if self.book.turn:
-            delay = int_of(found, "delayMs")
-            reason = text_of(found, "errorMessage")
-            self.book.write(
-                ev.Retry(attempt=int_of(found, "attempt"), delay_ms=delay, reason=reason, turn_id=self.book.turn)
-            )
-
-
-#: Pieces of a reply, by their type.
-_UPDATES: dict[str, Callable[[Run, Object, int, Object], None]] = {
-    "text_delta": Run.text_delta,
-    "thinking_delta": Run.thinking_delta,
-    "toolcall_start": Run.toolcall_start,
-    "toolcall_end": Run.toolcall_end,
-}
-
-
-#: Messages that begin, by their role.
-_STARTS: dict[str, Callable[[Run, Object], None]] = {
-    "user": Run.user_message,
-    "assistant": Run.reply_begins,
-}
-
-
-#: Messages that are whole, by their role.
-_ENDS: dict[str, Callable[[Run, Object], None]] = {
-    "assistant": Run.reply_ends,
-    "toolResult": Run.result_message,
-    "custom": Run.custom_message,
-}
+            self.tracker.record_usage(tokens, f"compaction-{text_of(result, 'firstKeptEntryId')}")
+        self.tracker.end_compaction(ok=ok, summary=text_of(result, "summary"))
+        self._pause()

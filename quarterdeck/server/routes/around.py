@@ -158,13 +158,13 @@ class Rules(Struct, frozen=True):
 
 @TABLE.add("GET", "/rules", "The rules that decide approvals", answer=Rules)
 async def rules(call: Call) -> Rules:
-    found = call.deck.house.rules.rules()
+    found = call.deck.services.rules.rules()
     return Rules(tuple(RuleShown(one.id, one.text, one.scope, one.created_at) for one in found))
 
 
 @TABLE.add("DELETE", "/rules/{rule}", "Removes a rule", status=204, errors=(404, 409))
 async def remove_rule(call: Call) -> None:
-    call.deck.house.rules.remove(call.path["rule"])
+    call.deck.services.rules.remove(call.path["rule"])
 
 
 # --- export

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from quarterdeck.config import Mode
 from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.events import Image
-from quarterdeck.harness.driver import Mode
 from quarterdeck.kernel.command_results import Done
 from quarterdeck.kernel.session_list import PAGE, Filter
 from quarterdeck.server.route import WORDS, Call, Index, Keyed, Table, Text, Variable

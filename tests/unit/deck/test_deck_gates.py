@@ -10,7 +10,7 @@ import pytest
 
 from quarterdeck import Deck, SessionHandle
 from quarterdeck import events as ev
-from quarterdeck.deck.agents.observed_sessions import Adoption
+from quarterdeck.deck.agents.observed_sessions import ObservedSessions
 from quarterdeck.deck.rules import NoSuchRule, RulesUnreadable
 from quarterdeck.deck.session import Session
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, NotAllowed
@@ -185,11 +185,11 @@ async def test_always_holds_for_an_agent_of_somebody_elses_that_comes_back(tmp_p
     """Its session was let go between two turns; nobody read its conversation since."""
     asked = {"hook_event_name": "PermissionRequest", "tool_name": "Bash", "tool_input": {"command": "git status"}}
     async with at_home(tmp_path) as deck:
-        adoption = Adoption(deck)
+        adoption = ObservedSessions(deck)
 
         async def told(**payload: object) -> Session:
             session = await adoption.session("claude", "n1", str(tmp_path))
-            observation = session.observation or session.observe(registry.translator("claude"))
+            observation = session.observed_agent or session.observe(registry.translator("claude"))
             observation.hear(Signal("hook", {"session_id": "n1", "cwd": str(tmp_path), **payload}))
             await session.writer.flush()
             return session
@@ -218,7 +218,7 @@ class TestADecisionOnItsWay:
             gate = await gate_of(session)
             assert session.view.state.activity.value == "active/waiting_for_permission"
             live = await deck.in_use(session.id)
-            live.launch.say = lambda lines: True  # it never arrives
+            live.connection.say = lambda lines: True  # it never arrives
             ways = {
                 "approve": lambda: session.approve(gate.id),
                 "reject": lambda: session.reject(gate.id, auto_resume=True),
@@ -251,10 +251,10 @@ class TestADecisionOnItsWay:
             session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
             gate = await gate_of(session)
             live = await deck.in_use(session.id)
-            live.launch.say = lambda lines: True
+            live.connection.say = lambda lines: True
             await session.approve(gate.id)
             for sub in ("tool_use", "thinking", "tool_use"):
-                live.hear(live.launch, [ev.StateChange(state="active", sub=sub)], "stream")
+                live.hear(live.connection, [ev.StateChange(state="active", sub=sub)], "stream")
             await live.writer.flush()
             assert (await _activities(session))[-4:] == ["waiting_for_permission", "tool_use", "thinking", "tool_use"]
 
@@ -265,9 +265,9 @@ class TestADecisionOnItsWay:
             session = await deck.create("test", "ask rm; sleep 30", cwd=str(tmp_path))
             gate = await gate_of(session)
             live = await deck.in_use(session.id)
-            live.launch.say = lambda lines: True
+            live.connection.say = lambda lines: True
             await session.approve(gate.id)
-            live.launch.hear(Signal("stdout", {"type": "question", "id": "other", "text": "which?"}))
+            live.connection.hear(Signal("stdout", {"type": "question", "id": "other", "text": "which?"}))
             assert live.state.activity.value == "active/waiting_for_permission"
             assert legal(live.view)
 
@@ -277,7 +277,9 @@ class TestADecisionOnItsWay:
             session = await deck.create("test", "ask rm; sleep 30", cwd=str(tmp_path))
             gate = await gate_of(session)
             live = await deck.in_use(session.id)
-            live.launch.hear(Signal("stdout", {"type": "dialog", "id": "other", "method": "confirm", "title": "Sure?"}))
+            live.connection.hear(
+                Signal("stdout", {"type": "dialog", "id": "other", "method": "confirm", "title": "Sure?"})
+            )
             await session.approve(gate.id)
             assert session.view.state.activity.value == "active/waiting_for_permission"
             await session.respond(session.view.state.gates.open[0].id, True)
@@ -290,7 +292,7 @@ class TestADecisionOnItsWay:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
             await session.settled()
             live = await deck.in_use(session.id)
-            live.launch.hear(Signal("stdout", {"type": "dialog", "id": "d", "method": "confirm", "title": "Sure?"}))
+            live.connection.hear(Signal("stdout", {"type": "dialog", "id": "d", "method": "confirm", "title": "Sure?"}))
             await session.respond(live.state.gates.open[0].id, True)
             assert session.view.state.activity.value == "idle"
             assert legal(session.view)
@@ -325,14 +327,14 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             live = await _observed(deck)
             for call, command in (("c1", "rm x"), ("c2", "ls"), ("c3", "ls")):
-                live.observation.hear(_asking(call, command))
+                live.observed_agent.hear(_asking(call, command))
             await live.writer.flush()
             session = deck.session(live.id)
             (left,) = live.state.gates.open
             assert (live.state.activity.value, left.call_id) == ("active/waiting_for_permission", "c1")
             await session.approve(left.id)
             assert session.view.state.activity.value == "active/tool_use"
-            live.observation.hear(_asking("c4", "ls"))
+            live.observed_agent.hear(_asking("c4", "ls"))
             await live.writer.flush()
             assert (await _activities(session)).count("waiting_for_permission") == 1
             assert legal(session.view)
@@ -342,11 +344,11 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             live, refs = await _observed(deck), [f"r{number}" for number in range(40)]
             asks = [ev.ApprovalRequired(gate=ev.GateRequest(ref=ref, tool="Bash")) for ref in refs]
-            live.hear(live.observation, asks, "hook")
+            live.hear(live.observed_agent, asks, "hook")
             live.note(*live.closings(live.state.gates.open, Decision(status="approved"), "user"))
             await live.writer.flush()
             told: list[Body] = [ev.ApprovalResolved(ref=ref, status="approved") for ref in refs]
-            live.hear(live.observation, told, "hook")
+            live.hear(live.observed_agent, told, "hook")
             await live.writer.flush()
             assert len(await _resolved(deck.session(live.id))) == 40
 
@@ -360,7 +362,7 @@ def _ruled(folder: Path, *texts: str) -> None:
 
 async def _observed(deck: Deck) -> Session:
     """An agent that somebody else started, in a turn."""
-    live = await Adoption(deck).session("claude", "native", "/")
+    live = await ObservedSessions(deck).session("claude", "native", "/")
     seen = live.observe(registry.translator("claude"))
     seen.hear(Signal("hook", {"session_id": "native", "hook_event_name": "UserPromptSubmit", "prompt": "go"}))
     return live
@@ -407,7 +409,7 @@ class TestARuleOfASession:
         async with at_home(tmp_path) as deck:
             assert await deck.session(session.id).rules() == ()
             entries = await deck.session(session.id).timeline()
-            assert f"No rule any more: {rule.text}" in [entry.text for entry in entries]
+            assert f"Rule removed: {rule.text}" in [entry.text for entry in entries]
 
 
 class TestADecisionThatDoesNotResume:
@@ -429,7 +431,7 @@ class TestADecisionThatDoesNotResume:
         async with at_home(tmp_path) as deck:
             session = await deck.create("holding", "ask rm; sleep 30", cwd=str(tmp_path))
             gate = await gate_of(session)
-            launch, said = (await deck.in_use(session.id)).launch, []
+            launch, said = (await deck.in_use(session.id)).connection, []
             launch.say = lambda lines: bool(said.extend(lines)) or True
             await session.approve(gate.id, auto_resume=False)
             assert said == [{"op": "answer", "id": gate.ref, "allow": True, "resumes": False}]
@@ -554,7 +556,7 @@ class TestAlways:
             )
             assert type(first).__name__ == "Decided"
             assert isinstance(late, AlreadyDecided)
-            assert deck.house.rules.rules() == ()
+            assert deck.services.rules.rules() == ()
 
     @on_loop
     async def test_without_a_repository_it_is_for_the_folder(self, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ async def _play(folder: Path, seed: int, steps: int) -> Taken:
             await asyncio.sleep(0)
         await asyncio.gather(*under_way)
         await _come_to_rest(deck)
-        pids = [one.launch.pid for one in deck._supervisor.sessions.values() if one.launch is not None]
+        pids = [one.connection.pid for one in deck._supervisor.sessions.values() if one.connection is not None]
     assert not any(is_alive(pid) for pid in pids if pid is not None)
     return taken
 

@@ -9,8 +9,8 @@ import pytest
 
 from quarterdeck import Deck, SessionHandle, Settings
 from quarterdeck import events as ev
-from quarterdeck.deck.agents.observed_sessions import Adoption
-from quarterdeck.deck.settings import IDLE_TIMEOUT, InvalidSetting, settings_from
+from quarterdeck.config import IDLE_TIMEOUT, InvalidSetting, settings_from
+from quarterdeck.deck.agents.observed_sessions import ObservedSessions
 from quarterdeck.events import Body
 from quarterdeck.harness.base import Signal
 from quarterdeck.kernel.session_list import Filter
@@ -146,7 +146,7 @@ class TestReaper:
             await _pass(deck, time, 29)
             fresh, fresh_pid = await _done(deck, tmp_path)
             time.moved += 2 * MINUTE
-            broken = deck._supervisor.sessions[idle[0][0].id].startup
+            broken = deck._supervisor.sessions[idle[0][0].id].launcher
 
             async def refuses() -> None:
                 raise RuntimeError("it cannot be ended")
@@ -216,7 +216,7 @@ class TestReaper:
             reaping = asyncio.create_task(deck.reap())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            assert deck._supervisor.sessions[session.id].startup.is_stopping
+            assert deck._supervisor.sessions[session.id].launcher.is_stopping
             receipt = await session.prompt("say two")
             assert receipt.disposition == "started"
             assert session.summary.phase == "streaming"
@@ -279,7 +279,7 @@ class TestSleep:
         """It was asleep as well: what it did not say meanwhile is no sign of anything."""
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
-            session = await Adoption(deck).session("claude", "native", str(tmp_path))
+            session = await ObservedSessions(deck).session("claude", "native", str(tmp_path))
             translator = _Due()
             observation = session.observe(translator)
             translator.at = deck.clock.monotonic() + 30

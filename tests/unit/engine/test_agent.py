@@ -18,8 +18,7 @@ from quarterdeck import (
     create_agent,
 )
 from quarterdeck.engine.conversation import STILL_RUNNING
-from quarterdeck.engine.message import Message, Picture, Text
-from quarterdeck.engine.model import Finished, ModelError, TextPiece
+from quarterdeck.engine.model import Finished, Message, ModelError, Picture, Text, TextPiece
 from quarterdeck.engine.options import RetryPolicy
 from quarterdeck.engine.plugins.base import Hold, Plugin, Skip
 from quarterdeck.events import GateRequest, Image, TokenUsage
@@ -36,15 +35,15 @@ PICTURE = Image(media_type="image/png", data="AA==")
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"model": "nonsense"}, "is no model"),
-        ({"cwd": "/no/such/folder"}, "is no folder"),
-        ({"max_turns": 0}, "max_turns cannot be 0"),
+        ({"model": "nonsense"}, "isn't the name of a model"),
+        ({"cwd": "/no/such/folder"}, "isn't a folder"),
+        ({"max_turns": 0}, "max_turns can't be 0"),
         ({"max_steering_queue": -1}, "max_steering_queue"),
         ({"event_buffer_size": -1}, "event_buffer_size"),
         ({"keep_messages": 1}, "keep_messages"),
-        ({"hook_timeout": 0}, "hook_timeout cannot be 0"),
-        ({"stall_s": 1}, "no option 'stall_s'"),
-        ({"nonsense": 1}, "no option 'nonsense'"),
+        ({"hook_timeout": 0}, "hook_timeout can't be 0"),
+        ({"stall_s": 1}, "unknown option 'stall_s'"),
+        ({"nonsense": 1}, "unknown option 'nonsense'"),
     ],
 )
 def test_an_option_that_cannot_be(settings: dict[str, Any], said: str) -> None:
@@ -61,18 +60,18 @@ def test_what_a_command_refuses() -> None:
         async with opened(Script()) as agent:
             with pytest.raises(InvalidOption, match="kill_tools"):
                 await agent.abort(kill_tools="some")  # type: ignore[arg-type]
-            with pytest.raises(InvalidOption, match="no event nonsense"):
+            with pytest.raises(InvalidOption, match="unknown event: nonsense"):
                 agent.subscribe(types={"nonsense"})
-            with pytest.raises(InvalidOption, match="nothing in the text"):
+            with pytest.raises(InvalidOption, match="the text is empty"):
                 await agent.prompt("  ")
-            with pytest.raises(InvalidOption, match="nothing in the text"):
+            with pytest.raises(InvalidOption, match="the text is empty"):
                 await agent.steer("")
-            with pytest.raises(InvalidOption, match="no mode"):
+            with pytest.raises(InvalidOption, match="unknown mode"):
                 await agent.switch_mode("wild")
             with pytest.raises(NoSuchGate):
                 await agent.approve("g7")
             with pytest.raises(NoSuchGate):
-                await agent.respond("x", "g7")
+                await agent.respond("g7", "x")
             with pytest.raises(NothingKept):
                 await agent.checkpoint()
             assert await agent.collect_reply() == ""
@@ -110,7 +109,7 @@ def test_a_reply_that_never_came() -> None:
             await agent.prompt("again")
             with pytest.raises(TimeoutError):
                 await agent.collect_reply(timeout=0.01)
-            await agent.abort("enough")
+            await agent.abort(reason="enough")
             with pytest.raises(TurnNotFinished, match="enough") as aborted:
                 await agent.collect_reply()
             assert aborted.value.kind == "aborted"
@@ -128,7 +127,7 @@ def test_a_prompt_that_is_aborted_while_plugins_think_about_it() -> None:
             heard = Heard(agent)
             prompting = asyncio.ensure_future(agent.prompt("go"))
             await asyncio.sleep(0)
-            await agent.abort("never mind")
+            await agent.abort(reason="never mind")
             with pytest.raises(PromptRefused, match="never mind"):
                 await prompting
             assert (await heard.until("prompt_dropped")).text == "go"
@@ -253,7 +252,7 @@ def test_a_question_of_a_tool_that_is_killed_is_withdrawn() -> None:
             assert await agent.collect_reply() == "ok"
             assert (heard.one("user_responded").status, agent.status().questions) == ("withdrawn", ())
             with pytest.raises(AlreadyDecided):
-                await agent.respond("late", asked.gate_id)
+                await agent.respond(asked.gate_id, "late")
 
     run(work)
 
@@ -269,7 +268,7 @@ def test_an_answer_that_is_being_written_down_when_the_time_is_up_counts() -> No
             await agent.prompt("go")
             await heard.until("ask_user")
             log.gate.clear()
-            answering = asyncio.ensure_future(agent.respond("that one"))
+            answering = asyncio.ensure_future(agent.respond("", "that one"))
             await asyncio.sleep(0.1)
             log.gate.set()
             await answering
@@ -429,7 +428,7 @@ def test_a_compaction_whose_model_falls_silent_is_given_up() -> None:
             heard = Heard(agent)
             assert not await agent.compact()
             await heard.until("agent_end")
-            assert heard.one("notice").text == "compaction failed: the model was silent for 0.1 s"
+            assert heard.one("notice").text == "compaction failed: the model sent nothing for 0.1 s"
             assert silent.closed == 1
             assert len(agent.messages) == 12
 
@@ -521,7 +520,7 @@ def test_a_reply_that_was_cut_short_is_told(stop: Any) -> None:
 
 def test_a_provider_that_wants_us_to_wait_for_hours_is_not_waited_for() -> None:
     async def work() -> None:
-        patient = ModelError("rate_limit", "tomorrow", is_passing=True, retry_after=86_400)
+        patient = ModelError("rate_limit", "tomorrow", is_transient=True, retry_after=86_400)
         async with opened(Script([patient])) as agent:
             heard = Heard(agent)
             await agent.prompt("go")
@@ -557,7 +556,7 @@ def test_an_unknown_kind_of_sub_agent_is_told() -> None:
             heard = Heard(agent)
             await agent.prompt("go")
             await agent.collect_reply()
-            assert "no kind of sub-agent nobody" in heard.one("tool_execution_end").result
+            assert "unknown kind of sub-agent: nobody" in heard.one("tool_execution_end").result
 
     run(work)
 

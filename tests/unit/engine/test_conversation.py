@@ -13,14 +13,14 @@ from quarterdeck.engine.conversation import (
     INTERRUPTED,
     SUMMARY,
     Conversation,
-    family,
-    folded,
-    folded_all,
+    call_key,
+    conversation_of,
+    fold_conversation,
     history_of,
+    json_text,
     messages_of,
-    plain,
 )
-from quarterdeck.engine.message import Call, Message, Picture, Result, Text, Thinking
+from quarterdeck.engine.model import Call, Message, Picture, Result, Text, Thinking
 from quarterdeck.events import Block, Body, Image
 from tests.bodies import any_body
 from tests.unit.engine.test_play import check
@@ -29,7 +29,7 @@ PICTURE = Image(media_type="image/png", data="AA==")
 
 
 def after(*bodies: Body) -> Conversation:
-    return folded_all(bodies)
+    return conversation_of(bodies)
 
 
 def reply(*blocks: Block, message_id: str = "m") -> ev.ResponseComplete:
@@ -46,7 +46,7 @@ def ended(call_id: str, result: Any = "done", **more: Any) -> ev.ToolExecutionEn
 
 @given(st.lists(any_body(), max_size=12))
 def test_no_event_ever_breaks_the_fold(bodies: list[Body]) -> None:
-    messages_of(folded_all(bodies))
+    messages_of(conversation_of(bodies))
 
 
 ids = st.sampled_from(["a", "b", "c"])
@@ -74,7 +74,7 @@ def test_calls_are_always_answered_by_the_next_message_and_texts_take_turns(bodi
             kept = messages_of(conversation)[body.removed_count :]
             if kept and kept[0].role == "tool":
                 continue
-        conversation = folded(conversation, body)
+        conversation = fold_conversation(conversation, body)
         check(messages_of(conversation))
 
 
@@ -88,14 +88,14 @@ def test_what_is_said_beside_open_calls_waits_behind_them() -> None:
     open_batch = after(called("a"), ev.Intervention(prompt="mind"))
     assert open_batch.messages[-1].role == "assistant"
     assert [one.role for one in messages_of(open_batch)] == ["assistant", "tool", "user"]
-    closed = folded(open_batch, ended("a"))
+    closed = fold_conversation(open_batch, ended("a"))
     assert closed.messages[-1].text == "mind"
 
 
 def test_a_call_without_a_result_was_interrupted_and_a_late_result_is_too_late() -> None:
     conversation = after(called("a", "b"), ended("a"), ev.PromptReceived(text="next", message_id="p"))
     assert [(part.text, part.ok) for part in conversation.messages[1].parts] == [("done", True), (INTERRUPTED, False)]
-    assert folded(conversation, ended("b")) == conversation
+    assert fold_conversation(conversation, ended("b")) == conversation
 
 
 def test_every_way_in_which_a_call_can_end() -> None:
@@ -109,9 +109,9 @@ def test_every_way_in_which_a_call_can_end() -> None:
     assert not any(part.ok for part in said.values())
     assert [part.text for part in said.values()] == [
         "not run: no",
-        "ended before it was done: stop",
+        "stopped before it finished: stop",
         "skipped: you came",
-        "there is no tool t",
+        "there is no tool named t",
     ]
 
 
@@ -122,7 +122,7 @@ def test_what_the_model_was_told_may_differ_from_the_result() -> None:
     assert text_of(ended("a", {"code": 1}, told="it failed")) == "it failed"
     assert text_of(ended("a", {"code": 1})) == '{"code":1}'
     assert text_of(ended("a", None)) == ""
-    assert plain(object()).startswith("<object")
+    assert json_text(object()).startswith("<object")
 
 
 def test_replies_keep_reasoning_and_broken_arguments() -> None:
@@ -171,12 +171,15 @@ def test_a_summary_takes_the_place_of_what_it_sums_up() -> None:
 def test_a_call_that_was_allowed_and_did_not_run_may_pass_once() -> None:
     gate = ev.GateRequest(tool="t", args={"b": 1, "a": 2})
     allowed = after(ev.ApprovalResolved(status="approved", gate=gate))
-    assert allowed.passes == (family("t", {"a": 2, "b": 1}),)
-    other = folded(allowed, ev.ToolExecutionStart(name="t", call_id="x", args={}))
-    assert other.passes == allowed.passes
-    assert folded(other, ev.ToolExecutionStart(name="t", call_id="x", args={"a": 2, "b": 1})).passes == ()
-    assert after(ev.ApprovalResolved(status="rejected", gate=gate)).passes == ()
-    assert family("t", object()).startswith("t <object")
+    assert allowed.approved_calls == (call_key("t", {"a": 2, "b": 1}),)
+    other = fold_conversation(allowed, ev.ToolExecutionStart(name="t", call_id="x", args={}))
+    assert other.approved_calls == allowed.approved_calls
+    assert (
+        fold_conversation(other, ev.ToolExecutionStart(name="t", call_id="x", args={"a": 2, "b": 1})).approved_calls
+        == ()
+    )
+    assert after(ev.ApprovalResolved(status="rejected", gate=gate)).approved_calls == ()
+    assert call_key("t", object()).startswith("t <object")
 
 
 def test_a_history_comes_back_as_it_was() -> None:
@@ -187,7 +190,7 @@ def test_a_history_comes_back_as_it_was() -> None:
     )
     restored = after(ev.TurnRestored(finished=True, history=history_of(messages)))
     assert restored.messages == messages
-    assert folded(restored, ev.TurnRestored(history=history_of(messages))) == restored
+    assert fold_conversation(restored, ev.TurnRestored(history=history_of(messages))) == restored
     strange = ev.HistoryMessage(message_id="x", role="bash", blocks=(Block(text="ls"),))
     empty = ev.HistoryMessage(message_id="y", role="user")
     assert after(ev.TurnRestored(history=(strange, empty))).messages == ()
@@ -195,5 +198,5 @@ def test_a_history_comes_back_as_it_was() -> None:
 
 def test_only_the_events_of_its_own_agent_count() -> None:
     child = ev.PromptReceived(text="child", agent_path=("c",))
-    assert folded_all([child]).messages == ()
-    assert folded_all([child], ("c",)).messages[0].text == "child"
+    assert conversation_of([child]).messages == ()
+    assert conversation_of([child], ("c",)).messages[0].text == "child"

@@ -9,7 +9,7 @@ import pytest
 from msgspec import ValidationError, convert
 from msgspec.structs import replace
 
-from quarterdeck.engine.message import Message, Text
+from quarterdeck.engine.model import Message, Text
 from quarterdeck.engine.options import RetryPolicy
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, Script, ScriptedCall, ScriptedUsage, Step, Trouble

@@ -99,7 +99,7 @@ def test_a_store_that_refuses_is_tried_again(monkeypatch: pytest.MonkeyPatch) ->
 
 async def settled_reply(agent: Any) -> bool:
     """The text was not acknowledged, so its turn may have failed; but it is over, and told."""
-    await agent._core.at_rest()
+    await agent._runtime.wait_until_idle()
     return agent.status().state == "idle"
 
 
@@ -133,7 +133,7 @@ def test_a_listener_that_lags_reads_from_the_log(monkeypatch: pytest.MonkeyPatch
                 await agent.prompt("go")
                 await agent.collect_reply()
             assert slow._behind
-            last = agent._core.journal.published
+            last = agent._runtime.journal.published
             seen = [(await anext(slow)).index for _ in range(last - 2)]
             assert seen == list(range(3, last + 1))
             waiting = asyncio.ensure_future(anext(slow))
@@ -154,7 +154,7 @@ def test_a_listener_that_leaves_is_forgotten() -> None:
             del lost
             await agent.prompt("go")
             await agent.collect_reply()
-            assert agent._core.journal.subscriptions._all == []
+            assert agent._runtime.journal.subscriptions._all == []
 
     run(work)
 

@@ -35,7 +35,7 @@ def turn(wire: str, script: Script, **settings: Any) -> Heard:
             async with over_http(model, wire, event_buffer_size=1000, **settings) as agent:
                 heard = Heard(agent, since=0)
                 await agent.prompt("go")
-                await agent._core.at_rest()
+                await agent._runtime.wait_until_idle()
             await heard.end()
             assert KEY.encode() not in b"".join(encode_event(event) for event in heard.events)
             found.append(heard)

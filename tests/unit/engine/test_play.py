@@ -12,10 +12,20 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quarterdeck.engine.conversation import folded_all
-from quarterdeck.engine.factory import read_whole, resume
-from quarterdeck.engine.message import Call, Message, Result
-from quarterdeck.engine.model import CallBegun, CallPiece, Finished, ModelError, Request, TextPiece, ThinkingPiece
+from quarterdeck.engine.conversation import conversation_of
+from quarterdeck.engine.factory import read_all_events, resume
+from quarterdeck.engine.model import (
+    Call,
+    CallBegun,
+    CallPiece,
+    Finished,
+    Message,
+    ModelError,
+    Request,
+    Result,
+    TextPiece,
+    ThinkingPiece,
+)
 from quarterdeck.engine.options import RetryPolicy
 from quarterdeck.engine.plugins.base import Abort, BlockTool, Hold, Intervene, Plugin
 from quarterdeck.engine.tools.base import Outcome, Tool
@@ -43,7 +53,7 @@ replies = st.one_of(
     ),
     st.sampled_from(
         [
-            [TextPiece("half"), ModelError("network", "reset", is_passing=True)],
+            [TextPiece("half"), ModelError("network", "reset", is_transient=True)],
             [TextPiece("cut")],
             [ModelError("overflow", "too long")],
             [ModelError("auth", "no key")],
@@ -154,14 +164,14 @@ async def act(agent: Any, action: str, waits: Waits, number: int) -> None:
             await agent.steer(f"steer {number}")
         case "abort":
             await agent.abort(
-                "told to", kill_tools=how if how in ("all", "none") else "killable", clear_queue=how == "clear"
+                reason="told to", kill_tools=how if how in ("all", "none") else "killable", clear_queue=how == "clear"
             )
         case "approve":
             await agent.approve(auto_resume=how != "later")
         case "reject":
             await agent.reject(auto_resume=how == "on")
         case "respond":
-            await agent.respond("that one")
+            await agent.respond("", "that one")
         case "go":
             waits.go.set()
             waits.go = asyncio.Event()
@@ -189,19 +199,19 @@ async def play(drawn: list[list[Any]], steps: list[tuple[str, int]]) -> None:
             await act(agent, action, waits, number)
         for _ in range(passes):
             await asyncio.sleep(0)
-    while not agent._core.journal._writer.is_durable:
-        await agent._core.journal.flush()
+    while agent._runtime.journal._writer._pending:
+        await agent._runtime.journal.flush()
     check(agent.messages)
-    core = agent._core
-    events = await read_whole(log, agent.session_id)
-    assert core.journal.conversation == folded_all(event.body for event in events)
+    core = agent._runtime
+    events = await read_all_events(log, agent.session_id)
+    assert core.journal.conversation == conversation_of(event.body for event in events)
     assert core.journal.state == fold_all(events).state
     await agent.stop()
     back = await resume(agent.session_id, log=log, model=model, plugins=[Meddles()], **common)
     assert back.messages == agent.messages
-    assert back._core.prompts_wait() == core.prompts_wait()
-    assert back._core.steering_refs() == core.steering_refs()
-    assert back._core.hooks.plugins[0].state == core.hooks.plugins[0].state
+    assert back._runtime.queued_prompts() == core.queued_prompts()
+    assert back._runtime.steering_refs() == core.steering_refs()
+    assert back._runtime.hooks.plugins[0].state == core.hooks.plugins[0].state
     waits.go.set()
     await back.stop()
 

@@ -173,9 +173,9 @@ def test_what_it_does_not_understand_is_said_and_it_goes_on(engine: Engine) -> N
     opened(engine).say("dance")
     assert "dance" in engine.hear("notice")["text"]
     engine.say("prompt", id="p1", text="x", images=[{"no": "image"}])
-    assert "prompt cannot be read" in engine.hear("notice", 2)["text"]
+    assert "invalid prompt command" in engine.hear("notice", 2)["text"]
     engine.say("mode", mode="wild")
-    assert "no mode 'wild'" in engine.hear("notice", 3)["text"]
+    assert "unknown mode 'wild'" in engine.hear("notice", 3)["text"]
     engine.say("prompt", id="p2", text="script:answer")
     engine.hear("agent_end")
 

@@ -80,17 +80,17 @@ def test_two_signed_thoughts_are_two_blocks_and_one_without_words_is_one_too() -
 def test_nothing_at_all() -> None:
     reply, bodies = fed(TextPiece(""), END)
     assert bodies == []
-    assert not reply.said
+    assert not reply.has_events
     assert reply.complete().blocks == ()
 
 
 def test_what_was_held_back_is_text_when_the_reply_is_cut_off() -> None:
     reply, _ = fed(TextPiece("a <sta"), CallBegun(0, "c", "t"))
-    assert [one.text for one in reply.aborted(True).blocks] == ["a <sta"]
+    assert [one.text for one in reply.abort(True).blocks] == ["a <sta"]
     reply, bodies = fed(TextPiece("a <sta"))
     assert [body.delta for body in bodies if isinstance(body, ev.MessageDelta)] == ["a "]
-    assert [one.text for one in reply.aborted(True).blocks] == ["a <sta"]
-    assert reply.aborted(False).blocks == ()
+    assert [one.text for one in reply.abort(True).blocks] == ["a <sta"]
+    assert reply.abort(False).blocks == ()
 
 
 @given(st.lists(st.text(alphabet="ab <>/status", max_size=9), max_size=9))

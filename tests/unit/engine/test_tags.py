@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quarterdeck.engine.tags import LONGEST, TITLE_LENGTH, Tag, Tags
+from quarterdeck.engine.reply import LONGEST, TITLE_LENGTH, Tag, TagFilter
 
 pieces = st.sampled_from(
     ["<status>", "</status>", "<title>", "</title>", "<", "<s", "<sta", "</", ">", "a", "b c", "x" * 90, "\n", "é"]
@@ -17,7 +17,7 @@ texts = st.lists(pieces, max_size=12).map("".join)
 
 
 def sifted(chunks: Iterable[str]) -> tuple[str, list[Tag]]:
-    tags, found = Tags(), list[str | Tag]()
+    tags, found = TagFilter(), list[str | Tag]()
     for chunk in chunks:
         found.extend(tags.feed(chunk))
     found.extend(tags.close())
@@ -68,6 +68,6 @@ def test_a_tag_behind_one_that_is_never_closed() -> None:
 
 
 def test_nothing_is_held_that_cannot_become_a_tag() -> None:
-    tags = Tags()
+    tags = TagFilter()
     assert "".join(str(one) for one in tags.feed("1 < 2 and <b>")) == "1 < 2 and <b>"
     assert not tags.held

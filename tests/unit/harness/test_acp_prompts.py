@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.harness.acp.outcome import error_kind, spent
-from quarterdeck.harness.acp.profile import CLINE, GEMINI, KILO, NEUTRAL, OPENCODE, recognised
-from quarterdeck.harness.acp.prompts import NO_TEXT
+from quarterdeck.harness.acp.profile import CLINE, GEMINI, KILO, NEUTRAL, OPENCODE, recognise
+from quarterdeck.harness.acp.prompts import NO_TEXT, error_kind, usage_of
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.registry import translator
 from tests.acp_talk import AcpTalk
@@ -29,11 +28,11 @@ class TestWhoIsIt:
         ],
     )
     def test_initialize_tells(self, answer: Any, profile: Any) -> None:
-        assert recognised(answer) == profile
+        assert recognise(answer) == profile
 
     def test_a_stranger_is_served_as_the_protocol_says(self) -> None:
         talk = AcpTalk().opened()
-        assert talk.translator.profile is NEUTRAL  # type: ignore[attr-defined]
+        assert talk.translator.session.profile is NEUTRAL  # type: ignore[attr-defined]
         assert talk.state.profile.agent_version == "9"
 
     def test_ready_tells_session_model_mode_effort_and_what_the_agent_can(self) -> None:
@@ -447,7 +446,7 @@ class TestUsage:
         ],
     )
     def test_buckets_never_overlap(self, usage: Any, buckets: tuple[int, ...]) -> None:
-        (one,) = spent({"usage": usage})
+        (one,) = usage_of({"usage": usage})
         tokens = one.tokens
         assert (tokens.input, tokens.output, tokens.cache_read, tokens.cache_write) == buckets
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.harness.acp.content import result_of, text_of_block, tool_info
+from quarterdeck.harness.acp.content import block_text, result_of, tool_info
 from quarterdeck.harness.acp.profile import CLINE, GEMINI, KILO, NEUTRAL, OPENCODE, Profile
 from quarterdeck.harness.base import Signal
 from tests.acp_talk import AcpTalk
@@ -63,7 +63,7 @@ class TestNames:
         ],
     )
     def test_what_is_no_text_is_named(self, block: Any, text: str) -> None:
-        assert text_of_block(block) == text
+        assert block_text(block) == text
 
     @pytest.mark.parametrize(
         ("update", "result"),

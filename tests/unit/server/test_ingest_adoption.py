@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.deck.agents.observed_sessions import Adoption
+from quarterdeck.deck.agents.observed_sessions import ObservedSessions
 from quarterdeck.deck.deck import DeckClosed
 from quarterdeck.harness import registry
 from quarterdeck.harness.registry import Harness
@@ -102,7 +102,7 @@ class TestUnknown:
     @on_loop
     async def test_a_deck_that_is_closing_opens_none(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
-            adoption = Adoption(house.deck)
+            adoption = ObservedSessions(house.deck)
             await house.deck.close()
             with pytest.raises(DeckClosed):
                 await adoption.session("claude", "native", "/")
@@ -210,8 +210,8 @@ class TestOurOwn:
             session = house.deck.session((await house.post("/sessions", body)).json["id"])
             native = (await session.settled()).state.profile.native_session_id
             live = house.deck._supervisor.sessions[session.id]
-            await live.startup.stop()
-            await eventually(lambda: native not in house.deck.house.owners)
+            await live.launcher.stop()
+            await eventually(lambda: native not in house.deck.services.owners)
             await house.hook("claude", _hook(native=native))
             assert [one["id"] for one in await _sessions(house)] == [session.id]
 
@@ -223,8 +223,8 @@ class TestOurOwn:
             await session.settled()
             assert (await house.hook("claude", _hook(), session.id)).json == {}
             live = house.deck._supervisor.sessions[session.id]
-            await live.startup.stop()
-            await eventually(lambda: live.launch is None)
+            await live.launcher.stop()
+            await eventually(lambda: live.connection is None)
             late = await house.hook("claude", _hook(), session.id)
             assert (late.status, late.code) == (409, "no_process")
             nobody = {SECRET: secret_for(house.token, "nobody")}

@@ -248,7 +248,7 @@ class TestDecidedElsewhere:
             live = house.deck._supervisor.sessions[held.id]
             live.unobserve()
             assert await held.answer() == {}
-            assert live.observation is None
+            assert live.observed_agent is None
 
     @on_loop
     async def test_two_are_held_beside_each_other(self, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ class TestDecidedByRules:
             assert (await first.decide("approve", always="user")).status == 200
             assert await first.answer() == _decision(behavior="allow")
             await house.hook("claude", _call("PostToolUse"))
-            record = house.deck._supervisor.sessions[first.id].record
+            record = house.deck._supervisor.sessions[first.id].writer
             await record.flush()
             theirs = Event(first.id, record.view.index + 1, record.view.at, "user", Notice(text="theirs"))
             await house.deck._log.append(Append(session_id=first.id, events=(theirs,), fence=record.fence))

@@ -77,7 +77,7 @@ class _Agent:
         self.held: list[asyncio.Task[Any]] = []
 
     def _ears(self) -> list[Any]:
-        found = (one.observation for one in self.house.deck._supervisor.sessions.values())
+        found = (one.observed_agent for one in self.house.deck._supervisor.sessions.values())
         return [one for one in found if one is not None]
 
     def _last_heard(self) -> float:

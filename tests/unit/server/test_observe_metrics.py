@@ -39,7 +39,7 @@ async def test_sessions_processes_gates_events_and_commands_are_counted(tmp_path
         await until(session, lambda view: not view.state.turn.is_open)
         await here.post(f"/sessions/{idle['id']}/archive")
         after = await here.metrics()
-        in_log = len(await here.deck.house.log.read_all())
+        in_log = len(await here.deck.services.log.read_all())
     assert during['quarterdeck_sessions{lifecycle="active",phase="waiting_approval"}'] == 1
     assert during['quarterdeck_sessions{lifecycle="active",phase="idle"}'] == 1
     assert (during["quarterdeck_open_gates"], during["quarterdeck_processes"]) == (1, 1)
@@ -112,7 +112,7 @@ async def test_a_websocket_that_is_cut_was_answered_all_the_same(tmp_path: Path)
 async def test_a_log_that_refuses_shows(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         created = await here.post("/sessions", agent="test", cwd=str(tmp_path))
-        store = here.deck.house.log._writer._store  # type: ignore[attr-defined]
+        store = here.deck.services.log._writer._store  # type: ignore[attr-defined]
         store.rows_of("PRAGMA query_only = ON")
         refused = await here.renamed(created["id"], "later")
         during = await here.metrics()

@@ -311,7 +311,7 @@ async def test_folders_are_found_by_their_beginning_and_by_what_was_used(tmp_pat
 @on_loop
 async def test_rules_are_listed_and_removed(tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
-        rule = port.deck.house.rules.add(parse("allow Read"))
+        rule = port.deck.services.rules.add(parse("allow Read"))
         _, found = await ask("GET", "/rules")
         assert [one["id"] for one in found["rules"]] == [rule.id]
         assert (await ask("DELETE", f"/rules/{rule.id}"))[0] == 204

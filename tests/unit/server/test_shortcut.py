@@ -32,8 +32,8 @@ async def _at_hand(house: House) -> Session:
 def _listening(session: Session) -> list[str]:
     """The names of the calls that are told from now on."""
     heard: list[str] = []
-    assert session.observation is not None
-    session.observation.watcher = lambda signal, _: heard.append(signal.data.get("tool_use_id", signal.src))
+    assert session.observed_agent is not None
+    session.observed_agent.watcher = lambda signal, _: heard.append(signal.data.get("tool_use_id", signal.src))
     return heard
 
 
@@ -49,7 +49,7 @@ class TestAnswer:
         async def run() -> None:
             async with serving(tmp_path) as house:
                 await _at_hand(house)
-                house.deck.house.rules.add(parse("allow Read"))
+                house.deck.services.rules.add(parse("allow Read"))
                 short = await house.hook("claude", _hook(event, tool_use_id="c1"))
                 monkeypatch.setattr(type(house.server.access), "is_telling", True)
                 long = await house.hook("claude", _hook(event, tool_use_id="c2"))
@@ -185,13 +185,13 @@ class TestHearing:
     ) -> None:
         async with serving(tmp_path) as house:
             session = await _at_hand(house)
-            assert session.observation is not None
+            assert session.observed_agent is not None
             heard: list[str] = []
 
             def broken(signal: Signal, _: float) -> None:
                 heard.append({"c2": "c2"}[signal.data["tool_use_id"]])
 
-            session.observation.watcher = broken
+            session.observed_agent.watcher = broken
             for name in ("c1", "c2"):
                 assert (await house.hook("claude", _hook(tool_use_id=name))).status == 200
             assert heard == ["c2"]

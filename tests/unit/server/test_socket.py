@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.kernel.patch import applied
 from quarterdeck.log.deltas import is_delta
 from quarterdeck.server.reader import HIGH_WATER
 from tests.conformance.marks import case
 from tests.decks import busy, eventually, on_loop
+from tests.mirror import apply_changes
 from tests.wires import Cut, Message, Port, WsTap, served
 
 
@@ -49,7 +49,7 @@ async def test_a_subscription_begins_with_a_snapshot_and_goes_on_after_the_index
         assert (await tap.hear())["event"]["index"] == 4
         patch = await heard(tap, "patch")
         assert patch["index"] == 4
-        assert [one["text"] for one in applied(first["timeline"], patch["changes"])] == ["c"]
+        assert [one["text"] for one in apply_changes(first["timeline"], patch["changes"])] == ["c"]
         tap.cut()
 
 

@@ -91,7 +91,7 @@ class Mute(TestTranslator):
 
 class Nameless(TestTranslator):
     def told_ready(self, line: Object) -> None:
-        self.book.ready()
+        self.tracker.report_ready()
 
 
 class NeverEnds(TestTranslator):
@@ -119,7 +119,7 @@ class Random(TestTranslator):
 class Contradictory(TestTranslator):
     def told_text(self, line: Object) -> None:
         super().told_text(line)
-        self.book.write(ev.StateChange(state="idle"))
+        self.tracker.emit(ev.StateChange(state="idle"))
 
 
 class Replaying(TestTranslator):
@@ -134,8 +134,8 @@ class Replaying(TestTranslator):
     def told_ready(self, line: Object) -> None:
         super().told_ready(line)
         if self.was_resumed:
-            self.book.prompt("the old one")
-            self.book.end()
+            self.tracker.record_prompt("the old one")
+            self.tracker.end_turn()
 
 
 class Murderous(TestDriver):

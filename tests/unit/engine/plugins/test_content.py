@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.message import Message, Result, Text
-from quarterdeck.engine.model import ModelError
+from quarterdeck.engine.model import Message, ModelError, Result, Text
 from quarterdeck.engine.plugins.base import Abort, InvalidPluginOption
 from quarterdeck.engine.plugins.content import ContentPolicy
 from quarterdeck.events import ContentPolicyViolated, Notice

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.message import Call, Message, Text
+from quarterdeck.engine.model import Call, Message, Text
 from quarterdeck.engine.plugins.base import Intervene, InvalidPluginOption
 from quarterdeck.engine.plugins.planning import Planning
 from quarterdeck.events import Notice, PlanGenerated

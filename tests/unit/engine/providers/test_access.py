@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from quarterdeck.config import InvalidSetting
 from quarterdeck.engine.model import Request
 from quarterdeck.engine.providers import (
     InvalidModel,
@@ -99,10 +100,10 @@ BAD = [
     ("chat:x", '[provider.chat]\nbase_url = "http://a.test:99999"\n', InvalidProvider, "no address"),
     ("chat:x", '[provider.chat]\nbase_url = "http://[a"\n', InvalidProvider, "no address"),
     ("chat:x", '[provider.chat]\napi_key = "a\\nb"\n', InvalidProvider, "characters"),
-    ("chat:x", f"[provider.chat]\napi_key = {KEY}\n", InvalidProvider, "config.toml"),
-    ("chat:x", f'[provider.chat]\napi_key = ["{KEY}"]\n', InvalidProvider, "config.toml"),
-    ("chat:x", f'[provider.chat]\nkey = "{KEY}"\n', InvalidProvider, "unknown field `key`"),
-    ("chat:x", '[price."chat:x"]\ninput = "much"\n', InvalidProvider, "config.toml"),
+    ("chat:x", f"[provider.chat]\napi_key = {KEY}\n", InvalidSetting, "config.toml"),
+    ("chat:x", f'[provider.chat]\napi_key = ["{KEY}"]\n', InvalidSetting, "config.toml"),
+    ("chat:x", f'[provider.chat]\nkey = "{KEY}"\n', InvalidSetting, "provider.chat.key: unknown key"),
+    ("chat:x", '[price."chat:x"]\ninput = "much"\n', InvalidSetting, "config.toml"),
 ]
 
 
@@ -126,11 +127,11 @@ def test_options_of_wrong_types(tmp_path: Path, options: dict[str, Any]) -> None
 
 def test_a_file_that_is_a_folder_or_no_text(tmp_path: Path) -> None:
     (tmp_path / "config.toml").mkdir()
-    with pytest.raises(InvalidProvider, match="cannot be read"):
+    with pytest.raises(InvalidSetting, match="can't be read"):
         access("chat", {}, at_home(tmp_path))
     (tmp_path / "config.toml").rmdir()
     (tmp_path / "config.toml").write_bytes(b"\xff")
-    with pytest.raises(InvalidProvider, match="UTF-8"):
+    with pytest.raises(InvalidSetting, match="UTF-8"):
         access("chat", {}, at_home(tmp_path))
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.message import Call, Message, Result, Text
-from quarterdeck.engine.model import Finished, Request, TextPiece, ThinkingPiece, ToolSpec
+from quarterdeck.engine.model import Call, Finished, Message, Request, Result, Text, TextPiece, ThinkingPiece, ToolSpec
 from quarterdeck.engine.providers import InvalidProvider, model_of
 from quarterdeck.engine.providers.demo import FOLDER, DemoModel, fitted, reply
 from tests.decks import on_loop

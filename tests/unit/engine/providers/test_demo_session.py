@@ -27,7 +27,7 @@ async def toured(folder: Path, answer: str, steering: str = "") -> list[ev.Body]
             if isinstance(event.body, ev.ApprovalRequired):
                 await agent.approve(event.body.gate.gate_id)
             elif isinstance(event.body, ev.AskUser):
-                await agent.respond(answer, event.body.gate_id)
+                await agent.respond(event.body.gate_id, answer)
             elif isinstance(event.body, ev.ToolExecutionStart) and event.body.name == "edit_file" and steering:
                 await agent.steer(steering)
             elif isinstance(event.body, ev.AgentEnd):

@@ -51,11 +51,11 @@ HTTP = [
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize(("status", "code", "kind", "is_passing"), HTTP)
+@pytest.mark.parametrize(("status", "code", "kind", "is_transient"), HTTP)
 @on_loop
-async def test_an_error_of_the_service(wire: str, status: int, code: str, kind: str, is_passing: bool) -> None:
+async def test_an_error_of_the_service(wire: str, status: int, code: str, kind: str, is_transient: bool) -> None:
     error = await failed(wire, Fault(kind="http", status=status, code=code, times=0))
-    assert (error.kind, error.is_passing) == (kind, is_passing)
+    assert (error.kind, error.is_transient) == (kind, is_transient)
     assert wire in error.message
     assert str(status) in error.message
 
@@ -74,7 +74,7 @@ async def test_when_to_try_again_is_told(wire: str) -> None:
 @on_loop
 async def test_a_quota_that_is_used_up_is_no_rate_limit(wire: str) -> None:
     error = await failed(wire, Fault(kind="http", status=429, code="quota", times=0))
-    assert (error.kind, error.is_passing) == ("usage_limit", False)
+    assert (error.kind, error.is_transient) == ("usage_limit", False)
 
 
 @on_loop
@@ -102,7 +102,7 @@ async def test_a_stream_that_breaks_is_a_passing_network_error_and_then_well(wir
         one = provider(wire, model)
         said, error = await until_it_fails(one, asked(wire))
         assert error is not None
-        assert (error.kind, error.is_passing) == ("network", True)
+        assert (error.kind, error.is_transient) == ("network", True)
         assert step.text.startswith(text_of(said))
         assert text_of(said)
         again = await chunks(one, asked(wire))
@@ -117,7 +117,7 @@ async def test_an_error_in_the_middle_of_a_stream(wire: str) -> None:
     async with ScriptedModel(scripted(step)) as model:
         said, error = await until_it_fails(provider(wire, model), asked(wire))
         assert error is not None
-        assert (error.kind, error.is_passing) == ("api", True)
+        assert (error.kind, error.is_transient) == ("api", True)
         assert "so sorry" in error.message
         assert isinstance(said[0], TextPiece)
 
@@ -148,7 +148,7 @@ async def test_nobody_is_there(wire: str) -> None:
         model, _ = model_of(f"{wire}:x", {"api_key": KEY, "base_url": url}, {})
         with pytest.raises(ModelError) as error:
             await chunks(model, asked(wire))
-        assert (error.value.kind, error.value.is_passing) == ("network", True)
+        assert (error.value.kind, error.value.is_transient) == ("network", True)
         assert "cannot be reached" in error.value.message
 
 
@@ -179,7 +179,7 @@ async def test_a_page_with_an_error() -> None:
         return web.Response(status=502, text="<html>Bad gateway</html>", content_type="text/html")
 
     error = await _against(handle)
-    assert (error.kind, error.is_passing) == ("api", True)
+    assert (error.kind, error.is_transient) == ("api", True)
     assert "html" not in error.message
 
 
@@ -294,7 +294,7 @@ def test_when_to_try_again_in_all_its_forms(headers: dict[str, str], message: st
 
 def test_a_pause_of_hours_is_a_limit_that_a_person_is_told_of() -> None:
     error = failure.refused(failure.told(429, b"{}", {"retry-after": "7200"}, NOW), SERVICE, NOW)
-    assert (error.kind, error.is_passing, error.resets_at) == ("usage_limit", False, int(NOW + 7200) * 1000)
+    assert (error.kind, error.is_transient, error.resets_at) == ("usage_limit", False, int(NOW + 7200) * 1000)
 
 
 @pytest.mark.parametrize("seconds", ["1e300", "9" * 30])
@@ -358,5 +358,5 @@ async def test_a_server_that_nobody_vouches_for_is_not_tried_again(tmp_path: Pat
         said, error = await until_it_fails(model, asked("chat"))
     assert said == []
     assert error is not None
-    assert (error.kind, error.is_passing) == ("network", False)
+    assert (error.kind, error.is_transient) == ("network", False)
     assert "certificate" in error.hint

@@ -12,13 +12,14 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from quarterdeck.engine.message import Message, Text
 from quarterdeck.engine.model import (
     CallBegun,
     CallPiece,
     Chunk,
     Finished,
+    Message,
     ModelError,
+    Text,
     TextPiece,
     ThinkingPiece,
     ThinkingSigned,
@@ -120,7 +121,7 @@ def test_usage_of_chat_completions_in_all_its_forms(told: dict[str, Any], usage:
 def test_an_error_among_chat_completions(error: Any) -> None:
     with pytest.raises(ModelError, match="it broke") as raised:
         read("chat", {"error": error})
-    assert raised.value.is_passing
+    assert raised.value.is_transient
 
 
 # --- Anthropic
@@ -207,7 +208,7 @@ def test_geminis_other_ends() -> None:
     assert signed == [ThinkingSigned("gemini:s"), TextPiece("x"), Finished("end")]
     with pytest.raises(ModelError, match="MALFORMED_FUNCTION_CALL") as error:
         read("gemini", {"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": "x("}]})
-    assert error.value.is_passing
+    assert error.value.is_transient
 
 
 def test_gemini_counts_thoughts_as_output() -> None:

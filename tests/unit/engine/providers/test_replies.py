@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.message import Message, Text, Thinking
-from quarterdeck.engine.model import CallBegun, Finished, ThinkingPiece, ThinkingSigned
+from quarterdeck.engine.model import CallBegun, Finished, Message, Text, Thinking, ThinkingPiece, ThinkingSigned
 from quarterdeck.engine.providers import connection
 from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel
@@ -107,7 +106,7 @@ async def test_a_stream_that_ends_anywhere_was_cut_and_says_so(wire: str) -> Non
             said, error = await until_it_fails(one, asked(wire))
             assert [_shape(chunk) for chunk in said] == (whole if error is None else whole[: len(said)])
             if error is not None:
-                assert (error.kind, error.is_passing) == ("network", True)
+                assert (error.kind, error.is_transient) == ("network", True)
                 assert not any(isinstance(chunk, Finished) for chunk in said)
 
 

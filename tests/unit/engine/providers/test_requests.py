@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.engine.message import Call, Message, Picture, Result, Text, Thinking
-from quarterdeck.engine.model import Request
+from quarterdeck.engine.model import Call, Message, Picture, Request, Result, Text, Thinking
 from quarterdeck.engine.providers import model_of
 from quarterdeck.engine.providers.base import HttpModel, Sent, is_strict, plain_id
 from quarterdeck.events import Image

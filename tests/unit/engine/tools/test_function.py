@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import quarterdeck
-from quarterdeck import Hands, Image, InvalidTool, Outcome, QuarterdeckError, Tool, tool
+from quarterdeck import Image, InvalidTool, Outcome, QuarterdeckError, Tool, ToolContext, tool
 from tests.hands import TestHands, call, called
 
 
@@ -110,7 +110,7 @@ class TestTheSchema:
 
     def test_the_hands_are_not_shown(self) -> None:
         @tool
-        def one(text: str, mine: Hands) -> str:
+        def one(text: str, mine: ToolContext) -> str:
             return text + mine.session_id
 
         assert list(one.spec.parameters["properties"]) == ["text"]
@@ -200,13 +200,13 @@ class TestWhatCannotBeATool:
             @tool
             def one(*rest: int) -> None: ...
 
-        with pytest.raises(InvalidTool, match="cannot give a"):
+        with pytest.raises(InvalidTool, match="can't pass a"):
 
             @tool
             def two(a: int, /) -> None: ...
 
     def test_a_type_that_no_schema_can_say(self) -> None:
-        with pytest.raises(InvalidTool, match="cannot be a tool"):
+        with pytest.raises(InvalidTool, match="can't be a tool"):
 
             @tool
             def one(lock: threading.Lock) -> None: ...
@@ -246,7 +246,7 @@ class TestTheArguments:
             ({"path": "p", "places": [], "size": 0}, "argument size: Expected `int` >= 1"),
             (
                 {"path": "p", "places": [], "pth": 1},
-                "there is no argument pth; it takes path, places, mode, note, size, tags",
+                "there is no argument pth; the arguments are path, places, mode, note, size, tags",
             ),
         ],
     )
@@ -334,7 +334,7 @@ class TestWhereItRuns:
         everybody = threading.Barrier(60)
 
         @tool
-        def meet(mine: Hands) -> str:
+        def meet(mine: ToolContext) -> str:
             everybody.wait(30)
             return mine.call_id
 
