@@ -27,7 +27,7 @@ from quarterdeck.home import Home
 from quarterdeck.log.session_writer import SessionWriter
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.policy.rule import parse
-from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.server.auth import SECRET, secret_for
 
 #: How many requests are asked at once: enough that telling the client of them costs nothing.
 TIMES = 20

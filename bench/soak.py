@@ -251,7 +251,7 @@ def _mean(samples: list[tuple[float, int]], start: float, end: float) -> float:
 
 async def _run(host: Host, folder: Path, seconds: float, sessions: int, count: int) -> dict[str, Any]:
     deck, url, token = await host.deck(folder / "home")
-    serve.settle_memory()
+    serve.freeze_memory()
     soak = Soak(deck, folder)
     clients = await Clients.start(url, token, count)
     while not clients.last:  # noqa: ASYNC110

@@ -12,16 +12,41 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from quarterdeck.cli.wire import Wire, token_of
+from quarterdeck.cli.connect import read_token
+from quarterdeck.client.blocking_transport import BlockingTransport, run_blocking
+from quarterdeck.client.errors import decode_error
+from quarterdeck.client.sync_client import Client
 from quarterdeck.deck.deck import home_id
 from quarterdeck.home import Home
 from quarterdeck.process.identity import Identity, find_by_home, is_alive
 from quarterdeck.process.tree import end_leftovers_of_home, end_processes
 from quarterdeck.server import server_file
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo
 
 QD = str(Path(sys.executable).with_name("qd"))
 PATIENCE_S = 45
+
+
+class RawApi:
+    """The HTTP API as plain JSON, without the client's types."""
+
+    def __init__(self, address: str, token: str, tls_cert: str = "") -> None:
+        self._transport = BlockingTransport(address, token, PATIENCE_S, tls_cert)
+
+    def get(self, path: str, **query: str) -> Any:
+        return self._request("GET", path, None, query)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        return self._request("POST", path, json.dumps(body or {}).encode(), {})
+
+    def close(self) -> None:
+        run_blocking(self._transport.close())
+
+    def _request(self, method: str, path: str, body: bytes | None, query: dict[str, str]) -> Any:
+        status, content = run_blocking(self._transport.request(method, path, body, query, "application/json"))
+        if status >= 400:
+            raise decode_error(status, content)
+        return json.loads(content) if content else None
 
 
 class At:
@@ -36,8 +61,8 @@ class At:
         self.environment = {**kept, "QUARTERDECK_HOME": str(self.place.folder), "QUARTERDECK_STOP_GRACE": "0.3"}
         # no test runs what the user's shell reads: it does things, and a killed one leaves them half done
         self.environment["QUARTERDECK_ENVIRONMENT"] = "server"
-        self.seen: list[Beacon] = []
-        self.wires: list[Wire] = []
+        self.seen: list[ServerInfo] = []
+        self.apis: list[RawApi] = []
 
     def begin(self, *args: str, **options: Any) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -48,27 +73,30 @@ class At:
             out, err = process.communicate(timeout=PATIENCE_S)
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
-    def up(self, *args: str) -> Beacon:
+    def up(self, *args: str) -> ServerInfo:
         """In the background, on a port that is free."""
         done = self.qd("up", "-d", "--port", "0", *args)
         assert done.returncode == 0, done.stderr
         return self.light()
 
-    def light(self) -> Beacon:
-        found = server_file.found(self.place)
+    def light(self) -> ServerInfo:
+        found = server_file.find_server(self.place)
         assert found is not None
         self.seen.append(found)
         return found
 
-    def wire(self) -> Wire:
-        wire = Wire(self.light(), token_of(self.place))
-        self.wires.append(wire)
-        return wire
+    def api(self) -> RawApi:
+        api = RawApi(self.light().address, read_token(self.place), self.light().tls_cert)
+        self.apis.append(api)
+        return api
+
+    def client(self) -> Client:
+        return Client(self.light().address, read_token(self.place), tls_cert=self.light().tls_cert)
 
     def session(self, prompt: str) -> str:
         """A session of the scripted agent that has begun with this."""
         body = {"agent": "test", "prompt": prompt, "cwd": str(self.place.folder)}
-        return str(self.wire().post("/sessions", body)["id"])
+        return str(self.api().post("/sessions", body)["id"])
 
     def agents(self) -> list[Identity]:
         return find_by_home(home_id(self.place.folder.resolve()))
@@ -77,9 +105,9 @@ class At:
         return [json.loads(line) for line in self.place.log.read_text("utf-8").splitlines()]
 
     def clean(self) -> None:
-        for wire in self.wires:
-            wire.close()
-        light = server_file.found(self.place)
+        for api in self.apis:
+            api.close()
+        light = server_file.find_server(self.place)
         for one in [*self.seen, *([light] if light else [])]:
             end_processes([each for each in (one.keeper, one.server) if each is not None], grace=0)
         end_leftovers_of_home(home_id(self.place.folder.resolve()), grace=0)
@@ -101,5 +129,5 @@ def eventually(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def is_gone(light: Beacon) -> bool:
+def is_gone(light: ServerInfo) -> bool:
     return not is_alive(light.server) and (light.keeper is None or not is_alive(light.keeper))

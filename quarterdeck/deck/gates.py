@@ -15,7 +15,7 @@ from quarterdeck.harness.driver import Decision
 from quarterdeck.kernel import activity
 from quarterdeck.kernel.gate import Gate, Gates, find
 from quarterdeck.kernel.state import State
-from quarterdeck.policy import Place, Rule, Verdict, decide, request_of
+from quarterdeck.policy import Rule, Verdict, Workspace, decide, request_of
 
 _Resolved: TypeAlias = ev.ApprovalResolved | ev.UserResponded | ev.DialogResolved
 _KINDS = {ev.ApprovalResolved: "approval", ev.UserResponded: "question", ev.DialogResolved: "dialog"}
@@ -133,11 +133,11 @@ def decided(state: State, ends: bool = False, beneath: bool = False) -> ev.State
     return ev.StateChange(state="active", sub="thinking" if beneath else "tool_use")
 
 
-def place_of(state: State) -> Place:
+def place_of(state: State) -> Workspace:
     """Where the session works, as rules see it."""
     profile = state.profile
     root = profile.repo.root if profile.repo is not None else ""
-    return Place(profile.id, profile.cwd, root, _HOME, resolve=os.path.realpath)
+    return Workspace(profile.id, profile.cwd, root, _HOME, resolve=os.path.realpath)
 
 
 def verdict_on(gate: Gate, state: State, store: RuleStore, of_session: Iterable[Rule]) -> Verdict:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.harness.codex.ignored import NOTIFICATIONS, REQUESTS
+from quarterdeck.harness.codex.app_server import IGNORED_NOTIFICATIONS
+from quarterdeck.harness.codex.approvals import IGNORED_REQUESTS
 from quarterdeck.kernel.activity import COMPACTING, THINKING, TOOL_USE, WAITING
 from tests.codex_talk import THREAD, CodexTalk
 from tests.talk import kinds
@@ -312,7 +313,7 @@ def test_the_first_protocol_asks_in_other_words() -> None:
     assert talk.last(ev.ApprovalResolved).status == "rejected"
 
 
-@pytest.mark.parametrize("method", sorted(REQUESTS))
+@pytest.mark.parametrize("method", sorted(IGNORED_REQUESTS))
 def test_what_a_program_answers_is_no_gate(method: str) -> None:
     talk = started()
     talk.asks(method, 9)
@@ -479,7 +480,7 @@ def test_an_item_of_an_unknown_type_is_counted() -> None:
     assert (talk.unknown, talk.phase) == (3, "streaming")
 
 
-@pytest.mark.parametrize("method", sorted(NOTIFICATIONS))
+@pytest.mark.parametrize("method", sorted(IGNORED_NOTIFICATIONS))
 def test_known_notifications_without_meaning(method: str) -> None:
     talk = started()
     before = len(talk.bodies)

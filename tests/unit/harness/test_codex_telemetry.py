@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.harness.codex.ignored import RECORDS
-from quarterdeck.harness.codex.telemetry import IDLE_S, QUIET_S
+from quarterdeck.harness.codex.telemetry import IDLE_S, IGNORED_RECORDS, QUIET_S
 from quarterdeck.kernel.activity import THINKING, TOOL_USE
 from tests.codex_talk import THREAD, CodexTalk
 
@@ -188,7 +187,7 @@ def test_a_conversation_that_starts_again_was_restarted() -> None:
 # ----------------------------------------------------------------------------------------------------------- records
 
 
-@pytest.mark.parametrize("name", sorted(RECORDS))
+@pytest.mark.parametrize("name", sorted(IGNORED_RECORDS))
 def test_known_records_without_meaning(name: str) -> None:
     talk = answering()
     assert talk.record(name.removeprefix("codex.")) == []

@@ -12,7 +12,7 @@ from quarterdeck.deck.agents.observed_sessions import ObservedSessions
 from quarterdeck.deck.deck import DeckClosed
 from quarterdeck.harness import registry
 from quarterdeck.harness.registry import Harness
-from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.testing.harness import TestDriver, TestTranslator
 from tests.decks import Time, eventually, on_loop, until
 from tests.doors import House, serving

@@ -17,7 +17,7 @@ from quarterdeck.harness.replay import AFTERGLOW_S, Replay
 from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View
 from quarterdeck.server import otlp
-from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.server.auth import SECRET, secret_for
 from tests.decks import Time, eventually, on_loop
 from tests.doors import House, serving
 

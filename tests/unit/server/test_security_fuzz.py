@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quarterdeck.harness.hooks import AGENTS
+from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.errors import BadRequest
-from quarterdeck.server.ingest import SECRET, secret_for
 from quarterdeck.server.otlp import from_protobuf
 from quarterdeck.server.routes import all_routes
 from tests.doors import Answer, House, serving
