@@ -19,7 +19,7 @@ from quarterdeck.home import Home
 from tests.servers import At
 
 PLACE = Home(Path("/decks/my $deck 100%"))
-USER = {"HOME": "/home/ada", "PATH": "/bin:/opt/a b", "SECRET_KEY": "hush"}
+USER = {"HOME": "/home/dev", "PATH": "/bin:/opt/a b", "SECRET_KEY": "hush"}
 
 
 def made(platform: str, options: dict[str, object] | None = None, **environment: str) -> Service:
@@ -37,9 +37,9 @@ def unit(text: str) -> RawConfigParser:
 
 class TestSystemd:
     def test_where_it_is_written(self):
-        assert made("linux").path == Path("/home/ada/.config/systemd/user/quarterdeck.service")
+        assert made("linux").path == Path("/home/dev/.config/systemd/user/quarterdeck.service")
         assert made("linux", XDG_CONFIG_HOME="/x").path == Path("/x/systemd/user/quarterdeck.service")
-        assert made("linux", XDG_CONFIG_HOME="relative").path.is_relative_to("/home/ada/.config")
+        assert made("linux", XDG_CONFIG_HOME="relative").path.is_relative_to("/home/dev/.config")
 
     def test_the_command_and_the_home_survive_the_quoting(self):
         found = made("linux", {"port": 5000, "allow_host": ["a.example", "b.example"], "expose": True})
@@ -75,7 +75,7 @@ class TestLaunchd:
     def test_it_is_a_property_list(self):
         found = made("darwin", {"port": 5000})
         told = plistlib.loads(found.text.encode())
-        assert found.path == Path(f"/home/ada/Library/LaunchAgents/{LABEL}.plist")
+        assert found.path == Path(f"/home/dev/Library/LaunchAgents/{LABEL}.plist")
         assert told["ProgramArguments"][:4] == ["/env dir/python", "-P", "-m", "quarterdeck.cli"]
         assert told["ProgramArguments"][-2:] == ["--port", "5000"]
         assert told["EnvironmentVariables"] == {"PATH": "/bin:/opt/a b", "QUARTERDECK_HOME": str(PLACE.folder)}
