@@ -139,7 +139,7 @@ class _Agent:
 async def _views(house: RunningServer) -> list[View]:
     """Wait until all events are durable: a hook is answered before that."""
     for session in list(house.deck._supervisor.sessions.values()):
-        await session.writer.settled()
+        await session.writer.flush()
     return [await house.deck.session(name).whole_view() for name in house.deck.session_ids()]
 
 
