@@ -172,7 +172,7 @@ class TestKnown:
 
 
 class _Claude(TestTranslator):
-    """Register the scripted agent as `claude`, with a conversation id that hooks can name."""
+    """The scripted agent under the name claude. Hooks can name its conversation."""
 
 
 def _claude(agent: str) -> Harness:
@@ -180,13 +180,13 @@ def _claude(agent: str) -> Harness:
 
 
 class TestOurOwn:
-    """Start a session whose agent also sends the user's installed hooks."""
+    """Sessions that the deck started, and whose agent also sends the user's installed hooks."""
 
     @pytest.fixture(autouse=True)
     def _driven(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(registry.HARNESSES, "claude", f"{__name__}:_claude")
         monkeypatch.setattr(
-            registry, "_loaded", lambda target: _claude if target.endswith(":_claude") else _whole(target)
+            registry, "_load", lambda target: _claude if target.endswith(":_claude") else _whole(target)
         )
 
     @on_loop
