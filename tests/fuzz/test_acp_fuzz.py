@@ -1,4 +1,4 @@
-"""ACP recordings, mutated: nothing raises, and no view is impossible, whichever agent it is taken for."""
+"""Replay mutated ACP recordings as any agent: never an exception or an illegal state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL = [(path, agent) for folder, agent in FOLDERS.items() for path in recordings
 
 
 def never_idle_while_something_is_open(view: View) -> None:
-    """A false idle is the worst that a translator can show."""
+    """Check that the agent isn't shown as idle while something is open."""
     state = view.state
     if state.activity.value == "idle":
         assert not state.turn.calls

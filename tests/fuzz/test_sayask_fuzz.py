@@ -1,4 +1,4 @@
-"""Recordings of say/ask agents, mutated: never an exception, never an impossible state; and the line parser on any bytes."""
+"""Replay mutated recordings of say/ask agents, and parse arbitrary bytes: never an exception or an illegal state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SOURCES = st.sampled_from(["stdout", "stdout.state", "stdout.partial", "stdin", 
 
 
 def no_false_idle(view: View) -> None:
-    """Nobody is told that the agent waits for a prompt while a call of its turn runs."""
+    """Check that the agent isn't shown as idle while a call of its turn runs."""
     assert not (view.state.activity.value == "idle" and view.state.turn.calls)
 
 
