@@ -199,7 +199,7 @@ def _read_file(path: Path, shown_path: str, findings: Findings) -> None:
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError as error:
-        findings.problems.append(Problem(shown_path, error.lineno or 1, f"invalid syntax: {error.msg}"))
+        findings.problems.append(Problem(shown_path, error.lineno or 1, f"can't be parsed: {error.msg}"))
     else:
         _FileReader(shown_path, findings).read(tree)
 
