@@ -36,7 +36,7 @@ from quarterdeck.policy import paths as paths_module
 from quarterdeck.policy import shell as shell_module
 from quarterdeck.policy.rule import checked
 
-HERE = Workspace(session_id="s1", cwd="/home/ann/site", repo="/home/ann/site", home="/home/ann")
+HERE = Workspace(session_id="s1", cwd="/home/dev/site", repo="/home/dev/site", home="/home/dev")
 
 
 def gate(tool: str, args: Any = None, ask: Any = "tool", title: str = "") -> Gate:
@@ -66,7 +66,7 @@ def linked(**links: str) -> Callable[[str], str]:
     def resolve(path: str) -> str:
         path = path.replace("/./", "/")
         for name, target in links.items():
-            start = f"/home/ann/site/{name}"
+            start = f"/home/dev/site/{name}"
             if path == start or path.startswith(f"{start}/"):
                 return os.path.normpath(target + path[len(start) :])
         return os.path.normpath(path)
@@ -80,7 +80,7 @@ class TestWhoWins:
         assert verdict(shell("git status")).text == ""
 
     def test_a_verdict_names_its_rule(self) -> None:
-        text = "allow shell git status in repo /home/ann/site"
+        text = "allow shell git status in repo /home/dev/site"
         assert verdict(shell("git status -s"), text).text == text
 
     def test_deny_wins_then_ask_then_allow(self) -> None:
@@ -104,9 +104,9 @@ class TestWhoWins:
         [
             ("allow Write in session s1", "allow"),
             ("allow Write in session s2", "ask"),
-            ("allow Write in repo /home/ann/site", "allow"),
-            ("allow Write in repo /home/ann/site/", "allow"),
-            ("allow Write in repo /home/ann", "ask"),
+            ("allow Write in repo /home/dev/site", "allow"),
+            ("allow Write in repo /home/dev/site/", "allow"),
+            ("allow Write in repo /home/dev", "ask"),
             ("allow Write", "allow"),
         ],
     )
@@ -182,7 +182,7 @@ class TestCommandsThatAreAllowed:
             "git status; npm test",
             "git status && npm test || echo 'it; failed $(x) `y` > z'",
             'echo "a \\"b\\" \\n c"',
-            "cat src/a.py /home/ann/site/b.py ~/site/c.py",
+            "cat src/a.py /home/dev/site/b.py ~/site/c.py",
             "cd src && npm test",
             "cd src && cd sub && ls",
             "ls 2\\>1",
@@ -275,22 +275,22 @@ class TestCommandsThatAreAllowed:
         assert effect(shell(command), *HARMLESS) == "ask"
 
     def test_a_command_that_runs_elsewhere_is_asked(self) -> None:
-        assert effect(shell("npm test", cwd="/home/ann/site/sub"), *HARMLESS) == "allow"
+        assert effect(shell("npm test", cwd="/home/dev/site/sub"), *HARMLESS) == "allow"
         assert effect(shell("npm test", cwd="/evil"), *HARMLESS) == "ask"
         assert effect(shell("npm test", cwd="/evil"), 'allow shell exactly "npm test"') == "ask"
         assert effect(shell("npm test", cwd="/evil"), "allow shell") == "ask"
 
     def test_a_link_that_leads_outside_is_outside(self) -> None:
         workspace = Workspace(
-            session_id="s1", cwd="/home/ann/site", resolve=linked(out="/etc", sub="/home/ann/site/src")
+            session_id="s1", cwd="/home/dev/site", resolve=linked(out="/etc", sub="/home/dev/site/src")
         )
         assert effect(shell("cat sub/a"), *HARMLESS, workspace=workspace) == "allow"
-        for command in ("cat out/passwd", "cd out && ls", "cd src && cat /home/ann/site/out/x"):
+        for command in ("cat out/passwd", "cd out && ls", "cd src && cat /home/dev/site/out/x"):
             assert effect(shell(command), *HARMLESS, workspace=workspace) == "ask"
         assert effect(shell("npm test", cwd="out"), *HARMLESS, workspace=workspace) == "ask"
 
     def test_after_a_step_words_are_seen_from_both_folders(self) -> None:
-        workspace = Workspace(session_id="s1", cwd="/home/ann/site", resolve=linked(**{"a/link": "/etc"}))
+        workspace = Workspace(session_id="s1", cwd="/home/dev/site", resolve=linked(**{"a/link": "/etc"}))
         assert effect(shell("cat link/passwd"), *HARMLESS, workspace=workspace) == "allow"
         assert effect(shell("cd a && cat link/passwd"), *HARMLESS, workspace=workspace) == "ask"
 
@@ -376,9 +376,9 @@ class TestCommandsThatAreDenied:
         "command",
         [
             "cat ~/.ssh/id",
-            "cat /home/ann/.ssh/id",
+            "cat /home/dev/.ssh/id",
             "cat ../.SSH/id",
-            "x --key=/home/ann/.ssh/id",
+            "x --key=/home/dev/.ssh/id",
             "x > ~/.ssh/id",
             "rm -r ~/.ssh",
         ],
@@ -393,10 +393,10 @@ class TestPaths:
         ("pattern", "path", "outcome"),
         [
             ("src/*", "src/a.py", "allow"),
-            ("src/*", "/home/ann/site/src/a.py", "allow"),
+            ("src/*", "/home/dev/site/src/a.py", "allow"),
             ("src/*", "src/../src/./a.py", "allow"),
             ("src/*", "src//a.py", "allow"),
-            ("src/*", "file:///home/ann/site/src/a.py", "allow"),
+            ("src/*", "file:///home/dev/site/src/a.py", "allow"),
             ("src/*", "src/sub/a.py", "ask"),
             ("src/*", "src/../b.py", "ask"),
             ("src/*", "src/.env", "ask"),
@@ -420,7 +420,7 @@ class TestPaths:
             ("**", "a\0b", "ask"),
             ("/etc/*", "/etc/hosts", "allow"),
             ("/etc/*", "/etc/../srv/x", "ask"),
-            ("~/notes/*", "/home/ann/notes/a", "allow"),
+            ("~/notes/*", "/home/dev/notes/a", "allow"),
             ("~/notes/*", "~/notes/a", "allow"),
         ],
     )
@@ -447,11 +447,11 @@ class TestPaths:
 
     def test_links_are_followed_both_ways(self) -> None:
         workspace = Workspace(
-            session_id="s1", cwd="/home/ann/site", home="/home/ann", resolve=linked(src="/etc", b="/home/ann/site/.env")
+            session_id="s1", cwd="/home/dev/site", home="/home/dev", resolve=linked(src="/etc", b="/home/dev/site/.env")
         )
         assert effect(write("src/passwd"), "allow Write at src/*", workspace=workspace) == "ask"
         assert effect(write("src/passwd"), "allow Write", workspace=workspace) == "ask"
-        assert effect(write("src/passwd"), "allow Write at /home/ann/site/src/*", workspace=workspace) == "ask"
+        assert effect(write("src/passwd"), "allow Write at /home/dev/site/src/*", workspace=workspace) == "ask"
         assert effect(write("src/passwd"), "deny Write at /etc/**", workspace=workspace) == "deny"
         assert effect(write("src/passwd"), "deny Write at src/**", workspace=workspace) == "deny"
         assert effect(write("b"), "deny Write at .env", workspace=workspace) == "deny"
@@ -470,18 +470,18 @@ class TestPaths:
 
     def test_the_sessions_folder_may_itself_be_a_link(self) -> None:
         workspace = Workspace(
-            session_id="s1", cwd="/home/ann/site", resolve=lambda path: os.path.normpath(path).replace("/home", "/disk")
+            session_id="s1", cwd="/home/dev/site", resolve=lambda path: os.path.normpath(path).replace("/home", "/disk")
         )
         assert effect(write("src/a"), "allow Write at src/*", workspace=workspace) == "allow"
 
     def test_a_relative_allow_stays_in_the_sessions_folder_and_not_in_the_whole_repository(self) -> None:
-        workspace = Workspace(session_id="s1", cwd="/home/ann/site/web", repo="/home/ann/site")
+        workspace = Workspace(session_id="s1", cwd="/home/dev/site/web", repo="/home/dev/site")
         assert effect(write("a.py"), "allow Write at web/*", workspace=workspace) == "allow"
         assert effect(write("../a.py"), "allow Write at **", workspace=workspace) == "ask"
 
     def test_without_a_home_its_patterns_mean_nothing(self) -> None:
-        workspace = Workspace(session_id="s1", cwd="/home/ann/site")
-        assert effect(write("/home/ann/x"), "allow Write at ~/x", "deny Write at ~/x", workspace=workspace) == "ask"
+        workspace = Workspace(session_id="s1", cwd="/home/dev/site")
+        assert effect(write("/home/dev/x"), "allow Write at ~/x", "deny Write at ~/x", workspace=workspace) == "ask"
         assert effect(write("x"), "deny Write at x", workspace=Workspace()) == "ask"
         assert effect(write("x"), "allow Write at x", workspace=Workspace()) == "ask"
 
@@ -551,7 +551,7 @@ class TestAlways:
             (shell("cd src"), 'allow shell exactly "cd src"'),
             (shell("git status", "PowerShell"), 'allow shell exactly "git status"'),
             (write("src/a.py"), "allow Write at src/*"),
-            (write("/home/ann/site/a.py"), "allow Write at *"),
+            (write("/home/dev/site/a.py"), "allow Write at *"),
             (write(".env"), "allow Write at .env"),
             (write(".github/workflows/ci.yml"), "allow Write at .github/workflows/*"),
             (write("/etc/hosts"), "allow Write at /etc/hosts"),
@@ -568,7 +568,7 @@ class TestAlways:
         assert made.text == f"{rule} everywhere"
 
     @pytest.mark.parametrize(
-        ("scope", "end"), [("session", "in session s1"), ("repo", "in repo /home/ann/site"), ("user", "everywhere")]
+        ("scope", "end"), [("session", "in session s1"), ("repo", "in repo /home/dev/site"), ("user", "everywhere")]
     )
     def test_has_the_scope_that_was_chosen(self, scope: Scope, end: str) -> None:
         assert rule_for(shell("ls"), scope, HERE).text == f"allow shell ls {end}"
@@ -642,7 +642,7 @@ class TestTheTextOfARule:
     @pytest.mark.parametrize(
         "text",
         [
-            "allow shell git status in repo /home/ann/site",
+            "allow shell git status in repo /home/dev/site",
             "deny * at ~/.ssh/** everywhere",
             'allow shell exactly "sudo make \\"x\\" in repo" in session s1',
             'ask shell git "in" "at" everywhere',
@@ -771,7 +771,7 @@ SOME_RULES = [
     "allow *",
     "allow shell git status",
     "allow shell ls in session s1",
-    "allow Write at src/** in repo /home/ann/site",
+    "allow Write at src/** in repo /home/dev/site",
     "allow Write",
     'allow shell exactly "git status; ls"',
     "ask shell git",
@@ -910,7 +910,7 @@ class TestTheFile:
 
     def test_rules_are_kept_as_they_were(self, store: RuleStore) -> None:
         rules = [
-            parse("allow shell git status in repo /home/ann/site", 7),
+            parse("allow shell git status in repo /home/dev/site", 7),
             parse('deny shell exactly "a \\"b\\" \\n \\\\ \\u0000 ü"', 8),
             parse("deny * at ~/.ssh/**", 9),
         ]
@@ -1014,7 +1014,7 @@ class TestTheFile:
     @given(cut=st.integers(0, 200), byte=st.integers(0, 255))
     def test_any_damage_is_typed(self, cut: int, byte: int, tmp_path_factory: pytest.TempPathFactory) -> None:
         store = RuleStore(tmp_path_factory.mktemp("damage") / "rules.toml")
-        store.add(parse("allow shell git status in repo /home/ann/site", 7))
+        store.add(parse("allow shell git status in repo /home/dev/site", 7))
         data = store.path.read_bytes()
         store.path.write_bytes(data[:cut] + bytes([byte]) + data[cut + 1 :])
         with contextlib.suppress(RulesUnreadable):

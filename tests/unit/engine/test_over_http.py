@@ -1,4 +1,4 @@
-"""The whole agent against a scripted model over real HTTP: what goes wrong on the way, and what a person is told of it."""
+"""Test whole agents against a scripted model over HTTP, and what users read about failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def over_http(model: ScriptedModel, wire: str, **settings: Any) -> Any:
 
 
 def turn(wire: str, script: Script, **settings: Any) -> Heard:
-    """What is heard of one turn; no event holds the key."""
+    """Run one turn and return its events, after checking that none contains the API key."""
     found: list[Heard] = []
 
     async def work() -> None:
@@ -128,7 +128,7 @@ def test_a_context_that_is_too_long_is_shortened_and_asked_again(wire: str) -> N
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_resumed_conversation_is_taken_by_every_service(wire: str) -> None:
-    """The scripted model refuses calls that have no result, as services do."""
+    """The scripted model rejects calls without a result, as real services do."""
 
     async def work() -> None:
         log = MemoryLog()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quarterdeck.engine.model import CallBegun, Finished, Message, Text, Thinking, ThinkingPiece, ThinkingSigned
-from quarterdeck.engine.providers import connection
+from quarterdeck.engine.providers import base
 from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, ScriptedCall, ScriptedUsage, Step, scripted
@@ -178,8 +178,8 @@ async def test_one_session_serves_all_and_connections_are_used_again() -> None:
         for wire in WIRES:
             for _ in range(3):
                 await chunks(provider(wire, model), asked(wire))
-        assert len(connection._kept) == 1
-        (kept,) = connection._kept.values()
+        assert len(base._sessions) == 1
+        (kept,) = base._sessions.values()
         assert sum(len(some) for some in kept.session.connector._conns.values()) == 1
 
 
@@ -187,12 +187,12 @@ def test_nothing_of_a_loop_is_left_when_it_ends() -> None:
     async def main() -> None:
         async with ScriptedModel(scripted(Step(text="x"))) as model:
             await chunks(provider("chat", model), asked("chat"))
-            assert connection._kept
+            assert base._sessions
 
     asyncio.run(main())
-    assert not connection._kept
+    assert not base._sessions
     loop = asyncio.new_event_loop()
-    connection._kept[loop] = None
+    base._sessions[loop] = None
     loop.close()
     asyncio.run(main())  # one that was closed without a word is forgotten
-    assert not connection._kept
+    assert not base._sessions
