@@ -1,6 +1,6 @@
 """Derive what clients see of a session: the summary in lists, and the details of one session (contract section 2).
 
-Nothing here is stored. FIELDS tables say how each field is derived and from which parts of the state, so that patch.py
+Nothing here is stored. SUMMARY_FIELDS and DETAILS_FIELDS say how each field is derived and from which parts of the state, so that patch.py
 can recompute only the fields whose parts changed.
 """
 
