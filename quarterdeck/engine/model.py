@@ -6,7 +6,7 @@ Providers (`engine/providers/`) translate these types to their own wire formats.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, Protocol, TypeAlias
 
@@ -219,7 +219,7 @@ class Model(Protocol):
 
 
 @asynccontextmanager
-async def stall_timeout(seconds: float) -> AsyncIterator[Callable[[], None]]:
+async def stall_timeout(seconds: float) -> AsyncGenerator[Callable[[], None]]:
     """Limit the time between two network reads of a reply. Call the yielded function after each read.
 
     Raises:
