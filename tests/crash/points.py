@@ -169,7 +169,7 @@ def _wrap_repair(trigger: Trigger, repairs: _Repairs) -> None:
         trigger.reach("repaired")
 
     recovery.repair = repair
-    _after(deck, "end_left_over_of", lambda *_: trigger.reach("leftovers_ended"))
+    _after(deck, "end_leftovers_of_home", lambda *_: trigger.reach("leftovers_ended"))
 
 
 # --- the agents

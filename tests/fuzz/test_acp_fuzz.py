@@ -1,4 +1,4 @@
-"""Replay mutated ACP recordings as any agent: never an exception or an illegal state."""
+"""Mutate recordings of ACP agents, also under the name of another agent: no exception, no impossible state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL = [(path, agent) for folder, agent in FOLDERS.items() for path in recordings
 
 
 def never_idle_while_something_is_open(view: View) -> None:
-    """Check that the agent isn't shown as idle while something is open."""
+    """Assert that the agent isn't shown as idle while a call or a gate is open."""
     state = view.state
     if state.activity.value == "idle":
         assert not state.turn.calls

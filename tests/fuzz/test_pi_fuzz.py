@@ -1,4 +1,4 @@
-"""Replay mutated recordings of pi: never an exception or an illegal state."""
+"""Mutate recordings of pi: no exception, no impossible state."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LINES = st.builds(
 
 
 def no_false_idle(view: View) -> None:
-    """Check that the agent isn't shown as idle while a call of its turn runs."""
+    """Assert that the agent isn't shown as idle while a call of its turn runs."""
     assert not (view.state.activity.value == "idle" and view.state.turn.calls)
 
 

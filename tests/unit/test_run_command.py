@@ -109,7 +109,7 @@ class TestPlain:
     def test_an_agent_that_does_not_start_is_exit_1(self, at: At):
         done = at.qd("run", "test", "say hi", env={**at.environment, "QD_TEST_BAD_START": "3"})
         assert done.returncode == Exit.FAILED
-        assert "it was told to start badly" in done.stderr
+        assert "QD_TEST_BAD_START is set" in done.stderr
         assert "not read by the agent: say hi" in done.stderr
 
     @pytest.mark.parametrize(

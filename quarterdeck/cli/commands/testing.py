@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quarterdeck.testing.model import Seen
+    from quarterdeck.testing.model import SeenRequest
     from quarterdeck.testing.script import Script
 
 
@@ -38,9 +38,9 @@ def model(path: Path | None, port: int, record: Path | None) -> None:
     """
     import asyncio
 
-    from quarterdeck.testing.script import Script, loaded
+    from quarterdeck.testing.script import Script, load_script
 
-    asyncio.run(_serve(loaded(path) if path else Script(), port, record))
+    asyncio.run(_serve(load_script(path) if path else Script(), port, record))
 
 
 async def _serve(script: Script, port: int, record: Path | None) -> None:
@@ -58,7 +58,7 @@ async def _serve(script: Script, port: int, record: Path | None) -> None:
         await stopped.wait()
 
 
-def _recorder(path: Path | None) -> Callable[[Seen], None] | None:
+def _recorder(path: Path | None) -> Callable[[SeenRequest], None] | None:
     """Return a function that appends requests to a file, without their headers, which contain the API key."""
     if path is None:
         return None
@@ -70,7 +70,7 @@ def _recorder(path: Path | None) -> Callable[[Seen], None] | None:
     except OSError as error:
         raise click.BadParameter(f"{path} cannot be written: {error.strerror}.", param_hint="--record") from None
 
-    def write(seen: Seen) -> None:
+    def write(seen: SeenRequest) -> None:
         line = {name: getattr(seen, name) for name in ("wire", "path", "scenario", "step", "attempt", "end", "body")}
         with path.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")

@@ -1,6 +1,6 @@
 """Read `codex exec --json`: one turn per process, complete items without deltas, and ids that only this process knows.
 
-It never asks anybody. It doesn't report the prompt (a hook or telemetry does, if there is one), and it reports nothing
+It never asks the user. It doesn't report the prompt (a hook or telemetry does, if there is one), and it reports nothing
 when it is interrupted: the process just exits.
 """
 

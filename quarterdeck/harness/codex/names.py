@@ -215,7 +215,7 @@ DECISIONS: dict[str, Decision] = {
     "approved_with_amendment": Decision("approved", "Always allow", "allow_always", "user"),
     "approved_with_network_policy_allow": Decision("approved", "Allow this host", "allow_always", "user"),
     "denied": Decision("rejected", "Decline", "reject_once"),
-    "timed_out": Decision("timeout", "Nobody answered", "reject_once"),
+    "timed_out": Decision("timeout", "Timed out", "reject_once"),
     "abort": Decision("rejected", "Decline and stop the turn", "cancel"),
 }
 _UNKNOWN_DECISION = Decision("answered_elsewhere", "", "")

@@ -1,8 +1,9 @@
 """Translate Codex. Which source decides what:
 
-1. A stream of the agent itself leads if there is one: `codex app-server` (JSON-RPC) or `codex exec --json`, told apart by
-   the shape of the lines. It reports everything about turns, calls, texts and gates, and the other sources only add what
-   it never reports (a call without an item, the prompt of `codex exec`, a session that ended with a turn open).
+1. A stream of the agent itself leads if there is one: `codex app-server` (JSON-RPC) or `codex exec --json`. The shape of
+   the lines distinguishes the two. The stream reports everything about turns, calls, texts and gates, and the other
+   sources only add what it never reports (a call without an item, the prompt of `codex exec`, a session that ended with
+   a turn open).
 2. For a Codex that the user started, hooks and telemetry (OTLP logs) write to the same tracker, each what it knows. They
    use the same call ids, so what both report is recorded once. Hooks know more (`hooks.py`), telemetry follows 003's
    diagram (`telemetry.py`), and what neither can know shows in `signal`.

@@ -24,7 +24,7 @@ from quarterdeck.engine.providers import (
 from quarterdeck.engine.providers.credentials import KNOWN_PROVIDERS, find_credentials
 from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel
-from quarterdeck.testing.script import Fault, Script, ScriptedUsage, Step, scripted
+from quarterdeck.testing.script import Fault, Script, ScriptedUsage, Step, make_script
 from tests.decks import on_loop
 from tests.models import KEY, WIRES, asked, chunks, finished, until_it_fails
 
@@ -147,7 +147,7 @@ def test_what_is_configured_is_listed_without_keys(tmp_path: Path) -> None:
 @on_loop
 async def test_a_named_server_with_headers_and_a_price(tmp_path: Path) -> None:
     usage = ScriptedUsage(input=1_000_000, output=200_000, cache_read=500_000)
-    async with ScriptedModel(scripted(Step(text="x", usage=usage))) as scripted_model:
+    async with ScriptedModel(make_script(Step(text="x", usage=usage))) as scripted_model:
         text = (
             f'[provider.lab]\nkind = "chat"\nbase_url = "{scripted_model.openai_url}"\nheaders = {{ x-team = "a" }}\n'
             '[price."lab:m"]\ninput = 2.0\noutput = 10.0\ncache_read = 0.5\n'

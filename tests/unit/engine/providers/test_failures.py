@@ -19,7 +19,7 @@ from quarterdeck.engine.model import ModelError, TextPiece
 from quarterdeck.engine.providers import create_model, failure
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.testing.model import ScriptedModel
-from quarterdeck.testing.script import Fault, Step, scripted
+from quarterdeck.testing.script import Fault, Step, make_script
 from tests.decks import on_loop
 from tests.models import KEY, WIRES, asked, chunks, finished, provider, text_of, until_it_fails
 
@@ -28,7 +28,7 @@ SERVICE = Service("lab", "m-1", "Set LAB_KEY.", (KEY,))
 
 
 async def failed(wire: str, *faults: Fault) -> ModelError:
-    async with ScriptedModel(scripted(Step(text="A text that is long enough.", chunk=3, faults=faults))) as model:
+    async with ScriptedModel(make_script(Step(text="A text that is long enough.", chunk=3, faults=faults))) as model:
         with pytest.raises(ModelError) as error:
             await chunks(provider(wire, model), asked(wire))
         assert error.value.message
@@ -98,7 +98,7 @@ async def test_gemini_says_with_400_that_the_key_is_wrong() -> None:
 @on_loop
 async def test_a_stream_that_breaks_is_a_passing_network_error_and_then_well(wire: str, kind: Any) -> None:
     step = Step(text="A text that is long enough.", chunk=3, faults=(Fault(kind=kind),))
-    async with ScriptedModel(scripted(step)) as model:
+    async with ScriptedModel(make_script(step)) as model:
         one = provider(wire, model)
         said, error = await until_it_fails(one, asked(wire))
         assert error is not None
@@ -114,7 +114,7 @@ async def test_a_stream_that_breaks_is_a_passing_network_error_and_then_well(wir
 @on_loop
 async def test_an_error_in_the_middle_of_a_stream(wire: str) -> None:
     step = Step(text="A text that is long enough.", chunk=3, faults=(Fault(kind="error", message="so sorry", times=0),))
-    async with ScriptedModel(scripted(step)) as model:
+    async with ScriptedModel(make_script(step)) as model:
         said, error = await until_it_fails(provider(wire, model), asked(wire))
         assert error is not None
         assert (error.kind, error.is_transient) == ("api", True)

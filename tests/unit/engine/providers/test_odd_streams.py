@@ -29,7 +29,7 @@ from quarterdeck.engine.providers.base import HttpModel
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel
-from quarterdeck.testing.script import Step, scripted
+from quarterdeck.testing.script import Step, make_script
 from tests.decks import on_loop
 from tests.models import WIRES, asked, chunks, provider, text_of
 
@@ -248,7 +248,7 @@ def test_kinds_that_we_know_must_be_what_they_say(wire: str, event: Any) -> None
 @on_loop
 async def test_a_request_may_be_large() -> None:
     text = "x" * 3_000_000
-    async with ScriptedModel(scripted(Step(text="ok"))) as model:
+    async with ScriptedModel(make_script(Step(text="ok"))) as model:
         got = await chunks(provider("chat", model), asked("chat", Message("user", (Text(text),))))
         assert text_of(got) == "ok"
         assert model.requests[0].body["messages"][0]["content"] == text
@@ -284,7 +284,7 @@ def test_headers_that_cannot_be_sent(headers: dict[str, str]) -> None:
 @pytest.mark.parametrize("wire", WIRES)
 def test_it_is_the_same_on_uvloop_and_nothing_is_left(wire: str) -> None:
     async def main() -> str:
-        async with ScriptedModel(scripted(Step(text="ok", chunk=1, delay=0.001))) as model:
+        async with ScriptedModel(make_script(Step(text="ok", chunk=1, delay=0.001))) as model:
             return text_of(await chunks(provider(wire, model), asked(wire)))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

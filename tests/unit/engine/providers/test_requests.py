@@ -11,7 +11,7 @@ from quarterdeck.engine.providers import create_model
 from quarterdeck.engine.providers.base import HttpModel, HttpRequest, is_strict_schema, safe_call_id
 from quarterdeck.events import Image
 from quarterdeck.testing.model import ScriptedModel
-from quarterdeck.testing.script import Step, scripted
+from quarterdeck.testing.script import Step, make_script
 from tests.decks import on_loop
 from tests.models import TOOL, WIRES, asked, chunks, provider
 
@@ -224,7 +224,7 @@ async def test_a_long_conversation_is_taken(wire: str) -> None:
     empty = Message("assistant", (Text(" \n"), Thinking("only thought")))
     lost = Picture(Image(media_type="image/png", path="img/1.png"))
     history = (ASKED, CALLED, DONE, ASKED, empty, Message("user", (Text("  "), Text("more"), lost)))
-    async with ScriptedModel(scripted(*[Step(text="ok")] * 9)) as model:
+    async with ScriptedModel(make_script(*[Step(text="ok")] * 9)) as model:
         await chunks(provider(wire, model), asked(wire, *history))
         told = str(model.requests[0].body)
         assert "only thought" not in told
