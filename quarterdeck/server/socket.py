@@ -237,7 +237,7 @@ class _SessionSubscription:
         self._limit = message.timeline.limit if message.timeline is not None else 0
         self._session = session
         #: The view that the client has.
-        self._sent = session.writer.durable
+        self._sent = session.writer.durable_view
         self._tail: Tail[int] | None = None
         self._reader: Reader[int] | None = None
         session.users += 1
@@ -248,7 +248,7 @@ class _SessionSubscription:
         if self._limit:
             await session.load()
         self._tail = await connection.deck.feed.hold(session.id)
-        view = session.writer.durable
+        view = session.writer.durable_view
         if since is not None and since > view.index:
             connection.send({"op": "gap", "session": session.id, "from": since, "to": view.index})
             since = None
@@ -265,7 +265,7 @@ class _SessionSubscription:
         sockets, session_id = self._connection.sockets, self._session.id
         sockets.delivered += len(events)
         data = b"" if self._types == _NO_EVENTS else sockets.events.encode(events, self._types)
-        new, old = self._session.writer.durable, self._sent
+        new, old = self._session.writer.durable_view, self._sent
         if new is not old:
             data += sockets.changes.frames(session_id, old, new, self._limit)
             self._sent = new

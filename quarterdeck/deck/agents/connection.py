@@ -35,7 +35,7 @@ class AgentConnection(SignalReader):
         self.pid: int | None = None
         self._process: AgentProcess | None = None
         #: Calls back when everything that was told so far is durable, for drivers whose answers promise that.
-        self.when_kept: Callable[[Callable[[], object]], None] | None = None
+        self.after_durable: Callable[[Callable[[], object]], None] | None = None
         #: Set when the process was spawned, or could not be.
         self.begun = asyncio.Event()
         #: Set when the agent is ready, or will never be.
@@ -63,10 +63,10 @@ class AgentConnection(SignalReader):
         answer = self.driver.heard(signal)
         if not answer:
             return
-        if self.when_kept is None or not self.driver.waits_for_log:
+        if self.after_durable is None or not self.driver.waits_for_log:
             self.say(answer)
         else:
-            self.when_kept(lambda: self.say(answer))
+            self.after_durable(lambda: self.say(answer))
 
     def tell(self, bodies: list[Body], origin: Origin) -> None:
         if not self.is_ready and any(isinstance(body, ev.AgentReady) and not body.agent_path for body in bodies):
