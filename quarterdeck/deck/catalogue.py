@@ -1,7 +1,7 @@
 """All sessions as the list sees them. Those in use show their live view, all others what the log holds of them.
 
 What is asked often costs the same with ten sessions and with ten thousand: the order is kept sorted, the counts are kept
-counted, and a view is unpacked only for a session that is shown.
+counted, and a view is decode_snapshot only for a session that is shown.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from quarterdeck.kernel.session_list import Badge, Filter, Page
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.summary import Summary, summary
 from quarterdeck.kernel.view import View
-from quarterdeck.log.base import LogUnavailable, NoSuchSession, Row, Stored
-from quarterdeck.log.rows import row_of, state_of, unpacked
+from quarterdeck.log.base import CatalogueRow, LogUnavailable, NoSuchSession, StoredSession
+from quarterdeck.log.rows import catalogue_row, decode_snapshot, state_from_row
 
 _COUNTED = frozenset(lifecycle.MACHINE.flags["counted"])
 
@@ -24,9 +24,9 @@ _COUNTED = frozenset(lifecycle.MACHINE.flags["counted"])
 class Catalogue:
     """`live` gives the view of a session that is in use."""
 
-    def __init__(self, stored: Iterable[Stored], live: Callable[[str], View | None]) -> None:
+    def __init__(self, stored: Iterable[StoredSession], live: Callable[[str], View | None]) -> None:
         self._live = live
-        self._stored = {one.row.id: one for one in stored}
+        self._stored = {one.row.session_id: one for one in stored}
         self._rows = {name: one.row for name, one in self._stored.items()}
         self._order = sorted((row.created_at, name) for name, row in self._rows.items())
         self._counts = Counter(row.status for row in self._rows.values())
@@ -42,40 +42,40 @@ class Catalogue:
     @property
     def last_gate(self) -> int:
         """The highest number that a gate had, as far as the rows know."""
-        return max((row.last_gate for row in self._rows.values()), default=0)
+        return max((row.last_gate_number for row in self._rows.values()), default=0)
 
     def ids(self) -> list[str]:
         """Newest first."""
         return [name for _, name in reversed(self._order)]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[CatalogueRow]:
         return map(self._row, self._rows)
 
-    def _row(self, session_id: str) -> Row:
+    def _row(self, session_id: str) -> CatalogueRow:
         """In an open turn the log's is a little behind."""
         live = self._live(session_id)
-        return self._rows[session_id] if live is None else row_of(live.state)
+        return self._rows[session_id] if live is None else catalogue_row(live.state)
 
-    def stored(self, session_id: str) -> Stored:
+    def stored(self, session_id: str) -> StoredSession:
         """What the log held when the session was last at rest; NoSuchSession."""
         found = self._stored.get(session_id)
         if found is None:
             raise NoSuchSession(session_id)
         return found
 
-    def listed(self, row: Row) -> None:
+    def listed(self, row: CatalogueRow) -> None:
         """A row is new, or another one now."""
-        before = self._rows.get(row.id)
+        before = self._rows.get(row.session_id)
         if before is None:
-            insort(self._order, (row.created_at, row.id))
+            insort(self._order, (row.created_at, row.session_id))
         else:
             self._counts[before.status] -= 1
-        self._rows[row.id] = row
+        self._rows[row.session_id] = row
         self._counts[row.status] += 1
 
-    def rests(self, stored: Stored) -> None:
+    def rests(self, stored: StoredSession) -> None:
         """The session is not in use any more."""
-        name = stored.row.id
+        name = stored.row.session_id
         self._stored[name] = stored
         self._waiting.pop(name, None)
         shown = self.summary(name)
@@ -142,15 +142,15 @@ class Catalogue:
         ]
 
 
-def _state(stored: Stored) -> State:
+def _state(stored: StoredSession) -> State:
     """One that cannot be read is shown as such and keeps nobody from the others; whoever uses it has it from its events."""
     try:
-        return unpacked(stored.view)
+        return decode_snapshot(stored.snapshot)
     except LogUnavailable as error:
-        return state_of(stored.row, error)
+        return state_from_row(stored.row, error)
 
 
-def _may_match(row: Row, wanted: Filter) -> bool:
+def _may_match(row: CatalogueRow, wanted: Filter) -> bool:
     """What the row alone can rule out."""
     if wanted.status:
         if row.status not in wanted.status:

@@ -23,6 +23,7 @@ from quarterdeck.config import Settings, settings_from
 from quarterdeck.deck import recovery, validation
 from quarterdeck.deck.catalogue import Catalogue
 from quarterdeck.deck.clock import Clock, Jump
+from quarterdeck.deck.counters import DeckCounters
 from quarterdeck.deck.creation import Creation, created
 from quarterdeck.deck.environment import Environments, Fixed, Given, Surroundings
 from quarterdeck.deck.git.tracker import ChangeTracker
@@ -43,9 +44,8 @@ from quarterdeck.kernel.session_list import Badge, Filter, Page
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View
-from quarterdeck.log.base import START, Log, LogUnavailable, Receipt, Row, StaleFence, Stored
-from quarterdeck.log.counters import Tally
-from quarterdeck.log.rows import packed
+from quarterdeck.log.base import START, CatalogueRow, Log, LogUnavailable, Receipt, StaleFence, StoredSession
+from quarterdeck.log.rows import encode_snapshot
 from quarterdeck.log.tail import Feed
 from quarterdeck.process.tree import end_leftovers_of_home
 
@@ -78,7 +78,7 @@ class Deck:
         home: Path,
         log: Log,
         feed: Feed,
-        stored: Sequence[Stored],
+        stored: Sequence[StoredSession],
         settings: Settings,
         clock: Clock,
         environment: Surroundings,
@@ -87,7 +87,7 @@ class Deck:
         self.settings = settings
         self.clock = clock
         self.feed = feed
-        self.tally = Tally()
+        self.counters = DeckCounters()
         #: Called with all that was published; for whoever must see everything at once and needs no cursor.
         self.watchers: list[Callable[[Sequence[Event]], None]] = []
         self._log = log
@@ -120,7 +120,7 @@ class Deck:
             rules_changed=self._supervisor.judge_all,
             trace=self._trace,
             owners={},
-            tally=self.tally,
+            counters=self.counters,
             changes=self.changes,
         )
         clock.on_jump = self._jumped
@@ -198,7 +198,7 @@ class Deck:
             job.cancel()
         await self.changes.close()
         await self.environments.usual.close()
-        active = [row.id for row in self._catalogue.rows() if row.status == "active"]
+        active = [row.session_id for row in self._catalogue.rows() if row.status == "active"]
         sessions = [one for name in active if (one := await self._still_there(name)) is not None]
         sessions += [one for name, one in self._supervisor.sessions.items() if name not in active]
         try:
@@ -218,9 +218,9 @@ class Deck:
             return None
 
     async def _repair(self) -> None:
-        left = [await self._session(row.id) for row in self._catalogue.rows() if row.status == "active"]
+        left = [await self._session(row.session_id) for row in self._catalogue.rows() if row.status == "active"]
         # whose turns were open when they were left: their rows may not know their last gates
-        self._last_gate = max(self._last_gate, 0, *(one.writer.last_gate for one in left))
+        self._last_gate = max(self._last_gate, 0, *(one.writer.last_gate_number for one in left))
         await recovery.repair(left)
         self._tidy()
 
@@ -322,7 +322,7 @@ class Deck:
 
     async def resume_interrupted(self) -> list[str]:
         """Resumes every suspended session that was in the middle of something and that can be resumed."""
-        chosen = [row.id for row in self._catalogue.rows() if row.status == "suspended" and row.supports_resume]
+        chosen = [row.session_id for row in self._catalogue.rows() if row.status == "suspended" and row.supports_resume]
         interrupted = [name for name in chosen if _was_interrupted(self._catalogue.view(name).state)]
         return [name for name in interrupted if await self._was_resumed(name)]
 
@@ -346,8 +346,8 @@ class Deck:
         await self._log.probe()
         for session in self._supervisor.sessions.values():
             # a wish that was refused is over; facts that still wait are not
-            if session.writer.trouble is not None and not session.writer.is_settled:
-                raise session.writer.trouble
+            if session.writer.error is not None and not session.writer.is_durable:
+                raise session.writer.error
 
     async def delete(self, session_id: str) -> None:
         """Removes a session and its log. Only one at rest can be removed."""
@@ -363,8 +363,8 @@ class Deck:
     async def _delete(self, session: Session) -> None:
         """Once nothing of it is on its way to the log. Whoever comes before it is gone is done first, and may wake it."""
         while True:
-            while not session.writer.is_settled:
-                await session.writer.settled()
+            while not session.writer.is_durable:
+                await session.writer.flush()
             cmd.check(session.state, cmd.Delete())
             fence, at = session.writer.fence, self.clock.wall()
             last = Event(session.id, session.view.index + 1, at, "user", ev.SessionDeleted())
@@ -372,7 +372,7 @@ class Deck:
                 await self._log.delete(session.id, fence, last, self._deleted)
                 return
             except StaleFence:
-                if session.writer.is_settled and session.writer.fence == fence:
+                if session.writer.is_durable and session.writer.fence == fence:
                     raise  # it is not ours any more
 
     def _deleted(self, receipt: Receipt) -> None:
@@ -405,11 +405,11 @@ class Deck:
         """Those that are in memory: a process, a command or a reader needs them, or did a moment ago."""
         return iter(self._supervisor.sessions.values())
 
-    def stored(self, session_id: str) -> Stored:
+    def stored(self, session_id: str) -> StoredSession:
         """What the log held of a session when it was last at rest; NoSuchSession."""
         return self._catalogue.stored(session_id)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[CatalogueRow]:
         """The catalogue as it is."""
         return self._catalogue.rows()
 
@@ -432,9 +432,9 @@ class Deck:
     async def shows(self, event: Event) -> None:
         """A reader of the log can be a moment ahead of the view; returns when the view has this event, too."""
         live = self._supervisor.sessions.get(event.session_id)
-        if live is not None and live.writer.durable.index < event.index:
+        if live is not None and live.writer.durable_view.index < event.index:
             with contextlib.suppress(QuarterdeckError):  # this one is durable, whatever becomes of those behind it
-                await live.writer.settled()
+                await live.writer.flush()
 
     async def _session(self, session_id: str) -> Session:
         """From the log, unless it is in use already."""
@@ -455,10 +455,10 @@ class Deck:
     def _live_view(self, session_id: str) -> View | None:
         """What is durable: nothing else is told to anybody."""
         live = self._supervisor.sessions.get(session_id)
-        return live.writer.durable if live is not None and live.writer.durable.index else None
+        return live.writer.durable_view if live is not None and live.writer.durable_view.index else None
 
     def _in_use(self) -> list[str]:
-        return [name for name, session in self._supervisor.sessions.items() if session.writer.durable.index]
+        return [name for name, session in self._supervisor.sessions.items() if session.writer.durable_view.index]
 
     def _at_rest(self) -> None:
         """Something ended; soon afterwards whoever has nothing to do is put back."""
@@ -471,9 +471,9 @@ class Deck:
         for name, session in list(self._supervisor.sessions.items()):
             if session.is_idle and session.view.index:
                 view, record = session.view, session.writer
-                row, state = record.row_of(view.state), packed(view.state)
+                row, state = record.row_for(view.state), encode_snapshot(view.state)
                 del self._supervisor.sessions[name]
-                self._catalogue.rests(Stored(row, view.index, state, view.index, record.fence))
+                self._catalogue.rests(StoredSession(row, view.index, state, view.index, record.fence))
 
     # --- what a session asks of the deck
 

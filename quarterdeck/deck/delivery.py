@@ -88,7 +88,7 @@ class Delivery:
             pass  # the store refuses: nothing was sent, and the text is still queued
         finally:
             self._task = None
-        if self._session.writer.trouble is None:
+        if self._session.writer.error is None:
             self.pump()
 
     def _begins_elsewhere(self) -> bool:

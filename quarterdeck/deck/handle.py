@@ -58,7 +58,7 @@ class SessionHandle(Verbs):
         """The view with its whole conversation, which a session at rest reads from the log."""
         session = await self._deck.in_use(self.id)
         await session.load()
-        return session.writer.durable
+        return session.writer.durable_view
 
     async def timeline(self, limit: int = 200, before: int | None = None) -> list[Entry]:
         """What was said and done, the newest entries last."""

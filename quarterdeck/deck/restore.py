@@ -9,8 +9,8 @@ from quarterdeck import events as ev
 from quarterdeck.deck.gates import number_of
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import PAGE, Log, LogUnavailable, Stored
-from quarterdeck.log.rows import unpacked
+from quarterdeck.log.base import PAGE, Log, LogUnavailable, StoredSession
+from quarterdeck.log.rows import decode_snapshot
 
 
 class Woken(Struct, frozen=True):
@@ -22,14 +22,14 @@ class Woken(Struct, frozen=True):
     refolded: ev.ViewRefolded | None = None
 
 
-async def woken(log: Log, stored: Stored) -> Woken:
-    before, last_gate = _readable(stored.view), stored.row.last_gate
+async def woken(log: Log, stored: StoredSession) -> Woken:
+    before, last_gate = _readable(stored.snapshot), stored.row.last_gate_number
     is_old = before is None or before.fold_version != FOLD_VERSION
-    view = View() if before is None or is_old else View(stored.view_index, stored.row.last_active_at, before)
+    view = View() if before is None or is_old else View(stored.snapshot_index, stored.row.last_active_at, before)
     # one event back: its time is the one that the next must not be before
     since = view.index if is_old else min(view.index, stored.last_index - 1)
     while since < stored.last_index:
-        events = await log.read(stored.row.id, since, PAGE)
+        events = await log.read(stored.row.session_id, since, PAGE)
         if not events:
             break
         since = events[-1].index
@@ -42,7 +42,7 @@ async def woken(log: Log, stored: Stored) -> Woken:
 def _readable(view: bytes) -> State | None:
     """What the log kept beside the events; None when only they can still say what it was."""
     try:
-        return unpacked(view)
+        return decode_snapshot(view)
     except LogUnavailable:
         return None
 

@@ -28,6 +28,7 @@ from quarterdeck.deck.agents.launcher import Launcher
 from quarterdeck.deck.agents.observed import ObservedAgent
 from quarterdeck.deck.agents.signal_reader import SignalReader
 from quarterdeck.deck.clock import Clock
+from quarterdeck.deck.counters import DeckCounters
 from quarterdeck.deck.delivery import Delivery
 from quarterdeck.deck.environment import Given
 from quarterdeck.deck.git.tracker import ChangeTracker
@@ -46,9 +47,8 @@ from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.routing import open_question
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import PAGE, Fence, Log, Row
-from quarterdeck.log.counters import Tally
-from quarterdeck.log.session_writer import Record, is_final
+from quarterdeck.log.base import PAGE, CatalogueRow, Fence, Log
+from quarterdeck.log.session_writer import SessionWriter, is_final
 from quarterdeck.policy import Rule, session_rules
 
 A = TypeVar("A", bound=Answer)
@@ -71,7 +71,7 @@ class DeckServices(Struct):
     #: A number that no gate of any session had.
     next_gate: Callable[[], int]
     #: A session's row is durable as it is now.
-    listed: Callable[[Row], None]
+    listed: Callable[[CatalogueRow], None]
     #: Nothing seems to be under way in this session any more.
     at_rest: Callable[[], None]
     #: Called when the rules changed: whatever is asked anywhere may be decided now.
@@ -79,27 +79,27 @@ class DeckServices(Struct):
     trace: Callable[[str], Callable[..., None] | None]
     #: native session id → the session that has a process for it
     owners: dict[str, str]
-    tally: Tally
+    counters: DeckCounters
     changes: ChangeTracker
 
 
 class Session:
     """One that is in use. The deck makes it when somebody needs it and lets it go when nobody does."""
 
-    def __init__(self, house: DeckServices, session_id: str, view: View, fence: Fence, last_gate: int = 0) -> None:
+    def __init__(
+        self, house: DeckServices, session_id: str, view: View, fence: Fence, last_gate_number: int = 0
+    ) -> None:
         self.services = house
         self.id = session_id
-        self.writer = Record(
+        self.writer = SessionWriter(
             house.log,
-            self._published,
             session_id,
-            view,
-            fence,
-            house.clock.wall,
-            self._on_trouble,
-            house.listed,
-            house.tally,
-            last_gate,
+            self,
+            view=view,
+            fence=fence,
+            clock=house.clock.wall,
+            counters=house.counters.appends,
+            last_gate_number=last_gate_number,
         )
         self.receipts = Receipts(house.log, session_id, is_new=not view.index)
         self.connection: AgentConnection | None = None
@@ -132,9 +132,9 @@ class Session:
     @property
     def is_idle(self) -> bool:
         """Nothing lives here: what the log holds is all there is."""
-        held = self.users or self.writer.trouble
+        held = self.users or self.writer.error
         busy = held or self.connection or self.launcher.is_under_way or self.delivery.is_under_way or self._answers
-        return not busy and self.writer.is_settled and not self._is_observing
+        return not busy and self.writer.is_durable and not self._is_observing
 
     @property
     def _is_observing(self) -> bool:
@@ -186,7 +186,7 @@ class Session:
             outcome = error.code
             raise
         finally:
-            self.services.tally.commands[name, outcome] += 1
+            self.services.counters.commands[name, outcome] += 1
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._commands.discard(task)
@@ -222,12 +222,12 @@ class Session:
         try:
             view = View()
             # the log may hold more than the record knows to be durable, so both must have come to an end
-            while view.index < self.writer.view.index or not self.writer.is_settled:
-                await self.writer.settled()
+            while view.index < self.writer.view.index or not self.writer.is_durable:
+                await self.writer.flush()
                 events = await self.services.log.read(self.id, view.index, PAGE)
-                view = fold_all(events, view) if events else replace(view, index=self.writer.durable.index)
+                view = fold_all(events, view) if events else replace(view, index=self.writer.durable_view.index)
                 self._rules = session_rules(events, self._rules)
-            self.writer.adopt(view.timeline)
+            self.writer.set_timeline(view.timeline)
             self._is_whole = self._knows_rules = True
         finally:
             self._loading = None
@@ -251,7 +251,7 @@ class Session:
             if asks:
                 self._asked(ear, written, origin)
             else:
-                self.writer.write(written, origin, is_patient=ear.is_patient)
+                self.writer.write(written, origin, ear.durability)
             if self.is_unwanted and any(isinstance(body, ev.AgentStart) and not body.agent_path for body in written):
                 self.is_unwanted = False
                 interrupt(self)
@@ -290,8 +290,8 @@ class Session:
         return self.launcher.told(ear, body) if isinstance(ear, AgentConnection) else (body,)
 
     def _next_name(self) -> str:
-        self.writer.last_gate = self.services.next_gate()
-        return f"g{self.writer.last_gate}"
+        self.writer.last_gate_number = self.services.next_gate()
+        return f"g{self.writer.last_gate_number}"
 
     def _news(self, body: ev.StateChange) -> tuple[Body, ...]:
         """The activity, unless we said that already: the translator hears of a decision later than the log."""
@@ -342,7 +342,7 @@ class Session:
             decision = Decision(status="approved" if yes else "rejected", reason="" if yes else f"rule: {verdict.text}")
             self.writer.write(self.closings((gate,), decision, "rule", verdict.text), "supervisor")
             # the agent hears of a decision when it is durable
-            self.writer.when_kept(partial(self._say_decision, gate, decision, self.connection))
+            self.writer.after_durable(partial(self._say_decision, gate, decision, self.connection))
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -388,10 +388,12 @@ class Session:
         """Something that the deck knows."""
         self.writer.write(bodies, "supervisor")
 
-    def _published(self, events: Sequence[Event]) -> None:
+    def on_durable(self, events: Sequence[Event], row: CatalogueRow | None) -> None:
+        if row is not None:
+            self.services.listed(row)
         self.services.publish(events)
         if self.observed_agent is not None:
-            self.observed_agent.settle(self.writer.durable.state.gates)
+            self.observed_agent.settle(self.writer.durable_view.state.gates)
         if self.state.queue:
             self.delivery.pump()
         if not self.state.turn.is_open:
@@ -400,7 +402,7 @@ class Session:
         elif self.observed_agent is not None:
             self.services.changes.published(self, events)
 
-    def _on_trouble(self, error: QuarterdeckError | None) -> None:
+    def on_log_error(self, error: QuarterdeckError | None) -> None:
         """While the store refuses, the agent's words wait in its pipe, and texts in their queue."""
         if self.observed_agent is not None and is_final(error):
             self.observed_agent.release()  # no decision can be kept here any more: the agent asks on its terminal

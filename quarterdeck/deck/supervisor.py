@@ -108,9 +108,9 @@ class Supervisor:
             if session.state.lifecycle.value == "active":
                 # in one write: a kill from here on finds a session at rest, which nobody repairs
                 session.note(*cut_off(session.state.queue, UNKNOWN), ev.SessionSuspended(reason=reason))
-        await _all(session.writer.settled() for session in chosen)
+        await _all(session.writer.flush() for session in chosen)
         await _all(session.launcher.stop() for session in chosen)
-        await _all(session.writer.settled() for session in chosen)
+        await _all(session.writer.flush() for session in chosen)
 
     async def kill_all(self) -> None:
         """At once, whatever they do. Their ends are written down, if the store takes them quickly."""
@@ -118,7 +118,7 @@ class Supervisor:
         for session in left:
             assert session.connection is not None
             session.connection.kill()
-        ends = [_all(session.launcher.stop() for session in left), _all(session.writer.settled() for session in left)]
+        ends = [_all(session.launcher.stop() for session in left), _all(session.writer.flush() for session in left)]
         for end in ends:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(end, _AFTER_KILL_S)

@@ -23,8 +23,8 @@ from msgspec import Raw, Struct
 import quarterdeck
 from quarterdeck.deck.deck import Deck
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.log.base import LogUnavailable, Stored
-from quarterdeck.log.counters import BOUNDS, Tally
+from quarterdeck.log.base import LogUnavailable, StoredSession
+from quarterdeck.log.counters import LATENCY_BOUNDS_S, AppendCounters
 from quarterdeck.server.access_log import AccessLog
 from quarterdeck.server.socket import Sockets
 from quarterdeck.server.sse import Streams
@@ -114,7 +114,7 @@ class SessionCounts:
     def __init__(self, deck: Deck) -> None:
         self._deck = deck
         #: Decoded states of sessions that aren't in memory, with the stored row they were decoded from.
-        self._decoded: dict[str, tuple[Stored, _StoredState]] = {}
+        self._decoded: dict[str, tuple[StoredSession, _StoredState]] = {}
 
     async def count(self) -> tuple[Counter[tuple[str, str]], int]:
         """Return the number of sessions by (lifecycle, phase), and the number of open gates."""
@@ -122,9 +122,9 @@ class SessionCounts:
         kinds: Counter[tuple[str, str]] = Counter()
         gates = 0
         live = {
-            session.id: session.writer.durable.state
+            session.id: session.writer.durable_view.state
             for session in deck.sessions_in_use()
-            if session.writer.durable.index
+            if session.writer.durable_view.index
         }
         for number, session_id in enumerate(deck.session_ids(), 1):
             if session_id in live or deck.has(session_id):
@@ -141,7 +141,7 @@ class SessionCounts:
         stored = self._deck.stored(session_id)
         decoded = self._decoded.get(session_id)
         if decoded is None or decoded[0] is not stored:
-            decoded = self._decoded[session_id] = (stored, _decode_state(stored.view))
+            decoded = self._decoded[session_id] = (stored, _decode_state(stored.snapshot))
         return decoded[1]
 
 
@@ -172,12 +172,12 @@ class Metrics:
                 _family("quarterdeck_sessions", "gauge", "Sessions by lifecycle and phase.", by_kind),
                 _single("quarterdeck_open_gates", "gauge", "Open approvals, questions and dialogs.", gates),
                 *self._deck_metrics(),
-                *_log_metrics(self._deck.tally),
+                *_log_metrics(self._deck.counters.appends),
                 _single(
                     "quarterdeck_telemetry_dropped_spans_total",
                     "counter",
                     "Spans dropped because a collector refused them.",
-                    self._deck.tally.spans_dropped,
+                    self._deck.counters.spans_dropped,
                 ),
                 *self._stream_metrics(),
                 *self._request_metrics(),
@@ -189,7 +189,7 @@ class Metrics:
         deck = self._deck
         sessions = list(deck.sessions_in_use())
         running = sum(session.connection is not None for session in sessions)
-        refused = sum(session.writer.trouble is not None for session in sessions)
+        refused = sum(session.writer.error is not None for session in sessions)
         slots = deck.services.slots
         yield _single("quarterdeck_processes", "gauge", "Running agent processes.", running)
         yield _single("quarterdeck_process_limit", "gauge", "Agent processes that may run at once.", slots.limit)
@@ -200,7 +200,7 @@ class Metrics:
         yield _single("quarterdeck_log_trouble", "gauge", "Sessions whose last append the log refused.", refused)
         commands = [
             ({"command": name, "outcome": outcome}, count)
-            for (name, outcome), count in sorted(deck.tally.commands.items())
+            for (name, outcome), count in sorted(deck.counters.commands.items())
         ]
         yield _family("quarterdeck_commands_total", "counter", "Commands by name and outcome.", commands)
 
@@ -228,16 +228,16 @@ class Metrics:
         yield _single("process_resident_memory_bytes", "gauge", "Resident memory.", _resident_bytes(used))
 
 
-def _log_metrics(tally: Tally) -> Iterable[str]:
-    yield _single("quarterdeck_events_appended_total", "counter", "Durable events.", tally.events)
-    yield _single("quarterdeck_appends_refused_total", "counter", "Appends that the log refused.", tally.refused)
+def _log_metrics(counters: AppendCounters) -> Iterable[str]:
+    yield _single("quarterdeck_events_appended_total", "counter", "Durable events.", counters.events)
+    yield _single("quarterdeck_appends_refused_total", "counter", "Appends that the log refused.", counters.refused)
     name = "quarterdeck_append_seconds"
-    counts = list(accumulate(tally.buckets))
-    bounds = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
+    counts = list(accumulate(counters.latency_buckets))
+    bounds = [*(f"{bound:g}" for bound in LATENCY_BOUNDS_S), "+Inf"]
     yield _head(name, "histogram", "Time from an append until it is durable.")
     for bound, count in zip(bounds, counts, strict=True):
         yield _sample(f"{name}_bucket", {"le": bound}, count)
-    yield _sample(f"{name}_sum", {}, tally.seconds) + _sample(f"{name}_count", {}, counts[-1])
+    yield _sample(f"{name}_sum", {}, counters.seconds) + _sample(f"{name}_count", {}, counts[-1])
 
 
 def _resident_bytes(used: resource.struct_rusage) -> int:

@@ -173,7 +173,7 @@ class Telemetry:
         return True
 
     def _drop(self, batch: list[Span]) -> None:
-        self._deck.tally.spans_dropped += len(batch)
+        self._deck.counters.spans_dropped += len(batch)
         if not self._is_refused:
             self._is_refused = True
             log.error("the telemetry collector refuses spans; dropping them", extra={"spans": len(batch)})

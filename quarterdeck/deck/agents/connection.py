@@ -35,7 +35,7 @@ class AgentConnection(SignalReader):
         self.pid: int | None = None
         self._process: AgentProcess | None = None
         #: Calls back when everything that was told so far is durable, for drivers whose answers promise that.
-        self.when_kept: Callable[[Callable[[], object]], None] | None = None
+        self.after_durable: Callable[[Callable[[], object]], None] | None = None
         #: Set when the process was spawned, or could not be.
         self.begun = asyncio.Event()
         #: Set when the agent is ready, or will never be.
@@ -53,20 +53,20 @@ class AgentConnection(SignalReader):
             self._process = AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self.hear)
         finally:
             self.begun.set()
-        self.say(self.driver.opening(self.start))
+        self.say(self.driver.open(self.start))
 
     def hear(self, signal: Signal) -> None:
         """One thing came from the process, or went to it; the protocol may want an answer."""
         if signal.src == "proc":
             self._note_process(signal)
         super().hear(signal)
-        answer = self.driver.heard(signal)
+        answer = self.driver.respond(signal)
         if not answer:
             return
-        if self.when_kept is None or not self.driver.waits_for_log:
+        if self.after_durable is None or not self.driver.waits_for_log:
             self.say(answer)
         else:
-            self.when_kept(lambda: self.say(answer))
+            self.after_durable(lambda: self.say(answer))
 
     def tell(self, bodies: list[Body], origin: Origin) -> None:
         if not self.is_ready and any(isinstance(body, ev.AgentReady) and not body.agent_path for body in bodies):
@@ -83,7 +83,7 @@ class AgentConnection(SignalReader):
         self.is_doomed = True
         await self.begun.wait()
         if self._process is not None:
-            await self._process.stop(self.driver.farewell(), grace)
+            await self._process.stop(self.driver.quit(), grace)
 
     def kill(self) -> None:
         """Ends it at once."""

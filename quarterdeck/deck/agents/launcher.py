@@ -129,7 +129,7 @@ class Launcher:
         launch = AgentConnection(harness, start, nonce, session.hear, house.clock.monotonic)
         launch.begun_for = first.id if first is not None else ""
         launch.watcher = house.trace(session.id)
-        launch.when_kept = session.writer.when_kept
+        launch.after_durable = session.writer.after_durable
         self._own(native)
         await session.load()
         await house.changes.before_start(session)
@@ -160,7 +160,7 @@ class Launcher:
         session, found = self._session, list[Event]()
         if not types:
             return ()
-        await session.writer.settled()
+        await session.writer.flush()
         while page := await session.services.log.read(session.id, found[-1].index if found else 0, PAGE, types):
             found += page
         return tuple(found)

@@ -14,6 +14,7 @@ from quarterdeck.deck.interruption import CANCELLED
 from quarterdeck.harness.base import Signal, Translator
 from quarterdeck.harness.driver import Decision
 from quarterdeck.kernel.gate import Gate, Gates, decision_on
+from quarterdeck.log.session_writer import Durability
 
 
 class ObservedAgent(SignalReader):
@@ -55,11 +56,11 @@ class ObservedAgent(SignalReader):
 
     def hear_patiently(self, signal: Signal) -> None:
         """Hears what is no news to anybody, so that it can wait for what comes next."""
-        self.is_patient = True
+        self.durability = Durability.LAZY
         try:
             self.hear(signal)
         finally:
-            self.is_patient = False
+            self.durability = Durability.EAGER
 
     def is_held_for(self, gate_id: str) -> bool:
         """Whether somebody waits for the decision on this gate."""

@@ -73,7 +73,7 @@ class ObservedSessions:
     def _listed(self, agent: str, native: str) -> str:
         """From the list of all sessions: looked through once for each conversation."""
         found = [
-            (row.created_at, row.id)
+            (row.created_at, row.session_id)
             for row in self._deck.rows()
             if row.resume_data == native and row.agent == agent and row.status in ("active", "suspended")
         ]

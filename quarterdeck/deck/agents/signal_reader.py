@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from quarterdeck.events import Body, Origin
 from quarterdeck.harness.base import Signal, Translator, origin_of
+from quarterdeck.log.session_writer import Durability
 
 Tell: TypeAlias = Callable[[Any, list[Body], Origin], None]
 Watch: TypeAlias = Callable[[Signal, float], None]
@@ -17,8 +18,8 @@ Watch: TypeAlias = Callable[[Signal, float], None]
 class SignalReader:
     """`tell` is called with everything that a signal, or a deadline, means."""
 
-    #: Set while what is told may be written down a few milliseconds later, together with more.
-    is_patient = False
+    #: How soon what is told has to be durable.
+    durability = Durability.EAGER
 
     def __init__(self, translator: Translator, tell: Tell, now: Callable[[], float]) -> None:
         self.translator = translator

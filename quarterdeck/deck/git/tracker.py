@@ -28,7 +28,7 @@ from quarterdeck.events import Event
 from quarterdeck.home import Home
 from quarterdeck.kernel.profile import Changes
 from quarterdeck.kernel.state import State
-from quarterdeck.log.base import Row
+from quarterdeck.log.base import CatalogueRow
 
 if TYPE_CHECKING:
     from quarterdeck.deck.session import Session
@@ -78,7 +78,9 @@ class _Known(Struct):
 class ChangeTracker:
     """Of one deck."""
 
-    def __init__(self, home: Path, is_on: bool, wall: Callable[[], int], rows: Callable[[], Iterable[Row]]) -> None:
+    def __init__(
+        self, home: Path, is_on: bool, wall: Callable[[], int], rows: Callable[[], Iterable[CatalogueRow]]
+    ) -> None:
         self._home = home
         self._is_on = is_on
         self._wall = wall
@@ -223,7 +225,9 @@ class ChangeTracker:
         """Those that may have had a hand in it: there, active since the base, and there before the end."""
         until = self._wall() if end is None else end.at
         near = (row for row in self._rows() if row.repo == root and row.last_active_at >= since)
-        return tuple(row.id for row in near if row.id != session_id and row.created_at <= until)[:_OTHERS_LIMIT]
+        return tuple(row.session_id for row in near if row.session_id != session_id and row.created_at <= until)[
+            :_OTHERS_LIMIT
+        ]
 
     # --- order
 
@@ -240,7 +244,7 @@ class ChangeTracker:
             await self._tidied(root, thorough=True)
 
     async def _tidied(self, root: str, *, thorough: bool = False) -> None:
-        names = frozenset(row.id for row in self._rows())
+        names = frozenset(row.session_id for row in self._rows())
         try:
             await self._in_thread(root, lambda shadow: shadow.tidy(names, thorough))
         except (QuarterdeckError, OSError) as error:

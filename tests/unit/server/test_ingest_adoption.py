@@ -24,7 +24,7 @@ def _hook(event: str = "UserPromptSubmit", native: str = "native", **more: Any) 
 
 async def _sessions(house: House) -> list[dict[str, Any]]:
     for session in list(house.deck._supervisor.sessions.values()):
-        await session.writer.settled()
+        await session.writer.flush()
     return (await house.get("/sessions?archived=true")).json["sessions"]
 
 
@@ -232,4 +232,4 @@ class TestOurOwn:
             assert (answer.status, answer.code) == (404, "no_such_session")
 
 
-_whole = registry._loaded
+_whole = registry._load

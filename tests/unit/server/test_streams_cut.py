@@ -88,7 +88,7 @@ class Scene:
 
         def noted(events: Sequence[Event]) -> None:
             name = events[-1].session_id
-            view = sessions[name].writer.durable
+            view = sessions[name].writer.durable_view
             self.views[name, view.index] = view
             publish(events)
 
@@ -96,7 +96,7 @@ class Scene:
         for name, session in sessions.items():
             session.users += 1
             await session.load()
-            self.views[name, session.writer.durable.index] = session.writer.durable
+            self.views[name, session.writer.durable_view.index] = session.writer.durable_view
 
     async def write(self) -> None:
         """Writes until enough cuts were made, with restarts on the way."""
@@ -125,7 +125,7 @@ class Scene:
             self.written += len(bodies[:size])
             del bodies[:size]
             await asyncio.sleep(self.dice.choice((0, 0, 0.001, 0.004)))
-        await record.settled()
+        await record.flush()
 
     def shown(self, name: str, index: int) -> dict[str, Any]:
         if (name, index) not in self.shows:
@@ -323,7 +323,7 @@ async def _cut_and_compare(folder: Path) -> None:
 
 async def _log(port: Port, name: str) -> list[Event]:
     session = await port.deck.in_use(name)
-    await session.writer.settled()
+    await session.writer.flush()
     return await port.deck.session(name).events(0, 1_000_000)
 
 
