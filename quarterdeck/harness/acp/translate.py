@@ -24,7 +24,7 @@ from quarterdeck.harness.acp.profile import Profile, recognise
 from quarterdeck.harness.acp.prompts import QUIET_S, Prompts, error_kind, error_text
 from quarterdeck.harness.acp.session import OPENING_METHODS, AcpSession, Id, SentRequest, TextKind
 from quarterdeck.harness.base import BaseTranslator, Object, Translator, object_of, objects_of, text_of
-from quarterdeck.harness.protocol_detection import Detecting, acp_or_sayask
+from quarterdeck.harness.protocol_detection import DetectingTranslator, acp_or_sayask
 from quarterdeck.kernel.view import View
 
 #: Requests of the agent that change nothing: its client answers them.
@@ -513,7 +513,7 @@ def kilo_acp() -> Translator:
 
 def kilo() -> Translator:
     """Create a translator for any Kilo: version 7 speaks ACP, earlier ones print say/ask messages as JSON lines."""
-    return Detecting(_KILO, acp_or_sayask)
+    return DetectingTranslator(_KILO, acp_or_sayask)
 
 
 @cache

@@ -34,7 +34,7 @@ from quarterdeck.harness.base import (
 )
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.lines import LineBuffer, object_in, plain
-from quarterdeck.harness.protocol_detection import Detecting, acp_or_sayask
+from quarterdeck.harness.protocol_detection import DetectingTranslator, acp_or_sayask
 from quarterdeck.harness.sayask.calls import Calls
 from quarterdeck.harness.sayask.message import (
     Message,
@@ -497,7 +497,7 @@ def sayask() -> Translator:
 
 def cline() -> Translator:
     """Create a translator for any Cline. It speaks ACP if it was started with `--acp`; the first object tells."""
-    return Detecting(_CLINE, acp_or_sayask)
+    return DetectingTranslator(_CLINE, acp_or_sayask)
 
 
 @cache
