@@ -60,7 +60,7 @@ class NotWritten(QuarterdeckError):
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(
-            f"{path} cannot be written: {error.strerror or error}",
+            f"{path} can't be written: {error.strerror or error}",
             "Name a file in a folder that you may write, on a disk with enough space.",
         )
 
@@ -200,7 +200,7 @@ def migrate() -> None:
 @db.command()
 @click.argument("file", type=FileName(path_type=Path))
 def backup(file: Path) -> None:
-    """Copy the store to FILE while the deck goes on, and verify the copy.
+    """Copy the store to FILE and verify the copy. Works while a deck runs.
 
     FILE must not exist.
     """

@@ -148,7 +148,7 @@ def _stop(server: ServerInfo, force: bool) -> None:
 def is_busy(summary: Summary) -> bool:
     """Return whether stopping the server would interrupt this session.
 
-    A finished turn can have left a shell or a sub-agent in the background. Agents in a terminal go on without the server.
+    A finished turn can have left a shell or a sub-agent in the background. Agents in a terminal don't need the server.
     """
     return summary.owner == "deck" and bool(summary.flags.isActive or summary.background)
 

@@ -112,7 +112,7 @@ def run(
     AGENT is `builtin`, `demo`, another agent that can be started here, or a @profile. Without AGENT, the first agent that
     is logged in is used. PROMPT is the task; `-` reads it from standard input. While the session runs, a line that you
     type answers the open question, or else is a message to the agent. Ctrl-C stops the turn. A second Ctrl-C leaves; the
-    session goes on.
+    session keeps running.
     """
     home = check_home()
     flags: list[str] = ctx.meta[_AGENT_FLAGS]
@@ -291,7 +291,7 @@ def _read_image(path: Path) -> Image:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise NoSuchFile(f"{path} cannot be read: {error.strerror}", "Name a file that you may read.") from None
+        raise NoSuchFile(f"{path} can't be read: {error.strerror}", "Name a file that you may read.") from None
     return Image(media_type=media_type, data=base64.b64encode(data).decode("ascii"))
 
 

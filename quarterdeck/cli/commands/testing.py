@@ -68,7 +68,7 @@ def _recorder(path: Path | None) -> Callable[[SeenRequest], None] | None:
     try:
         path.open("ab").close()  # Fail now, not when the first request comes.
     except OSError as error:
-        raise click.BadParameter(f"{path} cannot be written: {error.strerror}.", param_hint="--record") from None
+        raise click.BadParameter(f"{path} can't be written: {error.strerror}.", param_hint="--record") from None
 
     def write(seen: SeenRequest) -> None:
         line = {name: getattr(seen, name) for name in ("wire", "path", "scenario", "step", "attempt", "end", "body")}

@@ -1,7 +1,7 @@
 """Follow a session live in the terminal: print its events, and send it what the user types.
 
 A typed line answers the open gate. If none is open, it is a message that the agent reads when it can. Nothing typed is
-lost: text that can't be sent is printed again. Ctrl-C stops the turn; a second one leaves, and the session goes on.
+lost: text that can't be sent is printed again. Ctrl-C stops the turn; a second one leaves, and the session keeps running.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Follower:
             while code is None:
                 code = self._step()
         except BrokenPipeError:
-            sys.stderr.write(f"(standard output is closed; session {self._session.id} goes on)\n")
+            sys.stderr.write(f"(standard output is closed; session {self._session.id} keeps running)\n")
             raise
         finally:
             with suppress(OSError):  # The terminal may be gone.
@@ -341,11 +341,11 @@ class Follower:
 
     def _handle_interrupts(self) -> Exit | None:
         if self._interrupts > 1:
-            self.output.note(f"(left; session {self._session.id} goes on)", fg="yellow")
+            self.output.note(f"(left; session {self._session.id} keeps running)", fg="yellow")
             return Exit.INTERRUPTED
         if self._interrupts == 1 and not self._is_stopping:
             self._is_stopping = True
-            self.output.note("(stopping the turn; press Ctrl-C again to leave and let it go on)", fg="yellow")
+            self.output.note("(stopping the turn; press Ctrl-C again to leave without waiting)", fg="yellow")
             self._stop_turn()
         return None
 

@@ -1,7 +1,7 @@
 """Read the events of one session on a thread, across cuts of the connection and restarts of the server.
 
-The reader sends the index of its last event and gets everything after it (contract section 2), so after a cut it goes on
-without a gap.
+The reader sends the index of its last event and gets everything after it (contract section 2), so a cut
+leaves no gap.
 """
 
 from __future__ import annotations
@@ -127,4 +127,4 @@ class SessionGone(QuarterdeckError):
     code = "no_such_session"
 
     def __init__(self, session_id: str, reason: str = "it was deleted") -> None:
-        super().__init__(f"session {session_id} cannot be followed any more: {reason}", "")
+        super().__init__(f"session {session_id} can't be followed any more: {reason}", "")
