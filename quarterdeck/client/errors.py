@@ -57,6 +57,11 @@ def connection_lost(request: str, reason: Exception) -> Unreachable:
     )
 
 
+def is_server_away(error: QuarterdeckError) -> bool:
+    """Return whether the error means that there is no server now. One that shuts down still answers, with an error."""
+    return error.code in ("unreachable", "deck_closed")
+
+
 def client_closed(url: str) -> Unreachable:
     """Return the error for a request on a closed client."""
     return unreachable(url, "this client is closed")
