@@ -32,9 +32,10 @@ def testing() -> None:
     "--record", type=click.Path(path_type=Path), help="Append each request to this file, one JSON object per line."
 )
 def model(path: Path | None, port: int, record: Path | None) -> None:
-    """Serve a scripted model in the formats of Anthropic, OpenAI and Gemini.
+    """Serve a scripted model over HTTP.
 
-    Prints its address and serves until it is interrupted. docs/testing.md describes the format of scripts.
+    Speaks the formats of Anthropic, OpenAI and Gemini. Prints its address and serves until it is interrupted.
+    docs/testing.md describes the format of scripts.
     """
     import asyncio
 
