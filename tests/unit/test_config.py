@@ -33,7 +33,7 @@ PATH = Path("/deck/config.toml")
 
 
 def config(text: str = "", environment: dict[str, str] | None = None, **options: Any) -> Config:
-    return merge_config(ConfigFile(PATH, text), environment or {}, options, registry.known)
+    return merge_config(ConfigFile(PATH, text), environment or {}, options, registry.known_agents)
 
 
 def mistake(text: str = "", environment: dict[str, str] | None = None, **options: Any) -> InvalidSetting:

@@ -53,14 +53,14 @@ class AgentConnection(SignalReader):
             self._process = AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self.hear)
         finally:
             self.begun.set()
-        self.say(self.driver.opening(self.start))
+        self.say(self.driver.open(self.start))
 
     def hear(self, signal: Signal) -> None:
         """One thing came from the process, or went to it; the protocol may want an answer."""
         if signal.src == "proc":
             self._note_process(signal)
         super().hear(signal)
-        answer = self.driver.heard(signal)
+        answer = self.driver.respond(signal)
         if not answer:
             return
         if self.after_durable is None or not self.driver.waits_for_log:
@@ -83,7 +83,7 @@ class AgentConnection(SignalReader):
         self.is_doomed = True
         await self.begun.wait()
         if self._process is not None:
-            await self._process.stop(self.driver.farewell(), grace)
+            await self._process.stop(self.driver.quit(), grace)
 
     def kill(self) -> None:
         """Ends it at once."""

@@ -1,4 +1,4 @@
-"""The scripted agent does what it is told, each word for itself."""
+"""The scripted agent runs each command of its scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def played(folder: Path, work: Callable[[Scene], Awaitable[T]], **environment: s
             return await work(scene)
         finally:
             await scene.close()
-            scene.check_whole()
+            scene.check_end()
 
     return asyncio.run(main())
 
