@@ -186,7 +186,7 @@ class TestOurOwn:
     def _driven(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(registry.HARNESSES, "claude", f"{__name__}:_claude")
         monkeypatch.setattr(
-            registry, "_loaded", lambda target: _claude if target.endswith(":_claude") else _whole(target)
+            registry, "_load", lambda target: _claude if target.endswith(":_claude") else _whole(target)
         )
 
     @on_loop
