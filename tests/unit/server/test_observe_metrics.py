@@ -1,4 +1,4 @@
-"""GET /metrics: valid, whole, and behind the same door as everything else."""
+"""Test `GET /metrics`: a valid and complete page that needs a token."""
 
 from __future__ import annotations
 
