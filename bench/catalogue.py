@@ -25,7 +25,7 @@ from quarterdeck.deck.deck import Deck
 from quarterdeck.events import encode_body, type_of
 from quarterdeck.home import Home
 from quarterdeck.kernel.view import fold
-from quarterdeck.log.rows import packed, row_of
+from quarterdeck.log.rows import catalogue_row, encode_snapshot
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.sql import queries
 from quarterdeck.log.sqlite.writer import row_values
@@ -81,7 +81,7 @@ def filled(path: Path, sessions_: int, events: int) -> None:
     view = sessions.grown(60)
     # as a deck leaves all of them when it is closed
     view = fold(view, sessions.next_event(view, ev.SessionSuspended(reason="shutdown")))
-    row, blob = row_values(row_of(view.state)), packed(view.state)
+    row, blob = row_values(catalogue_row(view.state)), encode_snapshot(view.state)
     tape = [("stream", type_of(body), encode_body(body)) for body in working(0)]
     each, cursors = events // sessions_, count(1)
     connection.execute("BEGIN").fetchall()

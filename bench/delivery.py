@@ -23,7 +23,7 @@ from bench.measure import SMOKE, Effort, Ratio, Work, ratio
 from quarterdeck import events as ev
 from quarterdeck.events import Event, encode_event
 from quarterdeck.log.memory import MemoryLog
-from quarterdeck.log.session_writer import Record
+from quarterdeck.log.session_writer import SessionWriter
 
 CLIENTS = 100
 RATE = 100_000
@@ -63,7 +63,7 @@ class Scene:
         self._clients = clients
         self._lines: list[Any] = []
         self._crowds: list[Crowd] = []
-        self._record: Record
+        self._record: SessionWriter
         self._host.run(self._open(home))
 
     async def _open(self, home: Path) -> None:
@@ -74,7 +74,7 @@ class Scene:
         self._record = session.writer
         start = [ev.AgentReady(), ev.PromptReceived(text="Go", message_id="p"), ev.AgentStart(), ev.MessageStart("m")]
         self._record.write(start, "stream")
-        await self._record.settled()
+        await self._record.flush()
         self._crowds.append(await Crowd.start("read", url, token, *self._asks(handle.id)))
         bare = web.Application()
         bare.router.add_get("/", self._bare_socket if self._kind != "sse" else self._bare_stream)
@@ -110,7 +110,7 @@ class Scene:
 
         async def told() -> None:
             self._record.write(bodies, "stream")
-            await self._record.settled()
+            await self._record.flush()
             for _ in range(3):
                 await asyncio.sleep(0)
 

@@ -14,9 +14,10 @@ from bench import raw_store
 from bench.figure import Figure
 from bench.measure import SMOKE, Effort, Work, ratio, ratio_of_waits
 from quarterdeck import events as ev
-from quarterdeck.events import Body
-from quarterdeck.log.base import Append
-from quarterdeck.log.session_writer import Record
+from quarterdeck.errors import QuarterdeckError
+from quarterdeck.events import Body, Event
+from quarterdeck.log.base import Append, CatalogueRow
+from quarterdeck.log.session_writer import SessionWriter
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.room import make_room
 from quarterdeck.log.sqlite.writer import Outcome
@@ -72,6 +73,19 @@ def working(turn: int) -> list[Body]:
     return [*bodies, ev.Usage(tokens=ev.TokenUsage(input=1200, output=300), turn_id="t"), ev.AgentEnd(turn_id="t")]
 
 
+class Publisher:
+    """Publishes what a writer made durable."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def on_durable(self, events: Sequence[Event], row: CatalogueRow | None) -> None:
+        self._feed.publish(events)
+
+    def on_log_error(self, error: QuarterdeckError | None) -> None:
+        pass
+
+
 class Flood:
     """Sessions that all write at once, each through its record, with a feed that is read."""
 
@@ -84,10 +98,12 @@ class Flood:
     async def _open(self, path: Path, sessions: int) -> None:
         self.log = await SqliteLog.open(path)
         feed = await Feed.over(self.log)
-        self.records = [Record(self.log, feed.publish, f"s{number}", clock=lambda: 1) for number in range(sessions)]
+        self.records = [
+            SessionWriter(self.log, f"s{number}", Publisher(feed), clock=lambda: 1) for number in range(sessions)
+        ]
         for record in self.records:
             record.write([ev.SessionOpened(agent="bench"), ev.AgentReady()], "process")
-            await record.settled()
+            await record.flush()
 
     def count_commits(self) -> None:
         writer = self.log._writer  # pyright: ignore[reportPrivateUsage]
@@ -106,12 +122,12 @@ class Flood:
     async def _all(self, bodies: Sequence[Body]) -> None:
         await asyncio.gather(*(self._one(record, bodies) for record in self.records))
 
-    async def _one(self, record: Record, bodies: Sequence[Body]) -> None:
+    async def _one(self, record: SessionWriter, bodies: Sequence[Body]) -> None:
         for place, body in enumerate(bodies, 1):
             record.write((body,), "stream")
             if place % AWAIT_EVERY == 0:
-                await record.settled()
-        await record.settled()
+                await record.flush()
+        await record.flush()
 
     def batch(self) -> int:
         """How many events shared a commit, on average."""
@@ -147,7 +163,7 @@ def _lone(folder: Path, effort: Effort) -> Iterator[Figure]:
 
     async def appended() -> None:
         record.write((body,), "stream")
-        await record.settled()
+        await record.flush()
 
     async def appended_often() -> None:
         for _ in range(LONE):

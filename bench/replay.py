@@ -17,7 +17,7 @@ from bench.measure import SMOKE, Effort, Work, ratio
 from quarterdeck import events as ev
 from quarterdeck.events import decode_body
 from quarterdeck.kernel.view import View, fold
-from quarterdeck.log.session_writer import Record
+from quarterdeck.log.session_writer import SessionWriter
 from quarterdeck.log.sqlite import SqliteLog
 
 EVENTS = 100_000
@@ -51,15 +51,15 @@ def figures(effort: Effort) -> Iterator[Figure]:
 async def _written(path: Path, events: int) -> tuple[SqliteLog, int]:
     """A session of so many events that are kept: its deltas were dropped when their texts were whole."""
     log = await SqliteLog.open(path)
-    record = Record(log, lambda _: None, "s1", clock=lambda: 1)
+    record = SessionWriter(log, "s1", clock=lambda: 1)
     record.write([ev.SessionOpened(agent="bench"), ev.AgentReady()], "process")
     kept, turn = 2, 0
     while kept < events:
         bodies = streaming(turn) if turn % 8 == 0 else working(turn)
         record.write(bodies, "stream")
-        await record.settled()
+        await record.flush()
         kept, turn = kept + sum(not isinstance(body, ev.MessageDelta) for body in bodies), turn + 1
-    return log, record.durable.index
+    return log, record.durable_view.index
 
 
 def _bare(path: Path) -> Work:

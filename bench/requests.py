@@ -24,7 +24,7 @@ from bench.measure import SMOKE, Effort, Work, ratio
 from quarterdeck import events as ev
 from quarterdeck.deck.deck import Deck
 from quarterdeck.home import Home
-from quarterdeck.log.session_writer import Record
+from quarterdeck.log.session_writer import SessionWriter
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.policy.rule import parse
 from quarterdeck.server.ingest import SECRET, secret_for
@@ -108,7 +108,7 @@ class Scene:
         self._host = Host()
         self._folder = folder
         self._deck: Deck
-        self._record: Record
+        self._record: SessionWriter
         self._host.run(self._open())
 
     async def _open(self) -> None:
@@ -120,7 +120,7 @@ class Scene:
             await asyncio.sleep(0.01)
         self._session = handle
         self._log = await SqliteLog.open(self._folder / "bare.db")
-        self._record = Record(self._log, lambda _: None, "s")
+        self._record = SessionWriter(self._log, "s")
         await self._record.commit([ev.SessionOpened(agent="bench"), ev.AgentReady()], "process")
         app = web.Application()
         app.router.add_post("/empty", _empty)
@@ -129,7 +129,7 @@ class Scene:
 
     def decided(self) -> int:
         """How often a rule decided what the agent on the terminal asked."""
-        observed = [row.id for row in self._deck.rows() if row.agent == "claude"]
+        observed = [row.session_id for row in self._deck.rows() if row.agent == "claude"]
         return sum(len(self._deck.view(name).state.gates.decided) for name in observed)
 
     async def _append(self, request: web.Request) -> web.Response:
@@ -196,7 +196,7 @@ class Scene:
 
     async def _settled(self) -> None:
         """Until everything that was told is heard and durable."""
-        while any(one.users or not one.writer.is_settled for one in self._deck.sessions_in_use() if one.observed_agent):  # noqa: ASYNC110
+        while any(one.users or not one.writer.is_durable for one in self._deck.sessions_in_use() if one.observed_agent):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
     def close(self) -> None:

@@ -166,7 +166,7 @@ class Soak:
 
     async def _replace(self, session: Any) -> None:
         try:
-            await session.writer.settled()
+            await session.writer.flush()
             session.users -= 1
             await self._deck.session(session.id).archive()
             # a reader that is behind does not get the events of a session that is gone, and need not
@@ -181,7 +181,7 @@ class Soak:
         while self._enders:
             await asyncio.wait(self._enders)
         for session, _, _ in list(self._live):
-            await session.writer.settled()
+            await session.writer.flush()
 
 
 async def _peak(soak: Soak, clients: Clients, seconds: float) -> float:

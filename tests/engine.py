@@ -22,8 +22,9 @@ from quarterdeck.engine.model import (
     ToolSpec,
 )
 from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
-from quarterdeck.events import Event, TokenUsage, encode_body
+from quarterdeck.events import Body, Event, Origin, TokenUsage, encode_body
 from quarterdeck.kernel.view import View, fold, fold_all
+from quarterdeck.log.session_writer import SessionWriter
 from tests.fuzz.legal import violations
 
 PATIENCE_S = 20
@@ -181,28 +182,38 @@ def plain(event: Event) -> bytes:
 
 @contextmanager
 def judged() -> Iterator[list[str]]:
-    """Every batch that any agent writes meanwhile is held to the product's own rules; what it breaks is listed."""
+    """Check every batch that any agent writes meanwhile against the product's own rules; the list names violations."""
     found: list[str] = []
     views: dict[int, View] = {}
     kept: list[Journal] = []
-    write, restore = Journal._hand_on, Journal.restore
+    events: list[Event] = []
+    write, restore, add = Journal.write, Journal.restore, SessionWriter._add
 
-    def judging(journal: Journal, events: list[Event]) -> None:
+    def collecting(writer: SessionWriter, batch: Any) -> None:
+        add(writer, batch)
+        events.extend(batch.events)
+
+    def judging(journal: Journal, bodies: Iterable[Body], origin: Origin = "engine") -> None:
         kept.append(journal)  # so that no other one has its id
+        events.clear()
+        write(journal, bodies, origin)
+        if not events:
+            return
         view = views[id(journal)] = fold_all(events, views.get(id(journal), View()))
         if view.state != journal.state:
             found.append(f"{events[-1].type}: the state alone is not the state of the view")
         if view.state.lifecycle.value == "active" and view.state.process.value == "up":
             found.extend(f"after {[event.type for event in events]}: {one}" for one in violations(view))
-        write(journal, events)
 
     def restoring(journal: Journal, event: Event) -> None:
         kept.append(journal)
         views[id(journal)] = fold(views.get(id(journal), View()), event)
         restore(journal, event)
 
-    Journal._hand_on, Journal.restore = judging, restoring  # type: ignore[method-assign]
+    Journal.write, Journal.restore = judging, restoring  # type: ignore[method-assign]
+    SessionWriter._add = collecting  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        Journal._hand_on, Journal.restore = write, restore  # type: ignore[method-assign]
+        Journal.write, Journal.restore = write, restore  # type: ignore[method-assign]
+        SessionWriter._add = add  # type: ignore[method-assign]

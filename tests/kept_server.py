@@ -1,6 +1,6 @@
 """A stand-in for the server under a keeper: starts scripted agents, says who they are, and waits.
 
-python tests/kept_server.py NONCE SCRIPT...
+python tests/kept_server.py NONCE_VARIABLE SCRIPT...
 
 It says one line of JSON when every agent is in its last word. When the keeper dies, it leaves at once and cleans nothing:
 the worst server that there can be.
@@ -15,15 +15,15 @@ import sys
 import threading
 from typing import Any
 
-from quarterdeck.process.identity import NONCE
-from quarterdeck.process.subreaper import become_subreaper, lifeline
+from quarterdeck.process.identity import NONCE_VARIABLE
+from quarterdeck.process.subreaper import become_subreaper, take_lifeline
 
 
 def started(nonce: str, script: str) -> tuple[subprocess.Popen[str], list[int]]:
     """The agent when it is in the last word of the script, and the tool processes that it started on the way."""
     agent = subprocess.Popen(
         [sys.executable, "-m", "quarterdeck.testing.agent"],
-        env={**os.environ, NONCE: nonce},
+        env={**os.environ, NONCE_VARIABLE: nonce},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -49,7 +49,7 @@ def started(nonce: str, script: str) -> tuple[subprocess.Popen[str], list[int]]:
 def main() -> None:
     nonce, *scripts = sys.argv[1:]
     become_subreaper()
-    ends = lifeline()
+    ends = take_lifeline()
     agents: list[tuple[subprocess.Popen[str], list[int]]] = []
     # on a thread that ends: what a server's agents are bound to must not be the thread that started them
     starter = threading.Thread(target=lambda: agents.extend(started(nonce, script) for script in scripts))

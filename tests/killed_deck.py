@@ -27,7 +27,7 @@ async def opened(deck: Deck, native: str) -> Session:
     session = await ObservedSessions(deck).session("claude", native, "")
     seen = session.observe(registry.translator("claude"))
     session.hear(seen, [ev.AgentReady(native_session_id=native), ev.AgentStart(turn_id="t1")], "hook")
-    await session.writer.settled()
+    await session.writer.flush()
     return session
 
 
@@ -101,7 +101,7 @@ STORIES: dict[str, Callable[[Deck], Awaitable[None]]] = {
 
 async def _settled(deck: Deck) -> None:
     for session in deck.sessions_in_use():
-        await session.writer.settled()
+        await session.writer.flush()
 
 
 async def main(folder: Path, story: str) -> None:

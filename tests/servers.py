@@ -15,8 +15,8 @@ from typing import Any
 from quarterdeck.cli.wire import Wire, token_of
 from quarterdeck.deck.deck import home_id
 from quarterdeck.home import Home
-from quarterdeck.process.identity import Identity, carriers_of_home, is_alive
-from quarterdeck.process.subreaper import end, end_left_over_of
+from quarterdeck.process.identity import Identity, find_by_home, is_alive
+from quarterdeck.process.tree import end_leftovers_of_home, end_processes
 from quarterdeck.server import server_file
 from quarterdeck.server.server_file import Beacon
 
@@ -71,7 +71,7 @@ class At:
         return str(self.wire().post("/sessions", body)["id"])
 
     def agents(self) -> list[Identity]:
-        return carriers_of_home(home_id(self.place.folder.resolve()))
+        return find_by_home(home_id(self.place.folder.resolve()))
 
     def log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.place.log.read_text("utf-8").splitlines()]
@@ -81,8 +81,8 @@ class At:
             wire.close()
         light = server_file.found(self.place)
         for one in [*self.seen, *([light] if light else [])]:
-            end([each for each in (one.keeper, one.server) if each is not None], grace=0)
-        end_left_over_of(home_id(self.place.folder.resolve()), grace=0)
+            end_processes([each for each in (one.keeper, one.server) if each is not None], grace=0)
+        end_leftovers_of_home(home_id(self.place.folder.resolve()), grace=0)
 
 
 @contextmanager

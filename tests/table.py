@@ -141,7 +141,7 @@ def shown_by(view: View) -> Shown:
         state.process.value,
         state.run.value,
         state.activity.value.removeprefix("active/").removesuffix("_for_permission"),
-        state.beneath.value,
+        state.base_phase.value,
         state.phase.value,
         view.timeline.streaming,
         frozenset([gate.kind for gate in state.gates.open if not gate.path]),

@@ -1,4 +1,4 @@
-"""What every generated page has in common: written with --write, held against the code with --check."""
+"""Provide the command line that the generators of pages share: `--write` and `--check`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def main(pages: Mapping[str, Callable[[], str]], description: str, arguments: Sequence[str] | None = None) -> int:
-    """The command line of a page's tool."""
+    """Run a generator. `pages` maps each page's path to the function that renders it. Return the exit code."""
     options = _parser(description).parse_args(arguments)
     stale = [name for name, render in pages.items() if _text_of(options.root / name) != render()]
     if options.write:
@@ -21,12 +21,12 @@ def main(pages: Mapping[str, Callable[[], str]], description: str, arguments: Se
             print(f"wrote {name}")
         return 0
     for name in stale:
-        print(f"{name} is not what the code says", file=sys.stderr)
+        print(f"{name} is out of date", file=sys.stderr)
     return 1 if stale else 0
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table; bars inside cells are escaped."""
+    """Render a Markdown table. Bars inside cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
@@ -34,9 +34,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _parser(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     task = parser.add_mutually_exclusive_group()
-    task.add_argument("--write", action="store_true", help="write the pages again")
-    task.add_argument("--check", action="store_true", help="fail when a page is not what the code says (the default)")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the repository to write to")
+    task.add_argument("--write", action="store_true", help="write the pages")
+    task.add_argument("--check", action="store_true", help="fail if a page is out of date (the default)")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the repository to write to (default: this one)")
     return parser
 
 

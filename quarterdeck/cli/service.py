@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import click
 
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.files import write_atomic
 from quarterdeck.home import Home
 from quarterdeck.server.server_file import found
 
@@ -146,9 +147,7 @@ def install(place: Home, options: Mapping[str, Any]) -> None:
         if sys.platform == "darwin" and wanted.path.exists():
             _run(wanted.end)
         wanted.path.parent.mkdir(parents=True, exist_ok=True)
-        part = wanted.path.with_suffix(".part")
-        part.write_text(wanted.text, "utf-8")
-        part.replace(wanted.path)
+        write_atomic(wanted.path, wanted.text, mode=0o644)
     click.echo(f"{wanted.path}: {'written' if is_new else 'is there already'}")
     if is_new and found(place) is not None:
         click.echo("a server is running already: `qd down`, and the service takes over at the next login", err=True)

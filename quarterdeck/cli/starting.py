@@ -20,8 +20,8 @@ import click
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
-from quarterdeck.process.identity import NONCE
-from quarterdeck.process.subreaper import gone_within
+from quarterdeck.process.identity import NONCE_VARIABLE
+from quarterdeck.process.tree import wait_until_gone
 from quarterdeck.server import server_file
 from quarterdeck.server.server_file import Beacon
 
@@ -95,7 +95,7 @@ def running(place: Home) -> Beacon | None:
     """The server that runs and will stay; waits for the end of one that leaves. To be called with the lock held."""
     light = server_file.found(place)
     while light is not None and light.is_leaving:
-        if not gone_within(light.last, light.leaves_within):
+        if not wait_until_gone(light.last, light.leaves_within):
             raise StillLeaving(light)
         light = server_file.found(place)
     return light
@@ -172,7 +172,7 @@ def _command(options: Mapping[str, Any], ready: int, lock: int, *, is_background
 
 def _environment(place: Home) -> dict[str, str]:
     """An agent's shell may have started us, and its nonce would make the server end with that agent."""
-    return {name: value for name, value in os.environ.items() if name != NONCE} | {
+    return {name: value for name, value in os.environ.items() if name != NONCE_VARIABLE} | {
         "QUARTERDECK_HOME": str(place.folder)
     }
 

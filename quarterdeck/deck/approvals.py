@@ -13,7 +13,7 @@ from quarterdeck.deck.rules import RuleStore, RulesUnreadable
 from quarterdeck.events import Body
 from quarterdeck.harness.driver import Decision
 from quarterdeck.kernel import activity
-from quarterdeck.kernel.gate import Gate, Gates, find, lately
+from quarterdeck.kernel.gate import Gate, Gates, find
 from quarterdeck.kernel.state import State
 from quarterdeck.policy import Place, Rule, Verdict, decide, request_of
 
@@ -100,7 +100,7 @@ def is_already_recorded(body: Body, gates: Gates) -> bool:
         return False
     return any(
         (body.ref and decision.ref == body.ref) or (body.gate_id and decision.gate_id == body.gate_id)
-        for decision in reversed(lately(gates))
+        for decision in gates.decided
     )
 
 
@@ -164,9 +164,7 @@ def activity_after_closing(state: State, closed: Sequence[Gate], *, turn_ends: b
     return activity_without_gates(state, turn_ends=turn_ends, is_under_dialog=is_under_dialog)
 
 
-def activity_without_gates(
-    state: State, *, turn_ends: bool = False, is_under_dialog: bool = False
-) -> ev.StateChange:
+def activity_without_gates(state: State, *, turn_ends: bool = False, is_under_dialog: bool = False) -> ev.StateChange:
     """Return what the main agent does while it waits for no person. Without a turn, it's idle."""
     if turn_ends or not state.turn.is_open:
         return ev.StateChange(state="idle")

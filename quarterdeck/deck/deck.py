@@ -51,7 +51,7 @@ from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View
 from quarterdeck.log.base import NEW, START, CatalogueRow, Log, LogUnavailable, Receipt, StaleFence, StoredSession
 from quarterdeck.log.tail import Feed
-from quarterdeck.process.subreaper import end_left_over_of
+from quarterdeck.process.tree import end_leftovers_of_home
 
 
 class HomeInUse(QuarterdeckError):
@@ -146,7 +146,7 @@ class Deck:
         folder, lock = _lock_home(Path(home))
         try:
             # First of all: processes that a crashed deck left running still write files.
-            await asyncio.to_thread(end_left_over_of, home_id(folder))
+            await asyncio.to_thread(end_leftovers_of_home, home_id(folder))
             log = await SqliteLog.open(Home(folder).store)
             try:
                 deck = await cls.over(log, folder, settings=settings, environment=environment, clock=clock)
@@ -213,9 +213,7 @@ class Deck:
                 with contextlib.suppress(QuarterdeckError):
                     await self._load(row.session_id)
         try:
-            await asyncio.wait_for(
-                self._supervisor.suspend(self._sessions, reason), self.settings.shutdown_within
-            )
+            await asyncio.wait_for(self._supervisor.suspend(self._sessions, reason), self.settings.shutdown_within)
         except TimeoutError:
             await self._supervisor.kill_all()
         await self._log.close()

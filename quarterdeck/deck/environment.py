@@ -10,13 +10,13 @@ import contextlib
 import hashlib
 import os
 import secrets
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from quarterdeck.deck.login import Source
 from quarterdeck.events import SessionOpened
+from quarterdeck.files import write_atomic
 from quarterdeck.log.base import Log
 
 LOST = (
@@ -154,10 +154,5 @@ def _load_key(file: Path) -> bytes:
             return key
     key = secrets.token_bytes(_KEY_BYTES)
     with contextlib.suppress(OSError):
-        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        with open(descriptor, "wb") as target:
-            target.write(key)
-            target.flush()
-            os.fsync(target.fileno())
-        os.replace(name, file)
+        write_atomic(file, key)
     return key

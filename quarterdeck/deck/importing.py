@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from quarterdeck import events as ev
-from quarterdeck.events import Body, Event
+from quarterdeck.events import Body
 from quarterdeck.log.base import Log
-from quarterdeck.log.session_writer import Record
+from quarterdeck.log.session_writer import SessionWriter
 from quarterdeck.log.sqlite.five_states import OldSession
 
 
 async def imported(log: Log, sessions: Sequence[OldSession], told: Callable[[int, int], None]) -> int:
     """Adds those that the log does not hold yet; returns how many. Each is one append: whole, or not there."""
-    held = {stored.row.id for stored in await log.sessions()}
+    held = {stored.row.session_id for stored in await log.sessions()}
     missing = [one for one in sessions if one.id not in held]
     for place, one in enumerate(missing, 1):
         await _written(log, one)
@@ -25,14 +25,10 @@ async def imported(log: Log, sessions: Sequence[OldSession], told: Callable[[int
 
 async def _written(log: Log, one: OldSession) -> None:
     times = iter((one.created_at, one.last_active_at))
-    record = Record(log, _nobody, one.id, clock=lambda: next(times))
+    record = SessionWriter(log, one.id, clock=lambda: next(times))
     record.write([_opened(one)], "file")
     record.write(_since(one), "file")
-    await record.settled()
-
-
-def _nobody(_: Sequence[Event]) -> None:
-    """No deck is running, so nobody reads along."""
+    await record.flush()
 
 
 def _opened(one: OldSession) -> Body:

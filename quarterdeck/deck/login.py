@@ -202,7 +202,9 @@ def _stamp_path(path: str) -> list[tuple[str, int, int]]:
 # --- asking the shell
 
 
-async def read_shell_environment(shell: str, environment: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, str]:
+async def read_shell_environment(
+    shell: str, environment: Mapping[str, str], limit_s: float = LIMIT_S
+) -> dict[str, str]:
     """Start a login shell and return what it exports.
 
     Raises:
@@ -221,9 +223,7 @@ async def read_shell_environment(shell: str, environment: Mapping[str, str], lim
     raise ShellSaidNothing(shell, why)
 
 
-async def _run_shell(
-    shell: str, flags: tuple[str, ...], environment: Mapping[str, str]
-) -> tuple[dict[str, str], str]:
+async def _run_shell(shell: str, flags: tuple[str, ...], environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """Run the shell once. Return the variables it exports, or none and the reason."""
     # The marks separate the environment from whatever the startup files print.
     mark = secrets.token_hex(16)

@@ -17,8 +17,8 @@ from quarterdeck.errors import MalformedEvent
 from quarterdeck.events import Event
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.view import View, fold
-from quarterdeck.log.base import LogUnavailable, NoSuchSession, Row
-from quarterdeck.log.rows import packed, row_of, unpacked
+from quarterdeck.log.base import CatalogueRow, LogUnavailable, NoSuchSession
+from quarterdeck.log.rows import catalogue_row, decode_snapshot, encode_snapshot
 from quarterdeck.log.sqlite.inspect import Inspection, rewritten
 
 
@@ -83,10 +83,10 @@ def differences_of(look: Inspection, session_id: str) -> tuple[list[Difference],
 def repair(path: Path, session_id: str) -> None:
     """The projections of this session, from its events again."""
 
-    def folded(look: Inspection) -> tuple[Row, bytes, int, int]:
+    def folded(look: Inspection) -> tuple[CatalogueRow, bytes, int, int]:
         row, _, _, _ = look.stored(session_id)
         one = _folded(look.events(session_id), sys.maxsize)
-        return _row(one, row), packed(one.view.state), one.view.index, one.view.index
+        return _row(one, row), encode_snapshot(one.view.state), one.view.index, one.view.index
 
     rewritten(path, session_id, folded)
 
@@ -120,26 +120,30 @@ def _faults(before: Event | None, event: Event) -> Iterator[str]:
         yield f"event {event.index} is older than {before.index}"
 
 
-def _row(folded: Folded, stored: Row) -> Row:
+def _row(folded: Folded, stored: CatalogueRow) -> CatalogueRow:
     """The row as the events tell it. A higher number of gates does no harm: it must only never come again."""
-    row = row_of(folded.view.state)
+    row = catalogue_row(folded.view.state)
     return replace(
         row,
-        last_gate=stored.last_gate if stored.last_gate >= folded.known_gate else folded.last_gate,
+        last_gate_number=stored.last_gate_number if stored.last_gate_number >= folded.known_gate else folded.last_gate,
         last_active_at=stored.last_active_at if stored.last_active_at in folded.active else row.last_active_at,
     )
 
 
-def _row_differences(stored: Row, folded: Row) -> Iterator[Difference]:
-    for name in Row.__struct_fields__:
+#: Fields whose column in the store has another name.
+_COLUMNS = {"session_id": "id", "last_gate_number": "last_gate"}
+
+
+def _row_differences(stored: CatalogueRow, folded: CatalogueRow) -> Iterator[Difference]:
+    for name in CatalogueRow.__struct_fields__:
         was, is_now = getattr(stored, name), getattr(folded, name)
         if was != is_now:
-            yield Difference(stored.id, name, str(was), str(is_now))
+            yield Difference(stored.session_id, _COLUMNS.get(name, name), str(was), str(is_now))
 
 
 def _state_differences(session_id: str, blob: bytes, folded: Folded) -> Iterator[Difference]:
     try:
-        stored = unpacked(blob)
+        stored = decode_snapshot(blob)
     except LogUnavailable as error:
         yield Difference(session_id, "view", error.message, "a view")
         return
@@ -153,6 +157,6 @@ def _state_differences(session_id: str, blob: bytes, folded: Folded) -> Iterator
 
 def _is_of_older_fold(blob: bytes) -> bool:
     try:
-        return unpacked(blob).fold_version != FOLD_VERSION
+        return decode_snapshot(blob).fold_version != FOLD_VERSION
     except LogUnavailable:
         return False

@@ -14,11 +14,9 @@ every approval must be decided by a person.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import stat
-import tempfile
 import tomllib
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.files import locked, write_atomic
 from quarterdeck.policy.rule import InvalidRule, Rule, checked, json_string, parse
 
 _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*rule[ \t]*\]\]")
@@ -131,45 +130,22 @@ class RuleStore:
         except OSError as error:
             raise RulesUnreadable(self.path, 0, error.strerror or "can't be read") from error
         if mode & stat.S_IWOTH:
-            raise RulesUnreadable(self.path, 0, "is writable by all users, so its rules can't be trusted (run chmod 600)")
+            raise RulesUnreadable(
+                self.path, 0, "is writable by all users, so its rules can't be trusted (run chmod 600)"
+            )
         if len(data) > _SIZE_LIMIT:
             raise RulesUnreadable(self.path, 0, "is too large")
         return _decode(data, self.path)
 
     def _write(self, text: str) -> None:
-        """Replace the file atomically: write a temporary file next to it, sync, rename."""
-        # If the path is a symbolic link, replace its target and keep the link.
-        target = Path(os.path.realpath(self.path))
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # Its mode is 0600.
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        _sync_folder(target.parent)
+        write_atomic(self.path, text)
 
     @contextmanager
     def _locked(self) -> Generator[None]:
         """Hold the lock for writers. It's on a file of its own, because the rules file itself gets replaced."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with locked(self.path.with_name(f"{self.path.name}.lock")):
             yield
-        finally:
-            os.close(handle)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _decode(data: bytes, path: Path) -> str:

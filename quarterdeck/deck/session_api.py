@@ -101,17 +101,13 @@ class SessionCommands:
         client_id: str = "",
     ) -> Decided:
         """Approve a tool call, once or with a rule for later calls."""
-        return await self.run(
-            cmd.Approve(gate_id=gate_id, always=always, auto_resume=auto_resume, client_id=client_id)
-        )
+        return await self.run(cmd.Approve(gate_id=gate_id, always=always, auto_resume=auto_resume, client_id=client_id))
 
     async def reject(
         self, gate_id: str, *, reason: str = "", auto_resume: bool = False, client_id: str = ""
     ) -> Decided:
         """Reject a tool call. The turn ends unless `auto_resume` is set."""
-        return await self.run(
-            cmd.Reject(gate_id=gate_id, reason=reason, auto_resume=auto_resume, client_id=client_id)
-        )
+        return await self.run(cmd.Reject(gate_id=gate_id, reason=reason, auto_resume=auto_resume, client_id=client_id))
 
     async def respond(self, gate_id: str, answer: Json, *, client_id: str = "") -> Decided:
         """Answer a question or a dialog."""

@@ -183,7 +183,7 @@ class Agent:
         """
         self._runtime.require_alive()
         has_changed = self._runtime.switch_model(model, provider_opts)
-        await self._runtime.journal.settled()
+        await self._runtime.journal.flush()
         return has_changed
 
     async def switch_mode(self, mode: str) -> None:
@@ -197,7 +197,7 @@ class Agent:
             raise InvalidOption(f"unknown mode {mode!r}", f"Modes: {', '.join(MODES)}.")
         self._runtime.mode = mode
         self._runtime.journal.write((ev.SettingChanged(mode=mode),), "user")
-        await self._runtime.journal.settled()
+        await self._runtime.journal.flush()
 
     async def attach_tool(self, *tools: Tool, detach: Collection[str] = ()) -> None:
         """Attach tools, and detach others in the same step, from the next request on.
@@ -228,7 +228,7 @@ class Agent:
             runtime.journal.write((body,), "user")
         elif attach or detach:
             runtime.journal.write((updated,), "user")
-        await runtime.journal.settled()
+        await runtime.journal.flush()
 
     # --------------------------------------------------------------------------------------------- events and results
 
@@ -280,7 +280,7 @@ class Agent:
         """
         self._runtime.require_alive()
         await asyncio.wait_for(self._runtime.wait_until_idle(), timeout)
-        await self._runtime.journal.settled()
+        await self._runtime.journal.flush()
         result = self._runtime.last_result
         if result is None:
             return ""
@@ -305,6 +305,6 @@ class Agent:
         await runtime.hooks.run("session_end", PluginContext(runtime, None))
         runtime.journal.write((ev.SessionSuspended(reason="stopped"),), "user")
         try:
-            await runtime.journal.settled()
+            await runtime.journal.flush()
         finally:
             runtime.journal.close()

@@ -175,7 +175,7 @@ class Approvals:
         closing = self._decide(approval, status, by, reason, auto_resume, option)
         if closing is not None:
             await self._runtime.cancel_turn(approval.turn, closing)
-        await self._runtime.journal.settled()
+        await self._runtime.journal.flush()
         return Decided(approval.gate_id)
 
     def _find_approval(self, gate_id: str) -> PendingApproval | None:
@@ -307,7 +307,7 @@ class Approvals:
         self._runtime.journal.write((responded, resumed), "user")
         try:
             # The tool goes on only after the answer is durable: it may act on it.
-            await self._runtime.journal.settled()
+            await self._runtime.journal.flush()
         finally:
             if not asked.answer.done():
                 asked.answer.set_result(answer)

@@ -188,7 +188,7 @@ class Batch:
         assert call.tool is not None
         try:
             # The start must be durable before the tool runs. Otherwise the call would be made again after a crash.
-            await self.turn.runtime.journal.settled()
+            await self.turn.runtime.journal.flush()
         except QuarterdeckError as error:
             self._fail(error)
             return

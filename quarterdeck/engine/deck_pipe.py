@@ -1,9 +1,9 @@
-"""The deck on the other end of the pipes: for an agent in a process of its own it is the log.
+"""Log through the deck: an agent in its own process writes its events to the deck, which appends them to its log.
 
-Everything that the agent writes goes out as JSON lines, one for each batch of events. Behind what is more than words in
-pieces comes `{"keep": N}`, and the deck answers `{"op": "kept", "n": N}` when all of it is durable; only then does the agent
-go on to what depends on it. So no call runs that the log does not know of. What only a deck may say (that a session opens,
-that a text waits) it says itself, so that is left out.
+Events go out on standard output as JSON lines, one line per batch. After a batch that holds more than deltas, the pipe
+writes `{"keep": N}`. The deck answers `{"op": "kept", "n": N}` once everything before that line is durable, and only then
+does the append return. So no tool runs before the log knows of its call. Some events are only the deck's to write (that a
+session was opened, that a message is queued); the deck already has them, so they aren't sent.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
 from quarterdeck import events as ev
 from quarterdeck.errors import MalformedEvent
-from quarterdeck.events import DELTAS, Body, Event, encode_body
-from quarterdeck.log.base import PAGE, Append, LogUnavailable, Receipt, Told
+from quarterdeck.events import DELTAS, Body, encode_body
+from quarterdeck.log.base import Append, LogUnavailable, Receipt
 
-#: What the deck knows before the agent does, and has in its log.
-_ITS_OWN = (
+#: Events that the deck writes itself.
+_WRITTEN_BY_DECK = (
     ev.SessionOpened,
     ev.SessionResumed,
     ev.SessionSuspended,
@@ -28,88 +28,92 @@ _ITS_OWN = (
     ev.PromptQueued,
     ev.SettingChanged,
 )
-#: One line holds the whole history of a session that goes on.
-_LONGEST_LINE = 1 << 30
+#: The line that restores a session holds its whole history.
+_MAX_LINE_BYTES = 1 << 30
 
 
-class DeckLog(asyncio.BaseProtocol):
-    """Writes to one pipe. As a log it keeps nothing that could be read back: the deck does."""
+class DeckPipe(asyncio.BaseProtocol):
+    """An appender whose log is the deck at the other end of a pipe."""
 
     def __init__(self) -> None:
         self._transport: asyncio.WriteTransport | None = None
-        self._waiting: dict[int, tuple[Told, Receipt]] = {}
-        self._number = 0
+        #: Appends that the deck hasn't confirmed yet, by number.
+        self._unconfirmed: dict[int, asyncio.Future[None]] = {}
+        self._last_number = 0
         self._is_leaving = False
         self._closed = asyncio.Event()
 
     @classmethod
-    async def on(cls, stream: IO[bytes]) -> DeckLog:
-        log = cls()
-        transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: log, stream)
-        log._transport = transport
-        return log
+    async def connect(cls, stream: IO[bytes]) -> DeckPipe:
+        """Return a pipe that writes to `stream`."""
+        pipe = cls()
+        pipe._transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: pipe, stream)
+        return pipe
 
-    def say(self, *bodies: Body) -> None:
-        """Beside the conversation: what is not part of the agent's own log."""
+    def send(self, *bodies: Body) -> None:
+        """Send events that aren't part of the agent's own session log, without waiting for them."""
         self._write(bodies)
 
-    # --- the log's port, as far as an agent uses it
+    async def append(self, append: Append) -> Receipt:
+        """Send events to the deck and wait until the deck has stored them.
 
-    def submit(self, append: Append, told: Told) -> None:
-        loop = asyncio.get_running_loop()
+        Raises:
+            LogUnavailable: the deck closed the pipe.
+        """
         if self._transport is None or self._transport.is_closing():
-            loop.call_soon(told, None, LogUnavailable("the deck is gone"))
-            return
+            raise LogUnavailable("the deck closed the pipe")
         self._write(event.body for event in append.events)
-        receipt = Receipt(append.fence, append.events)
-        if self._is_leaving or all(type(event.body) in DELTAS for event in append.events):
-            loop.call_soon(told, receipt, None)
-            return
-        self._number += 1
-        self._waiting[self._number] = (told, receipt)
-        self._transport.write(b'{"keep":%d}\n' % self._number)
+        if not self._is_leaving and any(type(event.body) not in DELTAS for event in append.events):
+            self._last_number += 1
+            self._transport.write(b'{"keep":%d}\n' % self._last_number)
+            confirmed = self._unconfirmed[self._last_number] = asyncio.get_running_loop().create_future()
+            await confirmed
+        # The deck numbers events itself, so neither fences nor cursors cross the pipe.
+        return Receipt(append.fence, append.events)
 
-    def kept(self, number: object) -> None:
-        """The deck has it, and whatever came before it."""
+    def confirm(self, number: object) -> None:
+        """Resume the appends up to this number: the deck has stored them."""
         if isinstance(number, int):
-            for one in [one for one in self._waiting if one <= number]:
-                told, receipt = self._waiting.pop(one)
-                told(receipt, None)
+            for done in [done for done in self._unconfirmed if done <= number]:
+                _resolve(self._unconfirmed.pop(done))
 
-    def leave(self) -> None:
-        """Nobody answers any more: what is said from here on is said, and that is all."""
+    def stop_waiting(self) -> None:
+        """Send events without waiting for the deck from now on: it said goodbye and will confirm nothing more."""
         self._is_leaving = True
-        self.kept(self._number)
-
-    async def read(
-        self, session_id: str, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None
-    ) -> list[Event]:
-        return []
+        self.confirm(self._last_number)
 
     def _write(self, bodies: Iterable[Body]) -> None:
-        data = b"".join(map(_line, batches(body for body in bodies if not isinstance(body, _ITS_OWN))))
-        if data and self._transport is not None:
-            self._transport.write(data)
-
-    # --- the pipe
+        lines = [_encode_line(batch) for batch in batches(b for b in bodies if not isinstance(b, _WRITTEN_BY_DECK))]
+        if lines and self._transport is not None:
+            self._transport.write(b"".join(lines))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Fail all appends that the deck can't confirm any more."""
         self._transport = None
         self._closed.set()
-        waiting, self._waiting = self._waiting, {}
-        for told, _ in waiting.values():
-            told(None, LogUnavailable("the deck is gone"))
+        unconfirmed, self._unconfirmed = self._unconfirmed, {}
+        for future in unconfirmed.values():
+            if not future.done():
+                future.set_exception(LogUnavailable("the deck closed the pipe"))
 
     async def close(self) -> None:
-        """What was said is out."""
+        """Close the pipe once everything written to it is sent."""
         if self._transport is not None:
             self._transport.close()
             await self._closed.wait()
 
 
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 def batches(bodies: Iterable[Body]) -> Iterator[list[Body]]:
-    """What belongs together: the owners agree at the end of a batch and not before. A new activity is always such an end;
-    what comes until then may as well be told in one piece."""
+    """Split events into batches after each `StateChange`.
+
+    The agent writes its new activity last, so a reader that folds a whole batch never sees owners that contradict each
+    other.
+    """
     batch: list[Body] = []
     for body in bodies:
         batch.append(body)
@@ -120,31 +124,35 @@ def batches(bodies: Iterable[Body]) -> Iterator[list[Body]]:
         yield batch
 
 
-def _line(batch: Sequence[Body]) -> bytes:
-    """One event as it is, several as a list."""
-    told = [_told(body) for body in batch]
-    return (told[0] if len(told) == 1 else b'{"events":[' + b",".join(told) + b"]}") + b"\n"
+def _encode_line(batch: Sequence[Body]) -> bytes:
+    """Encode a single event as itself, and several as `{"events": [...]}`."""
+    encoded = [_encode(body) for body in batch]
+    return (encoded[0] if len(encoded) == 1 else b'{"events":[' + b",".join(encoded) + b"]}") + b"\n"
 
 
-def _told(body: Body) -> bytes:
+def _encode(body: Body) -> bytes:
     try:
         return encode_body(body)
-    except MalformedEvent as error:  # a tool gave what JSON cannot say
-        return encode_body(ev.Notice(text=f"an event could not be told: {error.message}", level="error"))
+    except MalformedEvent as error:
+        # A tool can return values that JSON can't represent. Losing one event is better than ending the agent.
+        return encode_body(ev.Notice(text=f"an event couldn't be encoded: {error.message}", level="error"))
 
 
-def own_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Our standard input and output, for nobody else: whatever a plugin or a library prints goes to standard error, and
-    no process that a tool starts has them."""
+def take_stdio() -> tuple[IO[bytes], IO[bytes]]:
+    """Return standard input and output, and replace both so that nothing else in this process can use them.
+
+    Whatever a plugin or a library prints goes to standard error, and processes that tools start read from /dev/null.
+    """
     reader, writer = os.fdopen(os.dup(0), "rb", 0), os.fdopen(os.dup(1), "wb", 0)
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
+    with open(os.devnull, "rb") as devnull:
+        os.dup2(devnull.fileno(), 0)
     sys.stdout.flush()
     os.dup2(2, 1)
     return reader, writer
 
 
-async def lines_of(stream: IO[bytes]) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader(limit=_LONGEST_LINE)
+async def read_lines(stream: IO[bytes]) -> asyncio.StreamReader:
+    """Return a reader for the lines of `stream`."""
+    reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), stream)
     return reader

@@ -18,10 +18,10 @@ from quarterdeck.engine.options import AgentOptions, ModelResolver, SubAgent, re
 from quarterdeck.engine.plugins.base import Plugin
 from quarterdeck.engine.runtime import AgentRuntime
 from quarterdeck.engine.subagent import SPAWNER
-from quarterdeck.engine.tools.base import Tool, naming_kinds
+from quarterdeck.engine.tools.base import Tool, describe_kinds
 from quarterdeck.events import Body, Event, Json
-from quarterdeck.log.base import NEW, Fence, Log
-from quarterdeck.log.rows import last_gate
+from quarterdeck.log.base import NEW, Appender, Fence, Log, read_pages
+from quarterdeck.log.rows import last_gate_number
 from quarterdeck.version import __version__
 
 
@@ -74,27 +74,42 @@ def create_agent(
         SessionRefused: a plugin rejected the session.
     """
 
-    async def create() -> Agent:
-        runtime = _create_runtime(session_id or secrets.token_hex(8), model, log, NEW, options)
-        opened = ev.SessionOpened(
-            agent="builtin", cwd=str(runtime.options.cwd), model=runtime.model.full_name, mode=runtime.mode
-        )
-        runtime.journal.write((opened,), "user")
-        bodies: list[Body] = [_ready_event(runtime)]
-        if messages:
-            bodies.append(ev.TurnRestored(finished=True, history=history_of(messages)))
-        runtime.journal.write(bodies)
-        return await _start_agent(runtime)
+    return PendingAgent(lambda: create_new_agent(session_id, model, options, messages, appender=log, log=log))
 
-    return PendingAgent(create)
+
+async def create_new_agent(
+    session_id: str,
+    model: str | Model,
+    options: AgentOptions,
+    messages: Sequence[Message] = (),
+    *,
+    appender: Appender | None = None,
+    log: Log | None = None,
+) -> Agent:
+    """Create an agent that writes its events to `appender`. Without a log, its past events can't be read back."""
+    runtime = _create_runtime(session_id or secrets.token_hex(8), model, appender, log, NEW, options)
+    opened = ev.SessionOpened(
+        agent="builtin", cwd=str(runtime.options.cwd), model=runtime.model.full_name, mode=runtime.mode
+    )
+    runtime.journal.write((opened,), "user")
+    bodies: list[Body] = [_ready_event(runtime)]
+    if messages:
+        bodies.append(ev.TurnRestored(finished=True, history=history_of(messages)))
+    runtime.journal.write(bodies)
+    return await _start_agent(runtime)
 
 
 def _create_runtime(
-    session_id: str, model: str | Model, log: Log | None, fence: Fence, options: AgentOptions
+    session_id: str,
+    model: str | Model,
+    appender: Appender | None,
+    log: Log | None,
+    fence: Fence,
+    options: AgentOptions,
 ) -> AgentRuntime:
     resolved = resolve_options(options)
     resolver = options.get("resolve") or _resolve_provider
-    journal = Journal(session_id, log, buffer=resolved.event_buffer_size, fence=fence)
+    journal = Journal(session_id, appender, log, buffer=resolved.event_buffer_size, fence=fence)
     tools = options.get("tools")
     plugins: Sequence[Plugin] = options.get("plugins") or ()
     return AgentRuntime(
@@ -125,7 +140,7 @@ def _tools_by_name(tools: Sequence[Tool], subagents: Mapping[str, SubAgent]) -> 
     by_name = {tool.name: tool for tool in tools}
     if subagents and SPAWNER in by_name:
         kinds = {name: kind.description for name, kind in subagents.items()}
-        by_name[SPAWNER] = naming_kinds(by_name[SPAWNER], kinds)
+        by_name[SPAWNER] = describe_kinds(by_name[SPAWNER], kinds)
     return by_name
 
 
@@ -154,12 +169,12 @@ def _ready_event(runtime: AgentRuntime) -> Body:
 async def _start_agent(runtime: AgentRuntime) -> Agent:
     """Run the `session_start` hooks and wait until the first events are durable."""
     agent = Agent(runtime)
-    runtime.journal.on_lost(runtime.die)
+    runtime.journal.on_lost = runtime.die
     verdict = await runtime.hooks.run("session_start", PluginContext(runtime, None))
     if verdict.abort is not None:
         await agent.stop()
         raise SessionRefused(verdict.abort)
-    await runtime.journal.settled()
+    await runtime.journal.flush()
     return agent
 
 
@@ -183,7 +198,7 @@ def resume(
     async def restore() -> Agent:
         stored = await log.session(session_id)
         events = await read_all_events(log, session_id)
-        return await restore_agent(events, log, stored.fence, model, options)
+        return await restore_agent(events, stored.fence, model, options, appender=log, log=log)
 
     return PendingAgent(restore)
 
@@ -194,18 +209,17 @@ async def read_all_events(log: Log, session_id: str) -> list[Event]:
     Raises:
         LogUnavailable: the log can't be read.
     """
-    events: list[Event] = []
-    while page := await log.read(session_id, events[-1].index if events else 0):
-        events += page
-    return events
+    return [event async for page in read_pages(log, session_id) for event in page]
 
 
 async def restore_agent(
     events: Sequence[Event],
-    log: Log | None,
     fence: Fence,
     model: str | Model | None,
     options: Mapping[str, Any],
+    *,
+    appender: Appender | None = None,
+    log: Log | None = None,
 ) -> Agent:
     """Restore an agent from the events of its session."""
     first = events[0]
@@ -214,7 +228,7 @@ async def restore_agent(
     merged.setdefault("cwd", merged.pop("working_dir", None) or opened.cwd or ".")
     merged.setdefault("mode", opened.mode)
     selected = model or _last_model(events, opened)
-    runtime = _create_runtime(first.session_id, selected, log, fence, cast("AgentOptions", merged))
+    runtime = _create_runtime(first.session_id, selected, appender, log, fence, cast("AgentOptions", merged))
     notices = _replay(runtime, events)
     state = runtime.journal.state
     was_turn_open = state.turn.is_open
@@ -237,7 +251,7 @@ def _replay(runtime: AgentRuntime, events: Sequence[Event]) -> list[Body]:
         runtime.journal.restore(event)
         if isinstance(event.body, ev.PluginState):
             states[event.body.name] = event.body.state
-    runtime.approvals.last_gate_number = last_gate(runtime.journal.state.gates)
+    runtime.approvals.last_gate_number = last_gate_number(runtime.journal.state.gates)
     notices = [runtime.hooks.restore(name, state) for name, state in states.items()]
     return [notice for notice in notices if notice is not None]
 

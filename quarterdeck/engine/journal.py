@@ -1,16 +1,12 @@
-"""What the agent says, on its way to the log and to whoever listens.
+"""Record what a built-in agent does, and deliver it to the agent's subscribers.
 
-`write` numbers, folds and hands on. The state and the conversation show it at once; with a log it becomes durable with the
-next append, and is published only then. At most one append is under way: what comes meanwhile joins the next one. Without
-a log nothing is kept but a short ring, and everything is published at once.
-
-What an agent did is a fact, whether or not the disk has room: a store that refuses is tried again, and whoever waits for
-durability (`settled`) meets its error meanwhile. A store that another one owns now ends the agent.
+The journal keeps the agent's state and its conversations up to date with every event that the agent writes. A
+`SessionWriter` numbers the events and appends them to the log; subscribers get them when they are durable. Without a log,
+subscribers get every event at once, and only a short buffer of past events is kept.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,215 +19,133 @@ from quarterdeck.engine.subscription import Subscription, Subscriptions
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import DELTAS, Body, Event, Origin
 from quarterdeck.kernel import activity
-from quarterdeck.kernel.state import EMPTY, State
-from quarterdeck.kernel.view import stepped
-from quarterdeck.log.base import NEW, Append, Fence, Log, LogUnavailable, NoSuchSession, Receipt, Row, StaleFence
-from quarterdeck.log.rows import packed, row_of
+from quarterdeck.kernel.state import State
+from quarterdeck.log.base import NEW, Appender, CatalogueRow, Fence, Log
+from quarterdeck.log.session_writer import SessionWriter, is_final
 
 Path: TypeAlias = tuple[str, ...]
 
-#: How many events may pass before the small view is stored again, if nothing else asks for it.
-_SNAPSHOT_EVERY = 256
-_RETRY_S = (0.25, 5.0)
-
 
 def now_ms() -> int:
+    """Return the time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 class Journal:
-    """One session's events, as its agent writes them."""
+    """The events of one session, as its agent writes them."""
 
     __slots__ = (
-        "_appending",
         "_buffer",
-        "_compacting",
-        "_fence",
+        "_is_compacting",
         "_log",
-        "_on_lost",
-        "_pause",
-        "_pending",
-        "_row",
-        "_scheduled",
-        "_snapshot_at",
-        "_waiters",
-        "at",
+        "_writer",
         "conversations",
-        "index",
+        "has_log",
+        "on_lost",
         "ring",
         "session_id",
-        "state",
         "subscriptions",
     )
 
     def __init__(
         self,
         session_id: str,
+        appender: Appender | None = None,
         log: Log | None = None,
         *,
         buffer: int = 0,
         fence: Fence = NEW,
     ) -> None:
+        """Write events to `appender`, and read past events for late subscribers from `log`.
+
+        Both are the same object, unless the appender is the deck's pipe, which can't be read. Without an appender, the last
+        `buffer` events are kept for late subscribers.
+        """
         self.session_id = session_id
-        self.state: State = EMPTY
-        self.index = 0
-        self.at = 0
-        #: By agent path: the main agent's, and one for every sub-agent at work.
+        #: Whether the events are stored anywhere, so that the session can be resumed.
+        self.has_log = appender is not None
+        #: Called when another process has taken over the session.
+        self.on_lost: Callable[[QuarterdeckError], None] | None = None
+        #: By agent path: the main agent's conversation, and one for every running sub-agent.
         self.conversations: dict[Path, Conversation] = {(): NO_CONVERSATION}
         self.subscriptions: Subscriptions | None = None
         self.ring: deque[Event] | None = None
-        self._buffer = buffer if log is None else 0
+        self._buffer = buffer if appender is None else 0
         self._log = log
-        self._fence = fence
-        self._on_lost: Callable[[QuarterdeckError], None] | None = None
-        self._pending: list[Event] = []
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._appending = False
-        self._scheduled: asyncio.Handle | None = None
-        self._pause = _RETRY_S[0]
-        self._row: Row | None = None
-        self._snapshot_at = 0
-        self._compacting = False
+        self._is_compacting = False
+        self._writer = SessionWriter(appender, session_id, self, fence=fence, clock=now_ms, has_timeline=False)
 
     @property
-    def has_log(self) -> bool:
-        return self._log is not None
+    def state(self) -> State:
+        """The session's state with everything written so far."""
+        return self._writer.view.state
+
+    @property
+    def index(self) -> int:
+        """The index of the newest event."""
+        return self._writer.view.index
 
     @property
     def conversation(self) -> Conversation:
-        """The main agent's."""
+        """The main agent's conversation."""
         return self.conversations[()]
 
     @property
     def published(self) -> int:
-        """The last index that listeners may have seen."""
-        return self._pending[0].index - 1 if self._pending else self.index
+        """The index of the newest event that subscribers may have seen."""
+        return self._writer.durable_view.index
 
-    def on_lost(self, told: Callable[[QuarterdeckError], None]) -> None:
-        """Who is told when another one owns the log."""
-        self._on_lost = told
+    # --- writing
 
     def restore(self, event: Event) -> None:
-        """An event that the log holds already."""
-        self.index, self.at = event.index, event.at
-        self.state = stepped(self.state, event)
-        self._converse(event.body)
+        """Fold an event that is already in the log."""
+        self._writer.restore(event)
+        self._update_conversation(event.body)
 
     def write(self, bodies: Iterable[Body], origin: Origin = "engine") -> None:
-        """These happened, now, as one batch; the activity that follows from them closes it."""
-        at = self.at = max(now_ms(), self.at)
-        session_id, index = self.session_id, self.index
-        events: list[Event] = []
-        moves = False
-        for body in bodies:
-            index += 1
-            event = Event(session_id, index, at, origin, body)
-            events.append(event)
-            if type(body) not in DELTAS:
-                moves = True
-                self.state = stepped(self.state, event)
-                self._converse(body)
-        if moves and (told := self._activity()) is not None:
-            index += 1
-            event = Event(session_id, index, at, "engine", told)
-            events.append(event)
-            self.state = stepped(self.state, event)
-        self.index = index
-        if events:
-            self._hand_on(events)
+        """Record what just happened, and the activity that follows from it."""
+        bodies = tuple(bodies)
+        if not bodies:
+            return
+        self._writer.write(bodies, origin)
+        moved = [body for body in bodies if type(body) not in DELTAS]
+        for body in moved:
+            self._update_conversation(body)
+        if moved and (state_change := self._changed_activity()) is not None:
+            self._writer.write((state_change,), "engine")
 
-    def _converse(self, body: Body) -> None:
+    async def flush(self) -> None:
+        """Wait until everything written so far is durable and published.
+
+        Raises:
+            QuarterdeckError: the log refused. The events stay pending and are retried.
+        """
+        await self._writer.flush()
+
+    def _update_conversation(self, body: Body) -> None:
         conversation = self.conversations.get(body.agent_path)
         if conversation is not None:
             self.conversations[body.agent_path] = fold_conversation(conversation, body)
-        if type(body) is ev.CompactStart or type(body) is ev.CompactEnd:
-            self._compacting = type(body) is ev.CompactStart and not body.agent_path
+        if not body.agent_path and isinstance(body, ev.CompactStart | ev.CompactEnd):
+            self._is_compacting = isinstance(body, ev.CompactStart)
 
-    def _activity(self) -> Body | None:
-        """003's state where it is another one now. The engine knows itself, so there is nothing to guess or to debounce."""
+    def _changed_activity(self) -> Body | None:
+        """Return the event for the agent's current activity, or None if it didn't change.
+
+        The engine knows what it is doing, so unlike a translator it needs neither guesses nor delays.
+        """
         state = self.state
         if state.process.value != "up":
             return None
-        wanted = activity_of(state, self._compacting)
-        if wanted == state.activity.value:
+        name = activity_of(state, self._is_compacting)
+        if name == state.activity.value:
             return None
-        return ev.StateChange(state=_NAMES[wanted][0], sub=_NAMES[wanted][1], turn_id=state.turn.id or None)  # type: ignore[arg-type]
+        return ev.StateChange(state=_NAMES[name][0], sub=_NAMES[name][1], turn_id=state.turn.id or None)  # type: ignore[arg-type]
 
-    # --- to the log, and to listeners
+    # --- what the writer reports
 
-    def _hand_on(self, events: list[Event]) -> None:
-        if self._log is None:
-            self._publish(events)
-            return
-        self._pending.extend(events)
-        if not self._appending:
-            self._appending = True
-            # not at once: what else this pass of the loop writes is one unit with it
-            self._scheduled = asyncio.get_running_loop().call_soon(self._append)
-
-    def flush(self) -> None:
-        """What is written must not wait for company: in a busy loop a pass takes its time."""
-        if self._scheduled is not None:
-            self._scheduled.cancel()
-            self._append()
-
-    def _append(self) -> None:
-        assert self._log is not None
-        self._scheduled = None
-        if not self._pending:
-            self._appending = False
-            return
-        events = tuple(self._pending)
-        self._log.submit(self._unit(events), lambda receipt, error: self._told(len(events), receipt, error))
-
-    def _unit(self, events: tuple[Event, ...]) -> Append:
-        row = row_of(self.state)
-        changed = None if row == self._row else row
-        due = changed is not None or self.index - self._snapshot_at >= _SNAPSHOT_EVERY or not self.state.turn.is_open
-        view = packed(self.state) if due else None
-        self._row = row
-        if due:
-            self._snapshot_at = self.index
-        return Append(session_id=self.session_id, events=events, fence=self._fence, row=changed, view=view)
-
-    def _told(self, count: int, receipt: Receipt | None, error: BaseException | None) -> None:
-        if receipt is None:
-            self._refused(error)
-            return
-        self._fence, self._pause = receipt.fence, _RETRY_S[0]
-        del self._pending[:count]
-        self._publish(receipt.events)
-        durable, waiters = receipt.events[-1].index, self._waiters
-        self._waiters = [one for one in waiters if one[0] > durable]
-        for index, waiter in waiters:
-            if index <= durable and not waiter.done():
-                waiter.set_result(None)
-        self._append()
-
-    def _refused(self, error: BaseException | None) -> None:
-        waiters, self._waiters = self._waiters, []
-        self._row, self._snapshot_at = None, 0
-        known = error if isinstance(error, QuarterdeckError) else LogUnavailable(f"{type(error).__name__}: {error}")
-        for _, waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(known)
-                waiter.exception()  # looked at: a caller that left must not make it look lost
-        if isinstance(known, StaleFence | NoSuchSession):
-            if self._on_lost is not None:
-                self._on_lost(known)
-            return
-        asyncio.get_running_loop().call_later(self._pause, self._append)
-        self._pause = min(2 * self._pause, _RETRY_S[1])
-
-    async def settled(self) -> None:
-        """Returns when everything written so far is durable and published; raises what the store said if it is not."""
-        if not self._pending:
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((self.index, waiter))
-        await waiter
-
-    def _publish(self, events: Sequence[Event]) -> None:
+    def on_durable(self, events: Sequence[Event], row: CatalogueRow | None) -> None:
+        """Deliver events to the subscribers."""
         if self._buffer:
             if self.ring is None:
                 self.ring = deque(maxlen=self._buffer)
@@ -239,13 +153,20 @@ class Journal:
         if self.subscriptions is not None:
             self.subscriptions.push(events)
 
+    def on_log_error(self, error: QuarterdeckError | None) -> None:
+        """End the agent if the log will never accept its events again."""
+        if error is not None and is_final(error) and self.on_lost is not None:
+            self.on_lost(error)
+
+    # --- subscribers
+
     def subscribe(self, since: int | None, types: frozenset[str] | None) -> Subscription:
-        """A listener from here on, or from an index that it has seen."""
+        """Return a subscription to all events after the index `since`, or to those from now on."""
         if self.subscriptions is None:
             self.subscriptions = Subscriptions()
         log, session_id = self._log, self.session_id
         if log is None:
-            kept = [one for one in self.ring or () if since is not None and one.index > since]
+            kept = [event for event in self.ring or () if since is not None and event.index > since]
             return self.subscriptions.opened(kept[0].index - 1 if kept else self.published, types, kept)
         behind = since is not None and since < self.published
 
@@ -257,7 +178,7 @@ class Journal:
         )
 
     def close(self, error: QuarterdeckError | None = None) -> None:
-        """Nothing more comes; listeners hear of it when they have read what there is."""
+        """End all subscriptions once they have delivered everything; with an error, they raise `AgentDown`."""
         if self.subscriptions is not None:
             self.subscriptions.close(error)
 
@@ -265,13 +186,12 @@ class Journal:
 _NAMES = {name: activity.split(name) for name in activity.STATES}
 
 
-def activity_of(state: State, compacting: bool) -> str:
-    """What 003 calls it, from what the owners say."""
+def activity_of(state: State, is_compacting: bool) -> str:
+    """Return the activity (`idle`, `active/thinking`, …) of an agent in this state."""
     if not state.turn.is_open:
         return "idle"
-    for one in state.gates.open:
-        if not one.path and one.kind != "dialog":
-            return activity.WAITING
-    if compacting:
+    if any(not gate.path and gate.kind != "dialog" for gate in state.gates.open):
+        return activity.WAITING
+    if is_compacting:
         return activity.COMPACTING
     return activity.TOOL_USE if state.run.value == "executing_tools" else activity.THINKING

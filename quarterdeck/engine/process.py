@@ -29,19 +29,20 @@ import msgspec
 
 from quarterdeck import events as ev
 from quarterdeck.config import config_file
-from quarterdeck.engine.deck_pipe import DeckLog, lines_of, own_pipes
+from quarterdeck.engine.deck_pipe import DeckPipe, read_lines, take_stdio
 from quarterdeck.engine.errors import InvalidOption, PromptRefused, SteeringRefused
 from quarterdeck.errors import AlreadyDecided, NoSuchGate, QuarterdeckError, QueueFull
 from quarterdeck.events import Event, Image
+from quarterdeck.log.base import NEW
 
 # The agent and its tools are imported after the first line was read, so that the process answers early.
 if TYPE_CHECKING:
     from quarterdeck.config import McpServer
     from quarterdeck.engine.agent import Agent
-    from quarterdeck.engine.bash import Bash
+    from quarterdeck.engine.bash import UserCommand
+    from quarterdeck.engine.options import AgentOptions
     from quarterdeck.engine.setup import Setup
     from quarterdeck.engine.tools.mcp.servers import McpServers
-    from quarterdeck.log.base import Log
 
 Line = dict[str, Any]
 #: Errors that need no notice: the agent has written an event about them, or the command came too late to matter.
@@ -50,7 +51,7 @@ _REPORTED_ELSEWHERE = (PromptRefused, SteeringRefused, QueueFull, AlreadyDecided
 
 def main() -> None:
     """Serve one session until standard input ends. Exits with 1 if the agent can't be started."""
-    reader, writer = own_pipes()
+    reader, writer = take_stdio()
     try:
         asyncio.run(_serve(reader, writer))
     except QuarterdeckError as error:
@@ -59,11 +60,11 @@ def main() -> None:
 
 
 async def _serve(reader: Any, writer: Any) -> None:
-    lines, log = await lines_of(reader), await DeckLog.on(writer)
+    lines, pipe = await read_lines(reader), await DeckPipe.connect(writer)
     first = await _read_line(lines)
     if first is None:
         return
-    process = AgentProcess(log)
+    process = AgentProcess(pipe)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # A signal ends the input, so that there is one way to shut down.
@@ -73,10 +74,10 @@ async def _serve(reader: Any, writer: Any) -> None:
     while (line := await _read_line(lines)) is not None and line.get("op") != "bye":
         process.handle(line)
     # The deck doesn't confirm events any more, so nothing may wait for that from here on.
-    log.leave()
+    pipe.stop_waiting()
     await opening
     await process.close()
-    await log.close()
+    await pipe.close()
 
 
 async def _read_line(lines: asyncio.StreamReader) -> Line | None:
@@ -92,21 +93,21 @@ async def _read_line(lines: asyncio.StreamReader) -> Line | None:
 # ------------------------------------------------------------------------------------------------------------ opening
 
 
-async def _open_agent(line: Line, setup: Setup, log: DeckLog) -> Agent:
+async def _open_agent(line: Line, setup: Setup, pipe: DeckPipe) -> Agent:
     """Create an agent, or restore one from the events in the line.
 
     Raises:
         InvalidOption: the line is neither `open` nor `restore`, or the configuration is invalid.
     """
-    from quarterdeck.engine.factory import create_agent, restore_agent
+    from quarterdeck.engine.factory import create_new_agent, restore_agent
 
-    port, session_id, options = cast("Log", log), _text(line, "session"), setup.settings
+    session_id, options = _text(line, "session"), cast("AgentOptions", setup.settings)
     if line.get("op") == "open":
-        return await create_agent(model=setup.model, session_id=session_id, log=port, **options)
+        return await create_new_agent(session_id, setup.model, options, appender=pipe)
     if line.get("op") != "restore":
         raise InvalidOption(f"the first line has op {line.get('op')!r}", "Send open or restore first.")
     events = decode_history(session_id, line.get("events") or [])
-    return await restore_agent(events, port, "", setup.model, options)
+    return await restore_agent(events, NEW, setup.model, options, appender=pipe)
 
 
 def decode_history(session_id: str, entries: Sequence[Any]) -> list[Event]:
@@ -125,11 +126,11 @@ def decode_history(session_id: str, entries: Sequence[Any]) -> list[Event]:
 class AgentProcess:
     """One agent and the commands for it. Commands start in the order of their lines, and none waits for another."""
 
-    def __init__(self, log: DeckLog) -> None:
-        self._log = log
+    def __init__(self, pipe: DeckPipe) -> None:
+        self._pipe = pipe
         self._opened: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._shell_commands: set[Bash] = set()
+        self._shell_commands: set[UserCommand] = set()
         self._mcp_servers: McpServers | None = None
         self._mcp_start: asyncio.Task[None] | None = None
 
@@ -144,7 +145,7 @@ class AgentProcess:
         # same session must find them.
         session_id = _text(line, "session") or secrets.token_hex(8)
         setup = prepare_agent(Path.cwd(), _text(line, "mode"), session_id, _text(line, "model"), os.environ)
-        self._opened.set_result(await _open_agent({**line, "session": session_id}, setup, self._log))
+        self._opened.set_result(await _open_agent({**line, "session": session_id}, setup, self._pipe))
         self._start_mcp_servers()
 
     def _start_mcp_servers(self) -> None:
@@ -171,7 +172,7 @@ class AgentProcess:
         """Start the command of a line."""
         op = _text(line, "op")
         if op == "kept":
-            self._log.kept(line.get("n"))
+            self._pipe.confirm(line.get("n"))
             return
         command = _COMMANDS.get(op)
         if command is None:
@@ -195,7 +196,7 @@ class AgentProcess:
             self._report(f"invalid {_text(line, 'op')} command: {error}")
 
     def _report(self, text: str) -> None:
-        self._log.say(ev.Notice(text=text, level="error", source="builtin"))
+        self._pipe.send(ev.Notice(text=text, level="error", source="builtin"))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -248,9 +249,9 @@ class AgentProcess:
         await self._agent.compact()
 
     async def bash(self, line: Line) -> None:
-        from quarterdeck.engine.bash import Bash
+        from quarterdeck.engine.bash import UserCommand
 
-        bash = Bash(_text(line, "id"), _text(line, "command"), self._log.say)
+        bash = UserCommand(_text(line, "id"), _text(line, "command"), self._pipe.send)
         self._shell_commands.add(bash)
         try:
             await bash.run()

@@ -115,7 +115,7 @@ class AgentRuntime:
         _require_content(text, images)
         message_id = message_id or self.next_id("p")
         if self.approvals.approve_by_prompt(text):
-            await self.journal.settled()
+            await self.journal.flush()
             return Receipt(message_id, "answered")
         if supersede and self.turn is not None and self.approvals.pending_approvals(()):
             self._supersede_turn(self.turn)
@@ -123,11 +123,11 @@ class AgentRuntime:
             self.journal.write((ev.PromptQueued(text=text, message_id=message_id, images=images),), "user")
             if self.turn is None:
                 self._start_next_turn()
-            await self.journal.settled()
+            await self.journal.flush()
             return Receipt(message_id, "queued", reason="waiting for earlier prompts")
         turn = self._start_turn(Prompt(text, message_id, images))
         refusal = None if turn.has_begun else await turn.admission
-        await self.journal.settled()
+        await self.journal.flush()
         if refusal is not None:
             raise PromptRefused(refusal)
         return Receipt(message_id, "started")
@@ -180,7 +180,7 @@ class AgentRuntime:
         verdict = await self.hooks.run("before_steering", PluginContext(self, self.turn), text)
         if verdict.abort is not None:
             self._record_steering(ref, text, "rejected", images)
-            await self.journal.settled()
+            await self.journal.flush()
             raise SteeringRefused(verdict.abort)
         text = "\n\n".join([text, *verdict.prompts])
         if self.turn is None:
@@ -189,14 +189,14 @@ class AgentRuntime:
             await self.prompt(text, images, ref)
             return Steered(ref, "prompted")
         limit = self.options.max_steering_queue
-        if queue.steering(self.journal.state.queue) >= limit:
+        if queue.steering_count(self.journal.state.queue) >= limit:
             self._record_steering(ref, text, "rejected_full", images)
-            await self.journal.settled()
+            await self.journal.flush()
             raise QueueFull(limit)
         self._record_steering(ref, text, "queued", images)
         if self.turn.batch is not None:
             self.turn.batch.give_way()
-        await self.journal.settled()
+        await self.journal.flush()
         return Steered(ref, "queued")
 
     def _record_steering(
@@ -228,7 +228,7 @@ class AgentRuntime:
             self.journal.write((*dropped, ev.AgentAbort(reason=reason)), "user")
         else:
             await self.cancel_turn(turn, ev.AgentAbort(reason=reason, turn_id=turn.turn_id), kill_tools, dropped)
-        await self.journal.settled()
+        await self.journal.flush()
         return Dropped(tuple(text.text for text in waiting))
 
     async def cancel_turn(
@@ -250,7 +250,6 @@ class AgentRuntime:
             bodies = []
             await turn.run_cancel_hooks(closing)
         self.journal.write((*bodies, closing), "user")
-        self.journal.flush()
         self.finish_turn(turn)
 
     def _cancel_with_children(self, turn: Turn, reason: str | None, kill: KillTools) -> list[Body]:
@@ -412,7 +411,7 @@ class AgentRuntime:
             raise NothingKept
         checkpoint_id = self.next_id("c")
         self.journal.write((ev.CheckpointSaved(checkpoint_id=checkpoint_id),))
-        await self.journal.settled()
+        await self.journal.flush()
         return checkpoint_id
 
 

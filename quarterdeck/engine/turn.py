@@ -221,7 +221,7 @@ class Turn:
             if not self.has_begun and not await self._admit():
                 return
             # The prompt must be durable before the model reads it.
-            await self.runtime.journal.settled()
+            await self.runtime.journal.flush()
             await (work or self.run_rounds)()
             self._outcome = "completed"
             closing = [self._end_event("completed")]

@@ -1,4 +1,8 @@
-"""The pure heart: every state of a session is a fold of its events. No clock, no I/O, no randomness in here.
+"""Fold a session's events into its state, without I/O.
 
-Start with `view.py` (the fold and what it gives), `moves.py` (which event moves which owner) and the tables.
+Nothing in this package reads a clock, generates ids or does I/O: time and ids arrive with the events. Folding the same
+events therefore always gives the same state.
+
+Start with `view.py` (the fold and its result), `moves/` (which event changes which part of the state) and the state
+machines `lifecycle`, `process`, `run`, `activity` and `phase`.
 """

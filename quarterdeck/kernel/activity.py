@@ -1,15 +1,17 @@
-"""What the agent is doing (seed 003).
+"""Track what the agent is doing (seed 003).
 
-Translators and the engine own every debounce, race and count; what reaches the kernel is pristine. So the kernel's own
-part is small: `state_change` says the state, and only the coming and going of the agent moves it besides. The kernel
-never looks at where an event came from.
+Translators and the engine do all debouncing and counting, and resolve races between sources. The kernel itself only
+applies `state_change`, and moves the activity when an agent or its process starts or ends. It never looks at the origin
+of an event.
 
-003's two diagrams are here as tables in the signals' own names, for the translators to step and for people to read:
-`CODEX` (OTLP log records) and `CLAUDE` (hooks). `MACHINE` shows all three together.
+The two diagrams of 003 are here as tables in the agents' own signal names, for the translators to step: `CODEX` (OTLP
+log records) and `CLAUDE` (hooks). `MACHINE` contains all three tables.
 
-Decided where the diagrams are silent (design section 9): PermissionRequest is taken in any active state, because the
-real order is PreToolUse first; `exited` is left when live evidence comes (SessionEnd also fires on /clear); SessionStart
-means idle only from initialized or exited, else it ends a compaction and goes back to where that began.
+Decisions where the diagrams say nothing:
+- PermissionRequest is accepted in any active state, because PreToolUse really arrives before it.
+- `exited` ends when live evidence arrives, because SessionEnd also fires on /clear.
+- SessionStart means idle only from initialized or exited. Otherwise it ends a compaction and returns to the state in
+  which the compaction started.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ CLAUDE_ROWS = [
     *rows_of(f"initialized {_LIVE}", "SessionEnd", "exited"),
 ]
 
-_OWN_ROWS = [
+_EVENT_ROWS = [
     *[Row(ANY, "state_change", state, state) for state in STATES],
     *rows_of("initialized exited", "agent_ready", "idle"),
     Row(ANY, "agent_ended", "exited"),
@@ -66,26 +68,26 @@ _OWN_ROWS = [
 
 CODEX = Machine("activity.codex", STATES, "initialized", CODEX_ROWS)
 CLAUDE = Machine("activity.claude", STATES, "initialized", CLAUDE_ROWS)
-MACHINE = Machine("activity", STATES, "initialized", [*_OWN_ROWS, *CODEX_ROWS, *CLAUDE_ROWS])
-
-
-#: The states of an agent at work by their sub-state.
-ACTIVE_STATES = {None: THINKING, **{sub: f"active/{sub}" for sub in SUB_STATES}}
+MACHINE = Machine("activity", STATES, "initialized", [*_EVENT_ROWS, *CODEX_ROWS, *CLAUDE_ROWS])
 
 
 def joined(state: str, sub: str | None) -> str:
-    """`active` and `thinking` are written `active/thinking`; no other state has a sub-state."""
-    return ACTIVE_STATES[sub] if state == "active" else state
+    """Join a state and its sub-state: `active/thinking`. Only `active` has sub-states, and thinking is its default."""
+    return f"active/{sub or 'thinking'}" if state == "active" else state
 
 
 def split(activity: str) -> tuple[str, str | None]:
-    """The state and its sub-state."""
+    """Split an activity into its state and sub-state."""
     state, _, sub = activity.partition("/")
     return state, sub or None
 
 
 def decision_guard(state: str, decision: str) -> str:
-    """003 tells `ask_user` from everything else once a person is asked; before that only `approved` means a tool runs."""
+    """Return the guard for a tool decision.
+
+    In the waiting state 003 only distinguishes `ask_user` from everything else. In the other states only `approved` means
+    that a tool runs.
+    """
     if decision == "ask_user":
         return decision
     return "not_ask_user" if state == WAITING else decision

@@ -313,9 +313,7 @@ class InvalidCommand(QuarterdeckError):
 def allowed(state: State, steering_limit: int = STEERING_LIMIT) -> tuple[str, ...]:
     """Return the names of all commands of which at least one would pass `check` now."""
     names = BY_LIFECYCLE[state.lifecycle.value]
-    return tuple(
-        name for name in names if _obstacle(state, name) is None and _has_target(state, name, steering_limit)
-    )
+    return tuple(name for name in names if _obstacle(state, name) is None and _has_target(state, name, steering_limit))
 
 
 def _has_target(state: State, name: str, steering_limit: int) -> bool:
@@ -371,7 +369,7 @@ def _obstacle(state: State, name: str) -> str | None:
 
 def _is_steering_full(state: State, limit: int) -> bool:
     # If no turn is running, a steering text begins one and needs no room in the queue.
-    return is_busy(state) and queue.steering(state.queue) >= limit
+    return is_busy(state) and queue.steering_count(state.queue) >= limit
 
 
 def _resume_obstacle(state: State) -> str | None:
@@ -383,9 +381,7 @@ def _resume_obstacle(state: State) -> str | None:
 def _check_gate(state: State, command: Approve | Reject | Respond) -> None:
     target = gate.to_decide(state.gates, command.gate_id)
     if command.command_name not in _commands_for(target.kind):
-        raise NotAllowed(
-            command.command_name, f"{target.id} is {_KIND_NAMES[target.kind]}", _commands_for(target.kind)
-        )
+        raise NotAllowed(command.command_name, f"{target.id} is {_KIND_NAMES[target.kind]}", _commands_for(target.kind))
 
 
 def _commands_for(gate_kind: str) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
-"""What the text field does: enabled, what Enter means, and the line above it that says so.
+"""Decide what the text field does: whether it is enabled, what Enter does, and the line above it that says so.
 
-Only an archived or a failed session has it disabled. To an agent on somebody's terminal nothing is sent: a text can answer
-what it asks, and else goes on in a new session, as in one that cannot be resumed. 000's own flag `inputEnabled` is another
-matter and stays as 000 wrote it; this is what a person may type, which is nearly always.
+Only an archived or failed session has it disabled. An agent in a user's terminal can't be sent a prompt: a text either
+answers its open question, or starts a new session, as it does in a session that can't be resumed.
+
+000's flag `inputEnabled` is something else and stays as 000 defines it. The composer says what a user may type, which is
+nearly always something.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _BY_PHASE: dict[str, tuple[Action, str]] = {
 
 
 class Composer(Struct, frozen=True, gc=False):
-    """`action` is what Enter does; `reason` is the line that says it."""
+    """The text field. `action` is what Enter does, `reason` the line that says so."""
 
     enabled: bool
     action: Action
@@ -33,7 +35,7 @@ class Composer(Struct, frozen=True, gc=False):
 
 
 def composer(state: State) -> Composer:
-    """The text field of this state."""
+    """Return the text field for this state."""
     status = state.lifecycle.value
     if status in ("archived", "error"):
         return Composer(False, "prompt", lifecycle.HINTS[status])

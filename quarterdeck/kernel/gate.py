@@ -1,9 +1,10 @@
-"""What a human is asked: approvals, questions, dialogs. Open ones are a small ordered set; each is decided once.
+"""Track what a session asks its user: approvals, questions and dialogs. Each gate is decided once.
 
-A gate has two names: the deck's short one (`g7`, the same on every surface) and the agent's own request id (`ref`). A
-translator knows only the second, so a decision that it reports is matched by either. The last decisions are kept, so
-that whoever comes second is told who decided what. Gates that a restart cut off are kept as stale: they can not be
-answered any more, and are asked again on resume where the agent can.
+A gate has two ids: the deck's short one (`g7`, the same on every surface) and the agent's own request id (`ref`). A
+translator knows only the second, so a decision it reports may use either.
+
+The most recent decisions are retained, so that a second decision on the same gate can be answered with the first one.
+Gates that a restart interrupted are retained as stale. They can't be answered; an agent that can asks again on resume.
 """
 
 from __future__ import annotations
@@ -27,22 +28,21 @@ from quarterdeck.events import (
 
 Kind: TypeAlias = Literal["approval", "question", "dialog"]
 
-#: Approvals and dialogs stand before questions wherever gates are shown.
+#: The order in which gates are shown: approvals and dialogs before questions.
 RANK: dict[str, int] = {"approval": 0, "dialog": 1, "question": 2}
-#: 000's name of what is asked.
+#: The kinds of an approval, by their names in 000.
 ASKS = {
     "tool": "ask:tool",
     "command": "ask:command",
     "browser": "ask:browser_action_launch",
     "mcp": "ask:use_mcp_server",
 }
-_DECISIONS_KEPT = 32
-#: They are kept in sets of so many, because a tuple of all of them would be copied for every gate that closes.
-_SET = _DECISIONS_KEPT // 2
+#: How many decisions are retained. A user may decide many gates at once, and the agent reports each of them afterwards.
+_DECISION_LIMIT = 48
 
 
 class Gate(Struct, frozen=True, gc=False):
-    """One open item. `payload` is plain JSON, so that a stored gate comes back as it was; questions have a type."""
+    """One open gate. `payload` is plain JSON, so that a stored gate can be decoded without loss."""
 
     id: str
     kind: Kind
@@ -51,9 +51,12 @@ class Gate(Struct, frozen=True, gc=False):
     options: tuple[Option, ...]
     requested_at: int
     deadline: int | None
+    #: The sub-agent that asks, outermost first. Empty for the main agent.
     path: tuple[str, ...]
+    #: The agent's own request id.
     ref: str
     call_id: str
+    #: 000's name for this request, an input of the phase machine.
     ask: str
     questions: tuple[Question, ...] = ()
 
@@ -70,19 +73,22 @@ class Decision(Struct, frozen=True, gc=False):
 
 
 class Gates(Struct, frozen=True, gc=False):
-    """All gates of a session: open, cut off by a restart, and lately decided.
-
-    `decided` has the last decisions, and `earlier` the two full sets before them; `lately` puts them together.
-    """
+    """All gates of a session."""
 
     open: tuple[Gate, ...] = ()
+    #: Gates that a restart interrupted.
     stale: tuple[Gate, ...] = ()
+    #: The most recent decisions, oldest first.
     decided: tuple[Decision, ...] = ()
+    #: Older decisions in snapshots of earlier releases. No longer written.
     earlier: tuple[tuple[Decision, ...], ...] = ()
 
 
-def asked(event: Event) -> Gate:
-    """The gate that this event opens."""
+# --------------------------------------------------------------------------------------- gates from events
+
+
+def gate_of(event: Event) -> Gate:
+    """Return the gate that this event opens."""
     body = event.body
     if isinstance(body, ApprovalRequired):
         return _approval(event, body)
@@ -93,31 +99,112 @@ def asked(event: Event) -> Gate:
 
 
 def id_of(event: Event, gate_id: str, ref: str) -> str:
-    """The deck's name of a gate, else the agent's; without any the event's own index names it."""
+    """Return the deck's id of a gate, else the agent's, else an id made from the event's index."""
     return gate_id or ref or f"e{event.index}"
 
 
 def title_of(request: GateRequest) -> str:
-    """What is asked, in one line."""
+    """Describe an approval in one line."""
     return request.title or request.tool
 
 
+def _approval(event: Event, body: ApprovalRequired) -> Gate:
+    request = body.gate
+    return Gate(
+        id=id_of(event, request.gate_id, request.ref),
+        kind="approval",
+        title=title_of(request),
+        payload={"tool": request.tool, "args": request.args, "hint": request.hint},
+        options=request.options,
+        requested_at=event.at if request.requested_at is None else request.requested_at,
+        deadline=request.deadline,
+        path=body.agent_path,
+        ref=request.ref,
+        call_id=request.call_id,
+        ask=ASKS[request.ask],
+    )
+
+
+def _question(event: Event, body: AskUser) -> Gate:
+    return Gate(
+        id=id_of(event, body.gate_id, body.ref),
+        kind="question",
+        title=body.question,
+        payload={},
+        options=body.options,
+        requested_at=event.at,
+        deadline=body.deadline,
+        path=body.agent_path,
+        ref=body.ref,
+        call_id=body.call_id,
+        ask="ask:followup",
+        questions=body.questions,
+    )
+
+
+def _dialog(event: Event, body: DialogRequired) -> Gate:
+    return Gate(
+        id=id_of(event, body.gate_id, body.ref),
+        kind="dialog",
+        title=body.title,
+        payload={"method": body.method, "message": body.message, "prefill": body.prefill},
+        options=body.options,
+        requested_at=event.at,
+        deadline=body.deadline,
+        path=body.agent_path,
+        ref=body.ref,
+        call_id="",
+        ask="ask:followup",
+    )
+
+
+# --------------------------------------------------------------------------------------- opening, closing
+
+
 def opened(gates: Gates, gate: Gate) -> Gates:
-    """With this gate open. The same gate asked again replaces what it asked before, and is no longer stale."""
-    stays = _others(gates.open, gate.id) if gates.open else ()
-    return Gates((*stays, gate), _others(gates.stale, gate.id), gates.decided, gates.earlier)
+    """Open a gate. If a gate with the same id is open or stale, the new one replaces it."""
+    others = tuple(other for other in gates.open if other.id != gate.id)
+    stale = tuple(other for other in gates.stale if other.id != gate.id)
+    return Gates((*others, gate), stale, gates.decided)
 
 
-def _others(gates: tuple[Gate, ...], gate_id: str) -> tuple[Gate, ...]:
-    """Without the gate of this name; mostly it is not among them."""
-    for one in gates:
-        if one.id == gate_id:
-            return tuple([other for other in gates if other.id != gate_id])
+def closed(gates: Gates, gate: Gate, status: str, at: int, by: str = "", rule: str = "") -> Gates:
+    """Close a gate and record the decision."""
+    others = tuple(other for other in gates.open if other is not gate)
+    stale = (*gates.stale, gate) if status == "stale" else gates.stale
+    decision = Decision(gate.id, gate.ref, status, by, rule, at)
+    return Gates(others, stale, (*gates.decided, decision)[-_DECISION_LIMIT:])
+
+
+def closed_where(gates: Gates, predicate: Callable[[Gate], bool], status: str, at: int) -> Gates:
+    """Close every open gate for which the predicate is true. Return the same object if there is none."""
+    for gate in gates.open:
+        if predicate(gate):
+            gates = closed(gates, gate, status, at)
     return gates
 
 
+def closed_all(gates: Gates, status: str, at: int) -> Gates:
+    """Close every open gate. Return the same object if there is none."""
+    return closed_where(gates, lambda _: True, status, at)
+
+
+def without_stale(gates: Gates) -> Gates:
+    """Remove the stale gates when a turn starts: the agent asks again in this turn, or never.
+
+    Return the same object if there are none.
+    """
+    return Gates(gates.open, (), gates.decided) if gates.stale else gates
+
+
+# ----------------------------------------------------------------------------------------------- queries
+
+
 def find(gates: Gates, gate_id: str, ref: str, kind: Kind) -> Gate | None:
-    """The open gate that a decision means: by the deck's name, by the agent's, or the only one of its kind."""
+    """Find the open gate that a decision refers to.
+
+    A decision names the deck's id or the agent's request id. If it names neither, it means the only open gate of its kind.
+    """
     for gate in gates.open:
         if (gate_id and gate.id == gate_id) or (ref and gate.ref == ref):
             return gate
@@ -127,57 +214,18 @@ def find(gates: Gates, gate_id: str, ref: str, kind: Kind) -> Gate | None:
     return of_kind[0] if len(of_kind) == 1 else None
 
 
-def closed(gates: Gates, gate: Gate, status: str, at: int, by: str = "", rule: str = "") -> Gates:
-    """Without this gate."""
-    left = () if len(gates.open) == 1 else tuple([one for one in gates.open if one is not gate])
-    stale = (*gates.stale, gate) if status == "stale" else gates.stale
-    decided, earlier = gates.decided, gates.earlier
-    if len(decided) == _SET:
-        decided, earlier = (), (*earlier[-1:], decided)
-    # unpacking would copy the decisions twice
-    decided += (Decision(gate.id, gate.ref, status, by, rule, at),)
-    return Gates(left, stale, decided, earlier)
-
-
-def closed_all(gates: Gates, status: str, at: int) -> Gates:
-    """Without any open gate: nobody is left who waits."""
-    decided, earlier = gates.decided, gates.earlier
-    for one in gates.open:
-        if len(decided) == _SET:
-            decided, earlier = (), (*earlier[-1:], decided)
-        decided += (Decision(one.id, one.ref, status, "", "", at),)
-    return Gates((), gates.stale + gates.open if status == "stale" else gates.stale, decided, earlier)
-
-
-def closed_where(gates: Gates, chosen: Callable[[Gate], bool], status: str, at: int) -> Gates:
-    """Without the gates that are meant; the same object when none was."""
-    for one in gates.open:
-        if chosen(one):
-            gates = closed(gates, one, status, at)
-    return gates
-
-
-def without_stale(gates: Gates) -> Gates:
-    """A turn begins: what was asked before the restart is asked again in it, or never. The same object when none was."""
-    return Gates(gates.open, (), gates.decided, gates.earlier) if gates.stale else gates
-
-
-def lately(gates: Gates) -> tuple[Decision, ...]:
-    """The last decisions, oldest first."""
-    return tuple([one for some in (*gates.earlier, gates.decided) for one in some][-_DECISIONS_KEPT:])
-
-
 def decision_on(gates: Gates, gate_id: str) -> Decision | None:
-    """How the gate of this name was last closed, if that was lately."""
-    for some in (gates.decided, *reversed(gates.earlier)):
-        for decision in reversed(some):
-            if decision.gate_id == gate_id:
-                return decision
-    return None
+    """Return the last decision on this gate, if it is recent enough to be retained."""
+    return next((decision for decision in reversed(gates.decided) if decision.gate_id == gate_id), None)
 
 
 def to_decide(gates: Gates, gate_id: str) -> Gate:
-    """The gate that a person wants to decide, or a typed error that says why not."""
+    """Return the open gate with this id, for a user's decision.
+
+    Raises:
+        AlreadyDecided: the gate was decided recently.
+        NoSuchGate: no gate with this id is open.
+    """
     for gate in gates.open:
         if gate.id == gate_id:
             return gate
@@ -188,63 +236,12 @@ def to_decide(gates: Gates, gate_id: str) -> Gate:
 
 
 def ranked(gates: Gates) -> tuple[Gate, ...]:
-    """Open gates as they are shown: by rank, then oldest first."""
+    """Return the open gates in the order in which they are shown: by rank, then oldest first."""
     return tuple(sorted(gates.open, key=lambda gate: (RANK[gate.kind], gate.requested_at)))
 
 
 def waiting_phase(gates: Gates) -> str | None:
-    """The phase that the strongest open gate asks for; None when nothing is open."""
-    for gate in gates.open:
-        if gate.kind == "approval":
-            return "waiting_approval"
-    return "waiting_input" if gates.open else None
-
-
-def _approval(event: Event, body: ApprovalRequired) -> Gate:
-    request = body.gate
-    return Gate(
-        id_of(event, request.gate_id, request.ref),
-        "approval",
-        title_of(request),
-        {"tool": request.tool, "args": request.args, "hint": request.hint},
-        request.options,
-        event.at if request.requested_at is None else request.requested_at,
-        request.deadline,
-        body.agent_path,
-        request.ref,
-        request.call_id,
-        ASKS[request.ask],
-    )
-
-
-def _question(event: Event, body: AskUser) -> Gate:
-    return Gate(
-        id_of(event, body.gate_id, body.ref),
-        "question",
-        body.question,
-        {},
-        body.options,
-        event.at,
-        body.deadline,
-        body.agent_path,
-        body.ref,
-        body.call_id,
-        "ask:followup",
-        body.questions,
-    )
-
-
-def _dialog(event: Event, body: DialogRequired) -> Gate:
-    return Gate(
-        id_of(event, body.gate_id, body.ref),
-        "dialog",
-        body.title,
-        {"method": body.method, "message": body.message, "prefill": body.prefill},
-        body.options,
-        event.at,
-        body.deadline,
-        body.agent_path,
-        body.ref,
-        "",
-        "ask:followup",
-    )
+    """Return the phase that the open gates demand, or None if no gate is open."""
+    if not gates.open:
+        return None
+    return "waiting_approval" if any(gate.kind == "approval" for gate in gates.open) else "waiting_input"

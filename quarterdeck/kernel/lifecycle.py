@@ -1,13 +1,13 @@
-"""The durable lifecycle of a session (seed 002): may it be used, and is it listed?
-
-Four states and four ways between them. A session does not complete: it can always be continued until a person archives
-it. Nothing automatic ever archives, and the end of an agent process never changes this state: processes come and go.
+"""Track the durable lifecycle of a session (seed 002): can it be used, and is it listed?
 
     active ──session_suspended──▶ suspended ──session_resumed──▶ active
-    active ──session_archived───▶ archived   (terminal, by a person only)
-    active ──session_failed─────▶ error      (terminal, fatal errors only)
+    active ──session_archived───▶ archived   (terminal, only by a user)
+    active ──session_failed─────▶ error      (terminal, only for fatal errors)
 
-`cancel` is stored as archived with the end reason `cancelled`, because the type has no fifth value (design section 9).
+A session never completes: it can be continued until a user archives it. Nothing archives a session automatically, and
+the exit of an agent process doesn't change its lifecycle.
+
+`cancel` is stored as archived with the end reason `cancelled`, because 002 has no fifth state for it.
 """
 
 from __future__ import annotations
@@ -35,36 +35,35 @@ MACHINE = Machine(
     },
 )
 
-#: What a person reads beside a session that takes no messages; the words are 002's.
+#: The text beside a session that takes no messages. The wording is prescribed by 002.
 HINTS = {
     "suspended": "may be resumable when agent supports it",
     "archived": "Session is archived",
     "error": "Session failed and cannot be continued",
 }
 
-#: 002's five-state model, for tables that come from it.
+#: Statuses of 002's older model with five states, which imported tables may contain.
 FORMER_STATES = {"completed": "active", "cancelled": "archived"}
 
 DAY_MS = 24 * 60 * 60 * 1000
 
 
 def migrated(status: str) -> str:
-    """A status of the five-state model in the four-state one; run twice it changes nothing."""
+    """Convert a status of the five-state model to this one. Converting twice changes nothing."""
     return FORMER_STATES.get(status, status)
 
 
 def is_status(status: str) -> bool:
-    """Whether a row may hold this status at all."""
     return status in STATES
 
 
 def may_move(source: str, target: str) -> bool:
-    """Whether any row leads from one status to the other."""
+    """Return whether any row leads from one status to the other."""
     return any(row.source == source and row.target == target for row in MACHINE.rows)
 
 
-def kept_for_ms(status: str, resumable: bool) -> int | None:
-    """How long after its last activity the daily clean-up keeps a session; None: for ever."""
+def retention_ms(status: str, resumable: bool) -> int | None:
+    """Return how long after its last activity the daily clean-up deletes a session, or None if it never does."""
     if status == "suspended":
         return (30 if resumable else 7) * DAY_MS
     if status == "error":
@@ -73,12 +72,12 @@ def kept_for_ms(status: str, resumable: bool) -> int | None:
 
 
 def deletes_at(status: str, last_active_at: int, resumable: bool) -> int | None:
-    """When the daily clean-up may delete this session, so that the date can be shown beforehand."""
-    kept = kept_for_ms(status, resumable)
-    return None if kept is None else last_active_at + kept
+    """Return when the daily clean-up may delete this session, so that clients can show the date in advance."""
+    retention = retention_ms(status, resumable)
+    return None if retention is None else last_active_at + retention
 
 
 def is_expired(status: str, last_active_at: int, resumable: bool, now: int) -> bool:
-    """Whether the daily clean-up deletes this session now."""
+    """Return whether the daily clean-up deletes this session now."""
     at = deletes_at(status, last_active_at, resumable)
     return at is not None and now > at

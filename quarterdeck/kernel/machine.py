@@ -1,26 +1,32 @@
-"""A state machine as data: a table of rows that is stepped, explained and drawn.
+"""Represent a state machine as a table of rows that can be stepped, explained and drawn.
 
-Rule 1: the rows are the only place where a state of a machine changes. Whoever wants another behaviour changes a row.
-Rule 2: a machine has no memory and no clock. What a row depends on besides (state, event) is a guard, a name; the
-caller says which one holds now, so the table stays a table.
-Rule 3: a pair that has no row leaves the state as it was. That is how events work: the world is not wrong. Commands
-are another matter (commands.py): one that is not allowed is refused with a typed error.
+1. The rows are the only place where a machine's state changes. To change a behaviour, change a row.
+2. A machine has no memory and no clock. Where a row depends on more than (state, event), it names a guard. The caller
+   passes the name of the guard that holds.
+3. If no row matches, the state stays the same. Events report facts, so no event is an error. Commands are different:
+   commands.py refuses those that aren't allowed.
 
-The same rows make `qd machine`, the diagrams in docs/machines.md and the sentence that says what would end a state.
+The same rows are the source of `qd machine`, of the diagrams in docs/machines.md, and of the list of events that would
+end a state (`why`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 from msgspec import Struct
 
+#: As a row's source: every state.
 ANY = "*"
+
+#: The modules of the session's machines. Each has its table in `MACHINE`.
+MACHINE_NAMES = ("lifecycle", "process", "run", "activity", "phase")
 
 
 class Row(Struct, frozen=True, gc=False):
-    """In `source`, on `event`, if `guard` holds (None: always), go to `target`."""
+    """In state `source`, on `event`, if `guard` holds (None: always), go to `target`."""
 
     source: str
     event: str
@@ -29,7 +35,7 @@ class Row(Struct, frozen=True, gc=False):
 
 
 class Machine:
-    """A named table. `flags` are properties that hold in some of the states (000's derived values)."""
+    """A named table of transitions. `flags` maps a property's name to the states in which it is true."""
 
     def __init__(
         self,
@@ -42,26 +48,25 @@ class Machine:
         self.name = name
         self.states = states
         self.initial = initial
-        self.rows = tuple(_expanded(rows, states))
+        self.rows = tuple(_expand_any(rows, states))
         self.flags = dict(flags or {})
         self.events = tuple(dict.fromkeys(row.event for row in self.rows))
         self.guards = frozenset(row.guard for row in self.rows) | {None}
-        #: (state, event, guard that holds) → target. For a guard that no row names ask `step`.
-        self.targets = _compiled(self.rows, self.guards)
+        self._targets = _index_rows(self.rows, self.guards)
 
     def step(self, state: str, event: str, guard: str | None = None) -> str:
-        """The state after `event`; the same one where the table has no row for it and for the guard that holds."""
-        target = self.targets.get((state, event, guard))
-        if target is not None:
-            return target
-        return state if guard in self.guards else self.step(state, event)
+        """Return the state after `event`, or the same state if no row matches.
+
+        A guard that no row of the table names counts as no guard.
+        """
+        return self._targets.get((state, event, guard if guard in self.guards else None), state)
 
     def explain(self, state: str) -> tuple[Row, ...]:
-        """The rows that would end this state."""
+        """Return the rows that would end this state."""
         return tuple(row for row in self.rows if row.source == state and row.target != state)
 
     def export(self) -> dict[str, Any]:
-        """The contract's JSON of `qd machine NAME --json`."""
+        """Return the JSON of `qd machine NAME --json`."""
         return {
             "name": self.name,
             "states": list(self.states),
@@ -74,7 +79,7 @@ class Machine:
         }
 
     def mermaid(self) -> str:
-        """A state diagram; rows between the same two states share one arrow."""
+        """Draw the machine as a Mermaid state diagram. Rows between the same two states share one arrow."""
         arrows: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             if row.source != row.target:
@@ -86,26 +91,40 @@ class Machine:
         return "\n".join(["stateDiagram-v2", *aliases, f"    [*] --> {_node(self.initial)}", *lines]) + "\n"
 
 
-def rows_of(source: str, event: str, target: str, guard: str | None = None) -> list[Row]:
-    """Rows for several sources or events at once, written `a b c`."""
-    return [Row(one, name, target, guard) for one in source.split() for name in event.split()]
+def rows_of(sources: str, events: str, target: str, guard: str | None = None) -> list[Row]:
+    """Create a row for each pair of several sources and events, both separated by blanks: `a b c`."""
+    return [Row(source, event, target, guard) for source in sources.split() for event in events.split()]
 
 
-def _expanded(rows: Iterable[Row], states: tuple[str, ...]) -> Iterable[Row]:
-    """`*` stands for every state; a row that names its state was written on purpose and wins over it."""
+def load_machine(name: str) -> Machine:
+    """Import one of MACHINE_NAMES. The import is deferred so that `qd machine` loads only the requested one.
+
+    Raises:
+        KeyError: no machine has this name.
+    """
+    if name not in MACHINE_NAMES:
+        raise KeyError(name)
+    return import_module(f"quarterdeck.kernel.{name}").MACHINE
+
+
+def _expand_any(rows: Iterable[Row], states: tuple[str, ...]) -> Iterable[Row]:
+    """Replace each row from `*` by one row per state. A row that names its source takes precedence over `*`."""
     listed = list(rows)
-    named = {(row.source, row.event, row.guard) for row in listed if row.source != ANY}
+    explicit = {(row.source, row.event, row.guard) for row in listed if row.source != ANY}
     for row in listed:
         if row.source != ANY:
             yield row
             continue
         for state in states:
-            if (state, row.event, row.guard) not in named:
+            if (state, row.event, row.guard) not in explicit:
                 yield Row(state, row.event, row.target, row.guard)
 
 
-def _compiled(rows: tuple[Row, ...], guards: frozenset[str | None]) -> dict[tuple[str, str, str | None], str]:
-    """One lookup a step: a row without a guard is written out for every guard that has no row of its own."""
+def _index_rows(rows: tuple[Row, ...], guards: frozenset[str | None]) -> dict[tuple[str, str, str | None], str]:
+    """Map (state, event, guard) to the target.
+
+    A row without a guard holds whichever guard the caller passes, unless that guard has a row of its own.
+    """
     targets: dict[tuple[str, str, str | None], str] = {}
     for row in rows:
         targets.setdefault((row.source, row.event, row.guard), row.target)
@@ -121,5 +140,5 @@ def _label(row: Row) -> str:
 
 
 def _node(state: str) -> str:
-    """Mermaid wants plain names."""
+    """Mermaid doesn't accept slashes in the name of a node."""
     return state.replace("/", "_")

@@ -1,19 +1,18 @@
-"""What a person should see and be able to press (seed 000): nine phases, 000's table, its six derived flags.
+"""Track what a user should see and be able to press (seed 000): nine phases, 000's table and its six derived flags.
 
-The input alphabet is 000's own. `(partial)`, `(complete)`, `(error)` and `(success)` are guards, and so are the table's
-conditions on what was seen before (Phase). The rows stand in 000's order; below them, marked, those that 000's drawing,
-its state descriptions and design section 9 add. How the canonical events become these inputs is in moves.py.
+The inputs are 000's own. Its `(partial)`, `(complete)`, `(error)` and `(success)` are guards here, and so are the table's
+conditions on earlier inputs (see Phase). The rows are in 000's order, followed by the rows that 000's drawing, its state
+descriptions and the design add. moves/ says which event becomes which input.
 
-Open gates lie over the machine: while one is open a waiting phase shows, and what lies beneath goes on moving; when the
-last one closes, what lies beneath shows again (`shown`). For one gate in one turn that is 000's rows to the letter, and a
-test holds the two against each other; for several gates, and for gates of sub-agents that outlive the turn, it is what
-design section 5 asks for.
+An open gate covers the machine: while a gate is open a waiting phase is shown, and the machine keeps moving underneath.
+When the last gate closes, the machine's own phase is shown again (`shown`). For a single gate in a turn this equals 000's
+rows exactly, which a test checks. It also covers several gates at once, and a sub-agent's gate that outlives the turn.
 
 The guards:
-  partial, complete     an ask that is still being streamed never opens a waiting state
-  requested, created    the other one of the two signals that a start waits for was seen
-  waiting               it was not
-  error, success        the exit code; success only when no ask is unanswered
+  partial, complete     an ask that is still streaming never opens a waiting state
+  requested, created    the other one of the two signals that a start waits for has arrived
+  waiting               it hasn't
+  error, success        the exit code; success only if no ask is unanswered
   success_ask_open      exit code zero while an ask is unanswered: the ask is withdrawn
 """
 
@@ -24,6 +23,8 @@ from typing import Literal
 from msgspec import Struct
 
 from quarterdeck.kernel.machine import ANY, Machine, Row, rows_of
+
+# ------------------------------------------------------------------------------------------- the table
 
 STATES = (
     "idle",
@@ -36,7 +37,7 @@ STATES = (
     "error",
     "stopped",
 )
-#: Phases in which a gate is open.
+#: The phases that are shown while a gate is open.
 WAITING = frozenset({"waiting_approval", "waiting_input"})
 
 APPROVAL_ASKS = ("ask:tool", "ask:command", "ask:browser_action_launch", "ask:use_mcp_server")
@@ -48,7 +49,7 @@ ERROR_ASKS = (
     "ask:payment_required",
 )
 RESUME_ASKS = ("ask:resume_task", "ask:resume_completed_task")
-#: Where an unanswered ask holds a session.
+#: The phase that each unanswered ask leads to.
 _PHASE_OF_ASK = {
     **dict.fromkeys(APPROVAL_ASKS, "waiting_approval"),
     "ask:followup": "waiting_input",
@@ -56,7 +57,6 @@ _PHASE_OF_ASK = {
     **dict.fromkeys(RESUME_ASKS, "paused"),
     **dict.fromkeys(ERROR_ASKS, "error"),
 }
-_START_INPUTS = frozenset({"start_session", "session_created", "api_req_started"})
 
 _SEED_ROWS = [
     Row("idle", "start_session", "creating"),
@@ -94,10 +94,10 @@ _SEED_ROWS = [
 ]
 
 _ADDED_ROWS = [
-    # the drawing, and the mirror of row 2
+    # From 000's drawing; the first is the mirror image of its second row.
     Row("creating", "api_req_started", "streaming", "created"),
     Row("error", "resume_session", "streaming"),
-    # asks that the event list names and the table forgot
+    # Asks that 000 lists as events but omits from its table.
     *rows_of("streaming", "ask:invalid_model ask:payment_required_prompt ask:payment_required", "error"),
     Row("streaming", "ask:resume_completed_task", "paused"),
     *rows_of("streaming", "ask:browser_action_launch ask:use_mcp_server", "waiting_approval", "complete"),
@@ -105,23 +105,23 @@ _ADDED_ROWS = [
         "streaming", "ask:command ask:browser_action_launch ask:use_mcp_server ask:followup", "streaming", "partial"
     ),
     Row("streaming", "say:completion_result", "completed", "complete"),
-    # buttons that are shown must work
+    # Every button that a phase shows must have an effect in that phase.
     Row("creating", "cancel_session", "stopped"),
     Row("completed", "resume_session", "streaming"),
-    # the agent is plainly working again, or was started elsewhere
+    # The agent works again, or another client started it.
     *rows_of("idle waiting_input completed paused error stopped", "api_req_started", "streaming"),
-    # a session made without a prompt: its first message is a send
+    # The first message of a session that was created without a prompt.
     Row("idle", "send_message", "streaming"),
-    # any process error ends in error
+    # A process error leads to error from every phase.
     *rows_of("idle streaming waiting_approval waiting_input completed paused error stopped", "process_error", "error"),
-    # a complete ask in any live state opens waiting; approvals outrank questions
+    # A complete ask opens a waiting phase from every live phase. Approvals outrank questions.
     *[
         Row(state, ask, "waiting_approval", "complete")
         for state in ("idle", "creating", "waiting_input", "completed", "paused", "error", "stopped")
         for ask in APPROVAL_ASKS
     ],
     *rows_of("idle creating completed paused error stopped", "ask:followup", "waiting_input", "complete"),
-    # exit code zero while an ask is unanswered
+    # Exit code zero while an ask is unanswered.
     *rows_of("waiting_approval waiting_input", "process_exit", "stopped", "success_ask_open"),
 ]
 
@@ -135,29 +135,74 @@ FLAGS = {
 }
 
 MACHINE = Machine("phase", STATES, "idle", [*_SEED_ROWS, *_ADDED_ROWS], FLAGS)
-_TARGETS = MACHINE.targets
+
+
+# ------------------------------------------------------------------------------------------- stepping
 
 
 class Phase(Struct, frozen=True, gc=False):
-    """A state of the machine, with what the table's conditions need besides it.
-
-    `created` and `requested` are the two signals that a start waits for. `ask` is the last complete ask that nobody
-    answered; it survives in a paused or failed session, and decides what an exit with code zero means.
-    """
+    """A state of the machine, and the earlier inputs that the table's conditions need."""
 
     value: str = "idle"
+    #: The two signals that a start waits for.
     created: bool = False
     requested: bool = False
+    #: The last complete ask that is unanswered. It remains in a paused or failed session, and decides what an exit with
+    #: code zero means.
     ask: str | None = None
 
 
+def step(phase: Phase, event: str, guard: str | None = None, over: str = "") -> Phase:
+    """Apply one input. Return the same object if nothing changed.
+
+    `over` is the shown phase, for inputs that act on it instead of the machine's own phase.
+    """
+    if event == "start_session":
+        return _started(phase)
+    if event == "session_created":
+        return _created(phase)
+    if event == "api_req_started":
+        return requested(phase)
+    before = over or phase.value
+    if guard == "success" and phase.ask is not None:
+        guard = "success_ask_open"
+    after = MACHINE.step(before, event, guard)
+    if event in _PHASE_OF_ASK and guard != "partial" and after == _PHASE_OF_ASK[event]:
+        return Phase(after, phase.created, phase.requested, event)
+    return phase if after == before and not over else Phase(after, phase.created, phase.requested)
+
+
+def _started(phase: Phase) -> Phase:
+    """Apply `start_session`: a new task waits for both signals again and has no unanswered ask."""
+    after = MACHINE.step(phase.value, "start_session")
+    return phase if after == phase.value else Phase(after)
+
+
+def _created(phase: Phase) -> Phase:
+    """Apply `session_created`. The guard is whether the other signal has arrived."""
+    if phase.value != "creating":
+        return phase
+    after = MACHINE.step(phase.value, "session_created", "requested" if phase.requested else "waiting")
+    return Phase(after, True, phase.requested)
+
+
+def requested(phase: Phase) -> Phase:
+    """Apply `api_req_started`. The guard is whether the other signal has arrived."""
+    after = MACHINE.step(phase.value, "api_req_started", "created" if phase.created else "waiting")
+    is_unchanged = after == phase.value and phase.requested and phase.ask is None
+    return phase if is_unchanged else Phase(after, phase.created, True)
+
+
+# --------------------------------------------------------------------------------------- derived values
+
+
 def shown(phase: Phase, waiting: str | None) -> str:
-    """The phase that a person sees: the strongest open gate's, else the machine's own."""
+    """Return the phase that a user sees: the waiting phase of the open gates, else the machine's own."""
     return waiting or phase.value
 
 
 class Flags(Struct, frozen=True, gc=False):
-    """000's derived values, under its own names."""
+    """000's derived values, under their original names."""
 
     showSpinner: bool  # noqa: N815
     showCancelButton: bool  # noqa: N815
@@ -168,56 +213,23 @@ class Flags(Struct, frozen=True, gc=False):
 
 
 def flags(phase: str, auto_approve: bool = False) -> Flags:
-    """The six flags of a phase. The warning shows only while something is approved by itself."""
-    on = {name: phase in states for name, states in FLAGS.items()}
-    on["showAutoModeWarning"] = on["showAutoModeWarning"] and auto_approve
-    return Flags(**on)
+    """Return the six flags of a phase. The auto mode warning also requires that calls are approved automatically."""
+    values = {name: phase in states for name, states in FLAGS.items()}
+    values["showAutoModeWarning"] = values["showAutoModeWarning"] and auto_approve
+    return Flags(**values)
 
 
 def spinner(phase: str) -> Literal["creating", "running"] | None:
-    """Which of 000's two spinners turns."""
+    """Return which of 000's two spinners is shown."""
     if phase == "creating":
         return "creating"
     return "running" if phase == "streaming" else None
 
 
-def step(phase: Phase, event: str, guard: str | None = None, over: str = "") -> Phase:
-    """One input; the same object when it changed nothing. `over` is the phase that it meets instead of what lies beneath."""
-    if event in _START_INPUTS:
-        return _start_step(phase, event)
-    before = over or phase.value
-    if guard == "success" and phase.ask is not None:
-        guard = "success_ask_open"
-    after = _TARGETS.get((before, event, guard), before)
-    if event in _PHASE_OF_ASK and guard != "partial" and after == _PHASE_OF_ASK[event]:
-        return Phase(after, phase.created, phase.requested, event)
-    return phase if after == before and not over else Phase(after, phase.created, phase.requested)
-
-
-def _start_step(phase: Phase, event: str) -> Phase:
-    """A start, or one of the two signals that it waits for: their guard is whether the other one was seen."""
-    if event == "api_req_started":
-        return requested(phase)
-    before = phase.value
-    if event == "session_created":
-        after = _TARGETS.get((before, event, "requested" if phase.requested else "waiting"), before)
-        return Phase(after, True, phase.requested) if before == "creating" else phase
-    after = _TARGETS.get((before, event, None), before)
-    # a new task waits for both signals again, and the old ask is forgotten
-    return phase if after == before else Phase(after)
-
-
-def requested(phase: Phase) -> Phase:
-    """`api_req_started`, which is told more often than all others."""
-    before = phase.value
-    after = _TARGETS.get((before, "api_req_started", "created" if phase.created else "waiting"), before)
-    is_known = after == before and phase.requested and phase.ask is None
-    return phase if is_known else Phase(after, phase.created, True)
-
+# ------------------------------------------------------------------------ reconstruction from the store
 
 Status = Literal["creating", "running", "done", "error", "stopped"]
 ProcessStatus = Literal["alive", "exited_zero", "exited_nonzero"]
-
 
 _STATUS_OF: dict[str, Status] = {
     "creating": "creating",
@@ -228,12 +240,12 @@ _STATUS_OF: dict[str, Status] = {
 
 
 def reconstruct(status: Status | None, last_ask: str | None, process: ProcessStatus = "alive") -> str:
-    """The phase from 000's three sources: the stored status, the last complete ask, the process."""
+    """Derive the phase from 000's three sources: the stored status, the last complete ask, and the process."""
     if status is None:
         return "idle"
     if status != "running":
         return "completed" if status == "done" else status
-    by_ask = _by_ask(last_ask)
+    by_ask = _phase_by_ask(last_ask)
     if process == "exited_nonzero":
         return "error"
     if process == "exited_zero":
@@ -241,14 +253,14 @@ def reconstruct(status: Status | None, last_ask: str | None, process: ProcessSta
     return by_ask
 
 
-def _by_ask(ask: str | None) -> str:
+def _phase_by_ask(ask: str | None) -> str:
     return "streaming" if ask is None else _PHASE_OF_ASK.get(ask, "streaming")
 
 
 def sources(phase: str, ask: str | None) -> tuple[Status | None, str | None]:
-    """The stored status and last ask from which `reconstruct` finds this phase again."""
+    """Return the stored status and last ask from which `reconstruct` derives this phase."""
     if phase == "idle":
         return None, None
-    if ask is not None and _by_ask(ask) == phase:
+    if ask is not None and _phase_by_ask(ask) == phase:
         return "running", ask
     return _STATUS_OF.get(phase, "running"), None

@@ -1,20 +1,19 @@
-"""Is there an agent process now? (seeds 002 and 000)
+"""Track whether an agent process exists (seeds 002 and 000).
 
-A process belongs to an active session only, so leaving `active` ends it here too: after a crash the log may hold nothing
-but `session_suspended`, and no state may claim a process that start-up repair did not find. A process that reports an
-error counts as gone; if it lives after all, the next sign of life brings it back.
+Only an active session has a process, so every event that ends `active` also ends the process. After a crash the log may
+contain nothing but `session_suspended`, and no state may claim a process that recovery didn't find.
+
+A process that reports an error counts as exited. If it still runs, the next sign of life brings it back.
 """
 
 from __future__ import annotations
-
-from functools import lru_cache
 
 from msgspec import Struct
 
 from quarterdeck.kernel.machine import ANY, Machine, Row
 
 STATES = ("none", "starting", "up")
-#: Signals that mean "someone stopped it"; any other one is a crash.
+#: Signals that mean that somebody stopped the process on purpose. Every other signal is a crash.
 STOP_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGKILL", "SIGHUP"})
 
 MACHINE = Machine(
@@ -36,22 +35,18 @@ MACHINE = Machine(
 
 
 class Exit(Struct, frozen=True, gc=False):
-    """How a process ended; it stands until the next one starts."""
+    """How the last process exited. Cleared when the next one starts."""
 
     code: int | None
     signal: str | None
 
 
-@lru_cache(64)  # said of the state and in the conversation, and few words are ever said
-def last_words(code: int | None, signal: str | None) -> str:
-    """How a process that failed is told."""
-    return (
-        f"The agent process ended with {signal or 'unknown'}"
-        if code is None
-        else f"The agent process ended with code {code}"
-    )
+def exit_message(code: int | None, signal: str | None) -> str:
+    """Describe a failed exit for the user."""
+    how = f"with {signal or 'unknown'}" if code is None else f"with code {code}"
+    return f"The agent process ended {how}"
 
 
 def was_stopped(code: int | None, signal: str | None) -> bool:
-    """Whether an exit that nobody of ours asked for was still somebody's wish."""
+    """Return whether an exit that the deck didn't request was still intended by its user, and isn't a crash."""
     return code is None and (signal is None or signal in STOP_SIGNALS)

@@ -1,4 +1,4 @@
-"""What a session is, as opposed to what it does: who serves it, where, under which name and settings."""
+"""Hold what a session is, as opposed to what it does: its agent, folder, name and settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from quarterdeck.events import Repo
 
-#: Modes in which the agent approves things by itself.
+#: Modes in which the agent approves calls by itself.
 AUTO_MODES = frozenset({"auto", "bypass"})
 NAME_LENGTH = 40
 
@@ -20,7 +20,7 @@ class Changes(Struct, frozen=True, gc=False):
 
 
 class Context(Struct, frozen=True, gc=False):
-    """How full the model's context is; None is unknown."""
+    """How full the model's context is. None means unknown."""
 
     tokens: int | None = None
     limit: int | None = None
@@ -28,20 +28,22 @@ class Context(Struct, frozen=True, gc=False):
 
 
 class Failure(Struct, frozen=True, gc=False):
-    """Why the session shows an error. A reset time that nobody told stays unknown."""
+    """Why the session shows an error. `resets_at` is None unless the agent reported a reset time."""
 
     kind: str
     message: str
     resets_at: int | None = None
 
 
-class Profile(Struct, frozen=True, gc=False):
-    """Everything here changes rarely and by an event of its own."""
+# The stored name of a renamed field stays, so that snapshots written before the rename can be read.
+class Profile(Struct, frozen=True, gc=False, rename={"never_ready": "unmet"}):
+    """Properties of a session that change rarely, each by an event of its own."""
 
     id: str = ""
     agent: str = ""
     cwd: str = ""
     name: str = ""
+    #: Where the name comes from: user, agent or prompt.
     named_by: str = ""
     model: str = ""
     mode: str = ""
@@ -54,9 +56,10 @@ class Profile(Struct, frozen=True, gc=False):
     native_session_id: str = ""
     agent_version: str = ""
     capabilities: tuple[str, ...] = ()
+    #: The agent can continue its conversation after a restart.
     resumable: bool = False
-    #: No agent was ever ready for it.
-    unmet: bool = False
+    #: No agent of this session was ever ready.
+    never_ready: bool = False
     end_reason: str | None = None
     pinned: bool = False
     snoozed_until: int | None = None
@@ -68,8 +71,8 @@ class Profile(Struct, frozen=True, gc=False):
 
     @property
     def can_resume(self) -> bool:
-        """The agent can go on in its conversation; or there is none yet, and a start is all that is missing."""
-        return self.resumable or self.unmet
+        """Whether the session can be resumed. Without a conversation yet, starting an agent is enough."""
+        return self.resumable or self.never_ready
 
     @property
     def approves_itself(self) -> bool:
@@ -77,6 +80,6 @@ class Profile(Struct, frozen=True, gc=False):
 
 
 def label(prompt: str) -> str:
-    """A name for a session that nobody named: the prompt's first line, cut."""
+    """Derive a session's name from its first prompt: the first line, shortened."""
     line = prompt.strip().partition("\n")[0].strip()
     return line if len(line) <= NAME_LENGTH else line[: NAME_LENGTH - 1].rstrip() + "…"

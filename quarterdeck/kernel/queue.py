@@ -1,4 +1,4 @@
-"""The texts that a person sent and the agent has not read yet: queued prompts and steering, in order, with receipts."""
+"""Track the messages that a user sent and the agent hasn't read: queued prompts and steering, in order."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from quarterdeck.events import Image
 
 
 class Waiting(Struct, frozen=True, gc=False):
-    """One text that waits. `receipt` says how far it got: queued, sending, delivered, failed, unknown.
-
-    `retries` counts how often a person had it sent again; `new_task` begins a conversation of its own.
-    """
+    """One queued message."""
 
     id: str
     text: str
     kind: Literal["prompt", "steer"]
+    #: Delivery status: queued, sending, delivered, failed or unknown.
     receipt: str
     since: int
     images: tuple[Image, ...] = ()
+    #: How often a user sent it again.
     retries: int = 0
+    #: Start a new conversation with this message.
     new_task: bool = False
 
 
@@ -31,32 +31,32 @@ Queue = tuple[Waiting, ...]
 
 
 def added(queue: Queue, item: Waiting) -> Queue:
-    """With this text at the end; the same id again is the same text again."""
+    """Append a message. A message with the same id is replaced and moves to the end."""
     return (*without(queue, (item.id,)), item)
 
 
 def without(queue: Queue, ids: Collection[str]) -> Queue:
-    """Without these texts."""
+    """Remove the messages with these ids."""
     return tuple(item for item in queue if item.id not in ids)
 
 
 def edited(queue: Queue, item_id: str, text: str) -> Queue:
-    """With another text under the same id, in the same place."""
+    """Change a message's text. Its id and position stay the same."""
     return tuple(replace(item, text=text) if item.id == item_id else item for item in queue)
 
 
 def receipted(queue: Queue, item_id: str, receipt: str) -> Queue:
-    """With what is known of the delivery."""
-    return tuple(_receipted(item, receipt) if item.id == item_id else item for item in queue)
+    """Set a message's delivery status."""
+    return tuple(_with_receipt(item, receipt) if item.id == item_id else item for item in queue)
 
 
-def _receipted(item: Waiting, receipt: str) -> Waiting:
-    again = receipt == "queued" and item.receipt in ("failed", "unknown")
-    return replace(item, receipt=receipt, retries=item.retries + again)
+def _with_receipt(item: Waiting, receipt: str) -> Waiting:
+    is_retry = receipt == "queued" and item.receipt in ("failed", "unknown")
+    return replace(item, receipt=receipt, retries=item.retries + is_retry)
 
 
-def meant(queue: Queue, item_id: str, text: str) -> Waiting | None:
-    """The text that the agent means: by its id, or the first prompt of the same text when it gives none."""
+def matching(queue: Queue, item_id: str, text: str) -> Waiting | None:
+    """Find the message that the agent received: by id, or, if it names none, the first prompt with the same text."""
     for item in queue:
         if item.id == item_id or (not item_id and item.text == text and item.kind == "prompt"):
             return item
@@ -64,11 +64,11 @@ def meant(queue: Queue, item_id: str, text: str) -> Waiting | None:
 
 
 def taken(queue: Queue, item_id: str, text: str) -> Queue:
-    """Without the text that the agent took."""
-    item = meant(queue, item_id, text)
+    """Remove the message that the agent received."""
+    item = matching(queue, item_id, text)
     return queue if item is None else without(queue, (item.id,))
 
 
-def steering(queue: Queue) -> int:
-    """How many texts wait in the steering queue."""
+def steering_count(queue: Queue) -> int:
+    """Return how many steering messages are queued."""
     return sum(item.kind == "steer" for item in queue)

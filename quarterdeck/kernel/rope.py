@@ -1,8 +1,8 @@
-"""A text that grows by pieces and can be shared while it grows.
+"""Represent a growing text so that it can be shared while it grows.
 
-`text += piece` is quadratic, and a list of pieces is not shareable. A rope here is a tuple of strings, each at least
-twice as long as the next: a new piece swallows its shorter neighbours, so a text of n characters is a tuple of at most
-log n strings, each character is copied log n times in all, and two ropes made of the same pieces are equal.
+`text += piece` is quadratic, and a list of pieces is mutable. A rope is a tuple of strings, each at least twice as long
+as the next. A new piece absorbs its shorter neighbours, so a text of n characters is a tuple of at most log n strings
+and each character is copied at most log n times. Two ropes made from the same pieces are equal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Rope = tuple[str, ...]
 
 
 def grown(rope: Rope, piece: str) -> Rope:
-    """The rope with one more piece. An empty piece is none: agents send them, and they must not pile up."""
+    """Append a piece. Empty pieces are ignored: agents send them, and they would accumulate."""
     if not piece:
         return rope
     while rope and len(rope[-1]) < 2 * len(piece):
@@ -21,5 +21,4 @@ def grown(rope: Rope, piece: str) -> Rope:
 
 
 def text_of(rope: Rope) -> str:
-    """The whole text."""
     return "".join(rope)

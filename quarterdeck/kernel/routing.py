@@ -1,8 +1,9 @@
-"""What a message from a person means now.
+"""Decide what a user's message means in the current state.
 
-In this order: an archived or failed session refuses it; a suspended one is resumed first, if the agent can; an open
-question takes it as the answer; a busy or held run takes it as steering where the agent can and its queue has room, else
-it waits in the queue; otherwise it is a prompt. An explicit steer or queue command skips the guessing, never the refusal.
+In this order: an archived or failed session refuses it. A suspended session is resumed first, if the agent can. An open
+question takes it as its answer. A turn that is open or about to start takes it as steering, if the agent can steer and
+the steering queue has room; else the message is queued. Otherwise it is a prompt. An explicit steer or queue command
+skips this guessing, but not the refusal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from quarterdeck.kernel.phase import FLAGS
 from quarterdeck.kernel.state import State
 
 STEERING_LIMIT = 3
-#: An agent that can read a text in the middle of a turn declares this.
+#: The capability of an agent that can read a message in the middle of a turn.
 STEER = "steer"
 
 Intent: TypeAlias = Literal["message", "steer", "queue"]
@@ -25,7 +26,7 @@ Meaning: TypeAlias = Literal["refused", "resume_then_prompt", "answer", "steer",
 
 
 class Route(Struct, frozen=True, gc=False):
-    """Where a text goes, and why; `gate_id` names the question that it answers."""
+    """What a message means, and why. `gate_id` names the question that it answers."""
 
     meaning: Meaning
     reason: str = ""
@@ -33,10 +34,10 @@ class Route(Struct, frozen=True, gc=False):
 
 
 def route(state: State, intent: Intent = "message", limit: int = STEERING_LIMIT) -> Route:
-    """The meaning of a text with this intent, in this state."""
+    """Return what a message with this intent means in this state."""
     status = state.lifecycle.value
     if status != "active":
-        return _outside(state, status)
+        return _route_inactive(state, status)
     question = open_question(state)
     if question is not None and intent == "message":
         return Route("answer", "Answers the question", question.id)
@@ -44,31 +45,31 @@ def route(state: State, intent: Intent = "message", limit: int = STEERING_LIMIT)
         return Route("prompt")
     if intent == "queue":
         return Route("queue", "Read when the turn is over")
-    return _while_busy(state, limit)
+    return _route_busy(state, limit)
 
 
 def is_busy(state: State) -> bool:
-    """A turn is open, also one that is held for an approval; or one is on its way: the session starts, or loads, for it."""
+    """Return whether a turn is open, also if it is held, or about to start."""
     return state.turn.is_open or is_promised(state)
 
 
 def is_promised(state: State) -> bool:
-    """The session is at work for a turn that has not begun: its agent starts, or loads, or has yet to read the text."""
-    return not state.turn.is_open and state.beneath.value in FLAGS["showSpinner"]
+    """Return whether a turn is about to start: the agent is starting or loading, or hasn't read the message yet."""
+    return not state.turn.is_open and state.base_phase.value in FLAGS["showSpinner"]
 
 
 def open_question(state: State) -> Gate | None:
-    """The question that a typed text would answer: the oldest one of the main agent, else of a sub-agent."""
+    """Return the question that a message would answer: the oldest of the main agent, else of a sub-agent."""
     questions = [gate for gate in ranked(state.gates) if gate.kind == "question"]
     return min(questions, key=lambda gate: bool(gate.path), default=None)
 
 
 def is_held(state: State) -> bool:
-    """The turn waits for an approval and nothing of it runs."""
+    """Return whether the turn is held: a call of it waits for a decision, and nothing of it runs."""
     return state.turn.is_open and state.run.value == "idle" and bool(state.gates.open)
 
 
-def _outside(state: State, status: str) -> Route:
+def _route_inactive(state: State, status: str) -> Route:
     if status == "suspended" and state.profile.can_resume:
         return Route("resume_then_prompt", "Resumes and sends")
     reason = lifecycle.HINTS.get(status, "There is no such session")
@@ -77,11 +78,11 @@ def _outside(state: State, status: str) -> Route:
     return Route("refused", reason)
 
 
-def _while_busy(state: State, limit: int) -> Route:
+def _route_busy(state: State, limit: int) -> Route:
     if is_held(state):
         return Route("queue", "Read when the approval is decided and the turn is over")
     if STEER not in state.profile.capabilities:
         return Route("queue", "Read when the turn is over")
-    if queue.steering(state.queue) >= limit:
+    if queue.steering_count(state.queue) >= limit:
         return Route("queue", "Steering queue is full; read when the turn is over")
     return Route("steer", "Read at the next step")

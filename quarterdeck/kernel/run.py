@@ -1,26 +1,27 @@
-"""What the turn loop is doing (seed 001): idle, running, streaming, executing_tools.
+"""Track what the turn loop is doing (seed 001): idle, running, streaming or executing_tools.
 
     idle ──agent_start──▶ running ──message_start──▶ streaming ──tool_calls──▶ executing_tools ──request_start──▶ running
      ▲                       │                          │                             │
      └────────────── agent_end, agent_abort ────────────┴─────────────────────────────┘
 
-A call that waits for a person is *held*: the run is idle, yet the turn is open (no agent_end), and queued prompts wait.
-Calls that run beside it keep the run in executing_tools until the last one ends. When the last approval of the turn is
-decided the run goes on by itself; what follows (a call, a request, an abort) then says where.
+A call that waits for a decision is *held*. If nothing else of the turn runs, the run is idle although the turn is open,
+and queued prompts wait. Calls that run beside a held one keep the run in executing_tools until the last of them ends.
+When the last approval of the turn is decided the run continues, and the next event (a call, a request, an abort) says
+where.
 
-Some agents speak while calls are open (a command's output as text, a race with an approval): the batch is not done, so the
-run stays with its tools. Compaction is a request of its own: the run has left the reply and the tools, and when calls went
-on beside it, it comes back to them.
+Some agents send text while calls are open, such as a command's output, or text that races with an approval. The batch of
+calls isn't finished then, so the run stays in executing_tools. Compaction is a request of its own: the run leaves the
+reply and the tools, and returns to the tools if calls continued beside it.
 
 The guards:
-  partial    the arguments of a call are still coming: a reply may begin, and end, with nothing but calls
-  turn_open  an agent_start is not closed yet; nothing outside a turn makes the run busy
-  free       the turn is open, no call of it runs, and it asks nobody: a text is the reply of the model
-  alone      no other call of this turn is running, so the call that asks holds the whole turn
-  beside     another one is running
-  held       the call that ended, or asked, was the last one running, and an approval is open
-  resumes       the turn is open, no approval of it is left, no call is running
-  resumes_call  the turn is open, and a call that was held, or went on beside a compaction, runs now
+  partial       the arguments of a call are still streaming: a reply may consist of nothing but calls
+  turn_open     an agent_start isn't closed yet. Outside a turn no event makes the run busy
+  free          the turn is open, none of its calls runs and none of its gates is open: a text is the model's reply
+  alone         no other call of this turn runs, so the call that needs approval holds the whole turn
+  beside        another call runs
+  held          the call that ended, or was decided, was the last one running, and an approval is open
+  resumes       the turn is open, it has no open approval, and no call runs
+  resumes_call  the turn is open, and a call runs that was held, or that continued beside a compaction
 """
 
 from __future__ import annotations

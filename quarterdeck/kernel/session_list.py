@@ -1,7 +1,8 @@
-"""All sessions as a list: what is shown, what is counted, what needs a person (seed 002's filters and badge).
+"""Filter, page and count the list of sessions (seed 002's filters and badge).
 
-The list shows active and suspended sessions, archived ones on request, failed ones never. The badge counts the same two.
-What needs a person is another list: gates first, then failures and finished work that nobody looked at, oldest first.
+The list contains active and suspended sessions, archived ones on request, and failed ones never. The badge counts active
+and suspended sessions. The sessions that need attention are a separate list: open gates first, then unread failures and
+finished work, oldest first.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from quarterdeck.kernel.phase import Flags, flags
 from quarterdeck.kernel.summary import Summary
 
 PAGE = 20
-#: Digits of a time in ms; what is longer came from nobody's clock.
-_LONGEST_TIME = 20
-#: Gates block an agent; failures and finished work only wait to be read.
+#: Longest plausible time in a cursor, in digits of milliseconds. Python refuses to parse arbitrarily long integers.
+_MAX_TIME_DIGITS = 20
+#: Gates block an agent. Failures and finished work only wait to be read.
 _BLOCKING = frozenset({"approval", "dialog", "question"})
 
 
 class Badge(Struct, frozen=True, gc=False):
-    """`count` stands beside "Sessions"; `attention` is what the tab's title and icon count."""
+    """`count` is the number beside "Sessions"; `attention` is the number in the page's title and icon."""
 
     count: int
     attention: int
 
 
 class Filter(Struct, frozen=True, kw_only=True, gc=False):
-    """What the list is asked for. `repo` is a repository's root, `q` a part of the name, folder or last words."""
+    """Which sessions to list. `repo` is a repository's root; `q` matches the name, folder, agent and last text."""
 
     status: tuple[str, ...] = ()
     archived: bool = False
@@ -40,7 +41,7 @@ class Filter(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Page(Struct, frozen=True, gc=False):
-    """One page of the list, and where the next one begins."""
+    """One page of the list, and the cursor of the next one."""
 
     sessions: tuple[Summary, ...]
     next_cursor: str | None
@@ -48,55 +49,65 @@ class Page(Struct, frozen=True, gc=False):
 
 
 def is_listed(status: str, archived: bool = False) -> bool:
-    """002's rule for the list."""
+    """Apply 002's rule for the list."""
     return status in lifecycle.MACHINE.flags["listedWithArchived" if archived else "listed"]
 
 
 def badge(summaries: Iterable[Summary], now: int = 0) -> Badge:
-    """002's count, and how many sessions need a person."""
     rows = list(summaries)
-    counted = sum(row.lifecycle in lifecycle.MACHINE.flags["counted"] for row in rows)
-    return Badge(counted, len(needing(rows, now)))
+    count = sum(row.lifecycle in lifecycle.MACHINE.flags["counted"] for row in rows)
+    return Badge(count, len(needing(rows, now)))
 
 
 def needing(summaries: Iterable[Summary], now: int = 0) -> list[Summary]:
-    """The sessions that need a person: blocking ones first, then by how long they have waited. Snoozed ones wait."""
-    wanted = [row for row in summaries if row.attention is not None and not _is_snoozed(row, now)]
-    return sorted(wanted, key=_urgency)
+    """Return the sessions that need attention and aren't snoozed: blocking ones first, then the longest waiting."""
+    rows = [row for row in summaries if row.attention is not None and not _is_snoozed(row, now)]
+    return sorted(rows, key=_urgency)
 
 
-def matches(row: Summary, wanted: Filter) -> bool:
-    """Whether the list shows this session. A status that is asked for by name is shown whatever the default hides."""
-    if wanted.status:
-        if row.lifecycle not in wanted.status:
+def matches(row: Summary, query: Filter) -> bool:
+    """Return whether the list contains this session. A requested status overrides the default exclusions."""
+    if query.status:
+        if row.lifecycle not in query.status:
             return False
-    elif not is_listed(row.lifecycle, wanted.archived):
+    elif not is_listed(row.lifecycle, query.archived):
         return False
-    if wanted.agent and row.agent != wanted.agent:
+    if query.agent and row.agent != query.agent:
         return False
-    if wanted.cwd and row.cwd != wanted.cwd:
+    if query.cwd and row.cwd != query.cwd:
         return False
-    if wanted.repo and (row.repo is None or row.repo.root != wanted.repo):
+    if query.repo and (row.repo is None or row.repo.root != query.repo):
         return False
-    return not wanted.q or _mentions(row, wanted.q.casefold())
+    return not query.q or _mentions(row, query.q.casefold())
 
 
-def page(summaries: Iterable[Summary], wanted: Filter, limit: int = PAGE, cursor: str = "", now: int = 0) -> Page:
-    """Newest first by (created_at, id); a cursor names the last session of the page before."""
+def page(summaries: Iterable[Summary], query: Filter, limit: int = PAGE, cursor: str = "", now: int = 0) -> Page:
+    """Return one page, newest first by (created_at, id). The cursor names the last session of the previous page."""
     rows = list(summaries)
-    shown = sorted((row for row in rows if matches(row, wanted)), key=_newest, reverse=True)
+    matching = sorted((row for row in rows if matches(row, query)), key=_newest, reverse=True)
     after = position_of(cursor)
-    left = [row for row in shown if after is None or _newest(row) < after]
-    more = len(left) > limit
-    return Page(tuple(left[:limit]), cursor_of(left[limit - 1]) if more else None, badge(rows, now))
+    remaining = [row for row in matching if after is None or _newest(row) < after]
+    has_more = len(remaining) > limit
+    return Page(tuple(remaining[:limit]), cursor_of(remaining[limit - 1]) if has_more else None, badge(rows, now))
 
 
 def manager_phase(summaries: Sequence[Summary], selected: str | None) -> tuple[str, Flags]:
-    """What the manager shows: the selected session's phase, `idle` ("New Agent") when none is selected."""
+    """Return the phase and flags of the selected session, or those of `idle` ("New Agent") if none is selected."""
     for row in summaries:
         if row.id == selected:
             return row.phase, row.flags
     return "idle", flags("idle")
+
+
+def cursor_of(row: Summary) -> str:
+    """Return the cursor of the page that starts after this row."""
+    return f"{row.created_at}.{row.id}"
+
+
+def position_of(cursor: str) -> tuple[int, str] | None:
+    """Parse a cursor. An invalid one is None, which means the first page."""
+    at, _, session_id = cursor.partition(".")
+    return (int(at), session_id) if at.isdecimal() and len(at) <= _MAX_TIME_DIGITS else None
 
 
 def _urgency(row: Summary) -> tuple[bool, int, str]:
@@ -114,14 +125,3 @@ def _mentions(row: Summary, text: str) -> bool:
 
 def _newest(row: Summary) -> tuple[int, str]:
     return row.created_at, row.id
-
-
-def cursor_of(row: Summary) -> str:
-    """Where the page after this row begins."""
-    return f"{row.created_at}.{row.id}"
-
-
-def position_of(cursor: str) -> tuple[int, str] | None:
-    """A cursor that is not one of ours begins at the start."""
-    at, _, name = cursor.partition(".")
-    return (int(at), name) if at.isdecimal() and len(at) <= _LONGEST_TIME else None

@@ -1,7 +1,7 @@
-"""The state of one session: every owner's cell side by side. Small, shareable, and enough to go on folding from.
+"""Define the state of one session: the values of all owners side by side.
 
-A cell knows what moved it: the index, type and origin of the event that is its cause. The timeline stands beside the
-state, not in it: an idle session drops its timeline and keeps these few hundred bytes.
+The state is small and sufficient to continue folding. The timeline isn't part of it, so a session that isn't in use can
+drop its timeline and keep only a few hundred bytes.
 """
 
 from __future__ import annotations
@@ -9,26 +9,27 @@ from __future__ import annotations
 from msgspec import Struct
 
 from quarterdeck.events import Plan, Todo
-from quarterdeck.kernel.background import Background
 from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.phase import Phase
 from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.profile import Failure, Profile
 from quarterdeck.kernel.queue import Queue
-from quarterdeck.kernel.turn import NO_TURN, Turn
+from quarterdeck.kernel.turn import NO_TURN, Background, Turn
 from quarterdeck.kernel.usage import Ledger
 
-#: Raised by a release that folds the same events to something else; see docs/library.md on refolding.
+#: Increase this if the same events fold to a different state. Stored snapshots of another version are discarded and the
+#: events are folded again (docs/library.md, refolding).
 FOLD_VERSION = 2
 
-#: The lifecycle of a session that does not exist yet.
+#: The lifecycle of a session that doesn't exist yet.
 NOT_OPENED = "none"
 
+#: The fields of State that are cells.
 OWNERS = ("lifecycle", "process", "run", "activity", "phase", "signal")
 
 
 class Cell(Struct, frozen=True, gc=False):
-    """A value, since when it holds, and the event that brought it."""
+    """A value, the time since when it holds, and the event that caused it."""
 
     value: str
     since: int = 0
@@ -37,16 +38,19 @@ class Cell(Struct, frozen=True, gc=False):
     origin: str = ""
 
 
-class State(Struct, frozen=True, gc=False):
-    """All owners but the timeline."""
+# The stored names of renamed fields stay, so that snapshots written before the rename can be read.
+class State(Struct, frozen=True, gc=False, rename={"base_phase": "beneath", "outcome_index": "settled_index"}):
+    """Everything that is known about a session except its timeline."""
 
     lifecycle: Cell = Cell(NOT_OPENED)
     process: Cell = Cell("none")
     run: Cell = Cell("idle")
     activity: Cell = Cell("initialized")
+    #: The phase that a user sees: a waiting phase while a gate is open, else the base phase.
     phase: Cell = Cell("idle")
     signal: Cell = Cell("live")
-    beneath: Phase = Phase()
+    #: The state of the phase machine without regard to open gates.
+    base_phase: Phase = Phase()
     turn: Turn = NO_TURN
     gates: Gates = Gates()
     queue: Queue = ()
@@ -57,7 +61,8 @@ class State(Struct, frozen=True, gc=False):
     last_text: str = ""
     error: Failure | None = None
     exit: Exit | None = None
-    settled_index: int = 0
+    #: Index of the last event that finished or failed a turn. A session is unread until a user has read up to it.
+    outcome_index: int = 0
     todos: tuple[Todo, ...] = ()
     plan: Plan | None = None
     fold_version: int = FOLD_VERSION

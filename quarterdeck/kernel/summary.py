@@ -1,32 +1,42 @@
-"""A session as clients see it: the summary that stands in lists, and the whole view (contract section 2).
+"""Derive what clients see of a session: the summary in lists, and the details of one session (contract section 2).
 
-Everything here is derived from the state when it is asked for; nothing is kept.
+Nothing here is stored. FIELDS tables say how each field is derived and from which parts of the state, so that patch.py
+can recompute only the fields whose parts changed.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from quarterdeck.events import Plan, Repo, Todo
 from quarterdeck.kernel import lifecycle, phase
-from quarterdeck.kernel.background import Task
 from quarterdeck.kernel.composer import Composer, composer
 from quarterdeck.kernel.gate import Gate, ranked
 from quarterdeck.kernel.phase import Flags
 from quarterdeck.kernel.profile import Changes, Context, Failure
 from quarterdeck.kernel.queue import Queue
 from quarterdeck.kernel.state import State
+from quarterdeck.kernel.turn import Task
 from quarterdeck.kernel.usage import Ledger
 from quarterdeck.kernel.view import View
 
-#: 000's own words for a session that is being created.
+#: The text that 000 prescribes while a session is being created.
 CREATING = "Creating session..."
+#: What the agent is doing in each state of the run, while no call runs.
+_VERBS = {"idle": "Waiting", "running": "Thinking", "streaming": "Writing", "executing_tools": "Working"}
+#: The phases that need attention until the user has read the session, and the kind of attention.
+_UNREAD_KINDS = {"error": "failed", "completed": "finished"}
+
+
+# ---------------------------------------------------------------------------------------------- shapes
 
 
 class Now(Struct, frozen=True, gc=False):
-    """What the agent does at this moment, in two words."""
+    """What the agent is doing at this moment."""
 
     verb: str
     target: str
@@ -34,7 +44,7 @@ class Now(Struct, frozen=True, gc=False):
 
 
 class Attention(Struct, frozen=True, gc=False):
-    """Why a person is wanted: approval, dialog, question, failed or finished."""
+    """Why a session needs its user: approval, dialog, question, failed or finished."""
 
     kind: str
     gate_id: str | None
@@ -42,7 +52,7 @@ class Attention(Struct, frozen=True, gc=False):
 
 
 class UsageShown(Struct, frozen=True, gc=False):
-    """Cost as far as it is known; None is unknown, and `partial` says that some of it is."""
+    """Tokens and known cost. A cost of None is unknown; `partial` means that some of the cost is unknown."""
 
     cost_usd: float | None
     billing: str
@@ -87,7 +97,7 @@ class Summary(Struct, frozen=True, gc=False):
 
 
 class GateShown(Struct, frozen=True, gc=False):
-    """An open gate as a person sees it."""
+    """A gate without the fields that only translators need."""
 
     id: str
     kind: str
@@ -100,7 +110,10 @@ class GateShown(Struct, frozen=True, gc=False):
 
 
 class Details(Struct, frozen=True, gc=False):
-    """What the view has beside the summary. `background` here is the list, under the same name as the count."""
+    """What the view of one session has besides the summary.
+
+    In a view, `background` and `usage` replace the shorter values of the same names in the summary.
+    """
 
     gates: tuple[GateShown, ...]
     stale_gates: tuple[GateShown, ...]
@@ -117,79 +130,11 @@ class Details(Struct, frozen=True, gc=False):
     fold_version: int
 
 
-def summary(view: View) -> Summary:
-    """The row of this session."""
-    state = view.state
-    profile = state.profile
-    return Summary(
-        id=profile.id,
-        name=profile.name,
-        agent=profile.agent,
-        cwd=profile.cwd,
-        repo=profile.repo,
-        model=profile.model,
-        mode=profile.mode,
-        created_at=profile.created_at,
-        last_active_at=state.last_active_at,
-        lifecycle=state.lifecycle.value,
-        end_reason=profile.end_reason,
-        process=state.process.value,
-        run=state.run.value,
-        activity=state.activity.value,
-        phase=state.phase.value,
-        flags=phase.flags(state.phase.value, profile.approves_itself),
-        composer=composer(state),
-        now=now(state),
-        last_text=state.last_text,
-        attention=attention(state),
-        unread=is_unread(state),
-        pinned=profile.pinned,
-        snoozed_until=profile.snoozed_until,
-        changes=profile.changes,
-        background=len(state.background),
-        signal=state.signal.value,
-        usage=usage_shown(state.usage),
-        owner=profile.owner,
-        resumable=profile.can_resume,
-        error=state.error if state.phase.value == "error" or state.lifecycle.value == "error" else None,
-        index=view.index,
-    )
-
-
-def details(view: View) -> Details:
-    """The rest of the view."""
-    state = view.state
-    profile = state.profile
-    return Details(
-        gates=tuple(map(gate_shown, ranked(state.gates))),
-        stale_gates=tuple(map(gate_shown, state.gates.stale)),
-        queue=state.queue,
-        background=state.background,
-        usage=state.usage,
-        capabilities=profile.capabilities,
-        todos=state.todos,
-        plan=state.plan,
-        context=profile.context,
-        thinking=profile.thinking,
-        deletes_at=lifecycle.deletes_at(state.lifecycle.value, state.last_active_at, profile.can_resume),
-        native_session_id=profile.native_session_id,
-        fold_version=state.fold_version,
-    )
-
-
-def gate_shown(gate: Gate) -> GateShown:
-    """A gate without what only translators need."""
-    payload = {"questions": gate.questions} if gate.kind == "question" else gate.payload
-    return GateShown(gate.id, gate.kind, gate.title, payload, gate.options, gate.requested_at, gate.deadline, gate.path)
-
-
-def usage_shown(ledger: Ledger) -> UsageShown:
-    """The ledger in one line."""
-    return UsageShown(ledger.total.cost_usd, ledger.billing, ledger.total.total_tokens, ledger.partial)
+# ---------------------------------------------------------------------------------------- derived values
 
 
 def now(state: State) -> Now | None:
-    """The call that began last, else what the turn does; None when nothing goes on."""
+    """Return the call that started last, else what the turn is doing, or None if nothing happens."""
     if state.turn.calls:
         call = state.turn.calls[-1]
         return Now(call.name, call.target, call.since)
@@ -201,24 +146,144 @@ def now(state: State) -> Now | None:
     return Now(verb, "", state.run.since)
 
 
-_VERBS = {"idle": "Waiting", "running": "Thinking", "streaming": "Writing", "executing_tools": "Working"}
-
-
 def is_unread(state: State) -> bool:
-    """Something was finished, or failed, that nobody looked at since."""
-    return state.settled_index > state.profile.read_index
+    """Return whether a turn finished or failed after the user last read the session."""
+    return state.outcome_index > state.profile.read_index
 
 
 def attention(state: State) -> Attention | None:
-    """The strongest reason why a person is wanted; None when there is none."""
+    """Return the most urgent reason why the session needs its user, or None."""
     if state.lifecycle.value != "active":
         return None
     gates = ranked(state.gates)
     if gates:
         return Attention(gates[0].kind, gates[0].id, gates[0].requested_at)
-    if is_unread(state) and state.phase.value in _SETTLED:
-        return Attention(_SETTLED[state.phase.value], None, state.phase.since)
+    if is_unread(state) and state.phase.value in _UNREAD_KINDS:
+        return Attention(_UNREAD_KINDS[state.phase.value], None, state.phase.since)
     return None
 
 
-_SETTLED = {"error": "failed", "completed": "finished"}
+def _flags(state: State) -> Flags:
+    return phase.flags(state.phase.value, state.profile.approves_itself)
+
+
+def _error(state: State) -> Failure | None:
+    return state.error if state.phase.value == "error" or state.lifecycle.value == "error" else None
+
+
+def usage_shown(ledger: Ledger) -> UsageShown:
+    """Shorten the ledger to what the list shows."""
+    return UsageShown(ledger.total.cost_usd, ledger.billing, ledger.total.total_tokens, ledger.partial)
+
+
+def gate_shown(gate: Gate) -> GateShown:
+    """Remove the fields of a gate that only translators need."""
+    payload = {"questions": gate.questions} if gate.kind == "question" else gate.payload
+    return GateShown(gate.id, gate.kind, gate.title, payload, gate.options, gate.requested_at, gate.deadline, gate.path)
+
+
+def _open_gates(state: State) -> tuple[GateShown, ...]:
+    return tuple(gate_shown(gate) for gate in ranked(state.gates))
+
+
+def _stale_gates(state: State) -> tuple[GateShown, ...]:
+    return tuple(gate_shown(gate) for gate in state.gates.stale)
+
+
+def _deletes_at(state: State) -> int | None:
+    return lifecycle.deletes_at(state.lifecycle.value, state.last_active_at, state.profile.can_resume)
+
+
+# ---------------------------------------------------------------------------------------------- fields
+
+
+class Field(NamedTuple):
+    """How one field is derived from the state."""
+
+    #: Every field of State that `value` reads, directly or indirectly. If one is missing here, a client that mirrors
+    #: the view misses changes of this field. A test records what `value` really reads.
+    parts: frozenset[str]
+    value: Callable[[State], Any]
+
+
+def _attribute(path: str) -> Field:
+    """Define a field that is an attribute of the state, such as `profile.name`."""
+    return Field(frozenset({path.partition(".")[0]}), attrgetter(path))
+
+
+def _derived(value: Callable[[State], Any], parts: str) -> Field:
+    return Field(frozenset(parts.split()), value)
+
+
+#: The fields of Summary except `index`, in its order.
+SUMMARY_FIELDS: Mapping[str, Field] = {
+    "id": _attribute("profile.id"),
+    "name": _attribute("profile.name"),
+    "agent": _attribute("profile.agent"),
+    "cwd": _attribute("profile.cwd"),
+    "repo": _attribute("profile.repo"),
+    "model": _attribute("profile.model"),
+    "mode": _attribute("profile.mode"),
+    "created_at": _attribute("profile.created_at"),
+    "last_active_at": _attribute("last_active_at"),
+    "lifecycle": _attribute("lifecycle.value"),
+    "end_reason": _attribute("profile.end_reason"),
+    "process": _attribute("process.value"),
+    "run": _attribute("run.value"),
+    "activity": _attribute("activity.value"),
+    "phase": _attribute("phase.value"),
+    "flags": _derived(_flags, "phase profile"),
+    "composer": _derived(composer, "lifecycle phase base_phase run turn gates queue profile"),
+    "now": _derived(now, "turn phase activity run"),
+    "last_text": _attribute("last_text"),
+    "attention": _derived(attention, "lifecycle gates phase outcome_index profile"),
+    "unread": _derived(is_unread, "outcome_index profile"),
+    "pinned": _attribute("profile.pinned"),
+    "snoozed_until": _attribute("profile.snoozed_until"),
+    "changes": _attribute("profile.changes"),
+    "background": _derived(lambda state: len(state.background), "background"),
+    "signal": _attribute("signal.value"),
+    "usage": _derived(lambda state: usage_shown(state.usage), "usage"),
+    "owner": _attribute("profile.owner"),
+    "resumable": _attribute("profile.can_resume"),
+    "error": _derived(_error, "error phase lifecycle"),
+}
+
+#: The fields of Details, in its order.
+DETAILS_FIELDS: Mapping[str, Field] = {
+    "gates": _derived(_open_gates, "gates"),
+    "stale_gates": _derived(_stale_gates, "gates"),
+    "queue": _attribute("queue"),
+    "background": _attribute("background"),
+    "usage": _attribute("usage"),
+    "capabilities": _attribute("profile.capabilities"),
+    "todos": _attribute("todos"),
+    "plan": _attribute("plan"),
+    "context": _attribute("profile.context"),
+    "thinking": _attribute("profile.thinking"),
+    "deletes_at": _derived(_deletes_at, "lifecycle last_active_at profile"),
+    "native_session_id": _attribute("profile.native_session_id"),
+    "fold_version": _attribute("fold_version"),
+}
+
+#: The fields of a whole view except `index`: the summary's, with those of the details added or replaced.
+VIEW_FIELDS: Mapping[str, Field] = {**SUMMARY_FIELDS, **DETAILS_FIELDS}
+
+
+def summary(view: View) -> Summary:
+    """Return the session's row in the list."""
+    return Summary(**_values(SUMMARY_FIELDS, view.state), index=view.index)
+
+
+def details(view: View) -> Details:
+    """Return what the view of one session has besides the summary."""
+    return Details(**_values(DETAILS_FIELDS, view.state))
+
+
+def view_values(view: View) -> dict[str, Any]:
+    """Return everything that a client sees of a session except its timeline, by field."""
+    return {**_values(VIEW_FIELDS, view.state), "index": view.index}
+
+
+def _values(fields: Mapping[str, Field], state: State) -> dict[str, Any]:
+    return {name: field.value(state) for name, field in fields.items()}

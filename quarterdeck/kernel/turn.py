@@ -1,4 +1,8 @@
-"""The open turn and its running calls. A turn is open between agent_start and the one event that closes it."""
+"""Track the open turn, its running calls, and background work that outlives the turn.
+
+A turn is open from agent_start until the one event that closes it. Background work (shells and sub-agents) may continue
+after that: while there is any, a finished turn doesn't mean finished work.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,18 @@ from typing import Any, cast
 from msgspec import Struct
 
 from quarterdeck.events import Json
-from quarterdeck.kernel.timeline import plain
+from quarterdeck.kernel.timeline import json_text
 
-#: Where a tool names what it works on, in the order in which we look.
+#: The arguments in which tools name their target, in the order in which they are tried.
 _TARGET_KEYS = ("file_path", "path", "command", "cmd", "pattern", "query", "url", "description", "prompt", "name")
 _TARGET_LENGTH = 200
-#: A checker learns nothing from a comparison with this, so it asks for no `cast`, which is a call at run time.
-_DICT: Any = dict
+
+
+# ---------------------------------------------------------------------------------------- turn and calls
 
 
 class Call(Struct, frozen=True, gc=False):
-    """A call that runs now."""
+    """A running call."""
 
     id: str
     name: str
@@ -26,7 +31,7 @@ class Call(Struct, frozen=True, gc=False):
 
 
 class Turn(Struct, frozen=True, gc=False):
-    """`id` is empty while no turn is open."""
+    """The open turn. `id` is empty if no turn is open."""
 
     id: str = ""
     since: int = 0
@@ -41,36 +46,50 @@ NO_TURN = Turn()
 
 
 def with_call(turn: Turn, call_id: str, name: str, args: Json, at: int) -> Turn:
-    """With one more running call; the same id again is the same call."""
-    call = Call(call_id, name, target_of(args), at)
-    return Turn(turn.id, turn.since, (*_others(turn.calls, call_id), call) if turn.calls else (call,))
+    """Add a running call. A call with the same id is replaced."""
+    others = tuple(call for call in turn.calls if call.id != call_id)
+    return Turn(turn.id, turn.since, (*others, Call(call_id, name, target_of(args), at)))
 
 
 def without_call(turn: Turn, call_id: str) -> Turn:
-    """Without this call; the same object when it did not run."""
-    left = _others(turn.calls, call_id)
-    return turn if left is turn.calls else Turn(turn.id, turn.since, left)
-
-
-def _others(calls: tuple[Call, ...], call_id: str) -> tuple[Call, ...]:
-    """Without this call; the same object when it is not among them."""
-    for one in calls:
-        if one.id == call_id:
-            return () if len(calls) == 1 else tuple([other for other in calls if other.id != call_id])
-    return calls
+    """Remove a call. Return the same object if it doesn't run."""
+    others = tuple(call for call in turn.calls if call.id != call_id)
+    return turn if len(others) == len(turn.calls) else Turn(turn.id, turn.since, others)
 
 
 def target_of(args: Json) -> str:
-    """What a call works on, in one line: a path, a command, a pattern."""
-    if type(args) is not _DICT:
+    """Return what a call works on, in one line: a path, a command or a pattern."""
+    if not isinstance(args, dict):
         return ""
+    arguments = cast("dict[str, Any]", args)
     for key in _TARGET_KEYS:
-        if key not in args:
-            continue
-        value = args[key]
-        if isinstance(value, str):
-            return value[:_TARGET_LENGTH]
+        value = arguments.get(key)
         if value is not None:
             parts = cast("list[Any]", value) if isinstance(value, list) else [value]
-            return " ".join(part if isinstance(part, str) else plain(part) for part in parts)[:_TARGET_LENGTH]
+            return " ".join(part if isinstance(part, str) else json_text(part) for part in parts)[:_TARGET_LENGTH]
     return ""
+
+
+# ---------------------------------------------------------------------------------------- background work
+
+
+class Task(Struct, frozen=True, gc=False):
+    """One piece of background work."""
+
+    kind: str
+    id: str
+    title: str
+    since: int
+
+
+Background = tuple[Task, ...]
+
+
+def with_task(background: Background, task: Task) -> Background:
+    """Add background work. If its id is present already, the earlier start time stays."""
+    return background if any(other.id == task.id for other in background) else (*background, task)
+
+
+def without_task(background: Background, task_id: str) -> Background:
+    """Remove background work."""
+    return tuple(task for task in background if task.id != task_id)

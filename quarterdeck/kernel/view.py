@@ -1,24 +1,24 @@
-"""A session as it is after some event: every owner folded together, with the cause of each.
+"""Fold events into a session's view, and explain the result.
 
-`fold` is the one way forward. It takes a view and the next event and gives the next view; the old one stays as it was and
-can be kept, compared and shown. Folding the same events again gives an equal view, from the start or from any snapshot:
-that is what makes a state rebuildable after a restart and explainable at any time (`why`).
+`fold` takes a view and the next event and returns the next view. The old view stays valid and can be stored, compared
+and shown. Folding the same events gives an equal view, from the start or from any snapshot. That is why a state can be
+rebuilt after a restart and explained at any time (`why`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from quarterdeck import events as ev
-from quarterdeck.events import NAMES, Body, Event, Unknown
-from quarterdeck.kernel import machines, phase
+from quarterdeck.events import Body, Event
+from quarterdeck.kernel import phase
 from quarterdeck.kernel.gate import ranked
-from quarterdeck.kernel.moves import AT_REST, MOVES, SUB_MOVES, Move
-from quarterdeck.kernel.narrate import TELLERS, Teller, settle_cards
-from quarterdeck.kernel.state import EMPTY, FOLD_VERSION, OWNERS, Cell, State
+from quarterdeck.kernel.machine import load_machine
+from quarterdeck.kernel.moves import INACTIVE_MOVES, MOVES, SUB_MOVES, Move
+from quarterdeck.kernel.narrate import NARRATORS, Narrator, with_decided_cards
+from quarterdeck.kernel.state import EMPTY, FOLD_VERSION, NOT_OPENED, OWNERS, Cell, State
 from quarterdeck.kernel.timeline import EMPTY as EMPTY_TIMELINE
 from quarterdeck.kernel.timeline import Timeline
 
@@ -34,79 +34,89 @@ class View(Struct, frozen=True, gc=False):
     timeline: Timeline = EMPTY_TIMELINE
 
 
-#: Events of a turn that a sub-agent has too: there they are not the session's.
-_TURN_EVENTS = (
-    ev.AgentStart,
-    ev.AgentEnd,
-    ev.AgentAbort,
-    ev.PromptReceived,
-    ev.SteeringApplied,
-    ev.SteeringReceived,
-    ev.TurnRestored,
+# ------------------------------------------------------------------------------------------------ folding
+
+#: Events of a turn. In a sub-agent they concern its own turn, and in an inactive session they arrive too late.
+_TURN_EVENTS = frozenset(
+    {
+        ev.AgentStart,
+        ev.AgentEnd,
+        ev.AgentAbort,
+        ev.PromptReceived,
+        ev.SteeringApplied,
+        ev.SteeringReceived,
+        ev.TurnRestored,
+    }
 )
-_QUIET_TELLERS: dict[type[Body], Teller] = {kind: tell for kind, tell in TELLERS.items() if kind not in _TURN_EVENTS}
-#: Events of a whole session or of its process: what a sub-agent says of its own must not cut the main agent off.
-_SESSION_EVENTS = (
-    ev.SessionOpened,
-    ev.SessionSuspended,
-    ev.SessionArchived,
-    ev.SessionFailed,
-    ev.ProcessError,
-    ev.ProcessExited,
+#: Events of a session or its process. From a sub-agent they must not interrupt the main agent's entries.
+_SESSION_EVENTS = frozenset(
+    {
+        ev.SessionOpened,
+        ev.SessionSuspended,
+        ev.SessionArchived,
+        ev.SessionFailed,
+        ev.ProcessError,
+        ev.ProcessExited,
+    }
 )
-_SUB_TELLERS = {kind: tell for kind, tell in _QUIET_TELLERS.items() if kind not in _SESSION_EVENTS}
-#: A child's word neither resumes nor renames a session at rest.
-_SUB_AT_REST: dict[type[Body], Move] = {kind: move for kind, move in AT_REST.items() if kind in SUB_MOVES}
-
-#: event type → what it moves, and how it is told; for every type there is, so that it can be looked up without a default.
-_Plan: TypeAlias = dict[type[Body], tuple[Move | None, Teller | None]]
 
 
-def _plan(moves: dict[type[Body], Move], tellers: dict[type[Body], Teller]) -> _Plan:
-    return {kind: (moves.get(kind), tellers.get(kind)) for kind in (*NAMES, Unknown)}
+def _narrators_without(excluded: frozenset[type[Body]]) -> dict[type[Body], Narrator]:
+    return {kind: narrate for kind, narrate in NARRATORS.items() if kind not in excluded}
 
 
-def _by_lifecycle(in_use: _Plan, resting: _Plan) -> dict[str, _Plan]:
-    return {"none": in_use, "active": in_use, "suspended": resting, "archived": resting, "error": resting}
+_INACTIVE_NARRATORS = _narrators_without(_TURN_EVENTS)
+_SUB_NARRATORS = _narrators_without(_TURN_EVENTS | _SESSION_EVENTS)
+#: A sub-agent can neither resume nor rename an inactive session.
+_INACTIVE_SUB_MOVES = {kind: move for kind, move in INACTIVE_MOVES.items() if kind in SUB_MOVES}
 
 
-#: By lifecycle: the plan for the main agent, and the one for its sub-agents.
-_PLANS = _by_lifecycle(_plan(MOVES, TELLERS), _plan(AT_REST, _QUIET_TELLERS))
-_SUB_PLANS = _by_lifecycle(_plan(SUB_MOVES, _SUB_TELLERS), _plan(_SUB_AT_REST, _SUB_TELLERS))
+def _tables_for(state: State, body: Body) -> tuple[Mapping[type[Body], Move], Mapping[type[Body], Narrator]]:
+    """Choose the moves and narrators for an event, by its agent and the session's lifecycle."""
+    is_active = state.lifecycle.value in (NOT_OPENED, "active")
+    if body.agent_path:
+        return (SUB_MOVES if is_active else _INACTIVE_SUB_MOVES), _SUB_NARRATORS
+    return (MOVES, NARRATORS) if is_active else (INACTIVE_MOVES, _INACTIVE_NARRATORS)
 
 
 def fold(view: View, event: Event) -> View:
-    """The view after one more event. An event that the view has seen already changes nothing."""
+    """Return the view after one more event. An event that the view already contains changes nothing."""
     if event.index <= view.index:
         return view
     body, state, timeline = event.body, view.state, view.timeline
-    plans = _SUB_PLANS if body.agent_path else _PLANS
-    move, tell = plans[state.lifecycle.value][type(body)]
+    moves, narrators = _tables_for(state, body)
+    move, narrate = moves.get(type(body)), narrators.get(type(body))
     after = state if move is None else move(state, event, body)
-    if tell is not None:
-        timeline = tell(timeline, event, body, state)
+    if narrate is not None:
+        timeline = narrate(timeline, event, body, state)
     if after.gates is not state.gates:
-        timeline = settle_cards(timeline, state.gates, after.gates)
+        timeline = with_decided_cards(timeline, state.gates, after.gates)
     return View(event.index, event.at, after, timeline)
 
 
-def stepped(state: State, event: Event) -> State:
-    """The state alone after one more event, for whoever has no use for a timeline. The caller keeps the order."""
-    plans = _SUB_PLANS if event.body.agent_path else _PLANS
-    move, _ = plans[state.lifecycle.value][type(event.body)]
-    return state if move is None else move(state, event, event.body)
-
-
 def fold_all(events: Iterable[Event], view: View | None = None) -> View:
-    """The view after all of these."""
+    """Return the view after all of these events."""
     current = View() if view is None else view
     for event in events:
         current = fold(current, event)
     return current
 
 
+def stepped(state: State, event: Event) -> State:
+    """Return the state alone after one more event, for callers that need no timeline.
+
+    The caller must pass the events in order: unlike `fold`, this function doesn't skip events it has already seen.
+    """
+    moves, _ = _tables_for(state, event.body)
+    move = moves.get(type(event.body))
+    return state if move is None else move(state, event, event.body)
+
+
+# --------------------------------------------------------------------------------------------- explaining
+
+
 class Cause(Struct, frozen=True, gc=False):
-    """The event that brought a value."""
+    """The event that caused a value."""
 
     index: int
     type: str
@@ -114,7 +124,7 @@ class Cause(Struct, frozen=True, gc=False):
 
 
 class Why(Struct, frozen=True, gc=False):
-    """Why an owner shows what it shows. `ends` names the events that would end it."""
+    """Why an owner has its value. `ends` names the events that would end it."""
 
     owner: str
     value: str
@@ -124,12 +134,12 @@ class Why(Struct, frozen=True, gc=False):
 
 
 def why(view: View) -> tuple[Why, ...]:
-    """The evidence for every owner, gates and background work included."""
+    """Explain the value of every owner, every open gate and all background work."""
     state = view.state
     reasons = [_why(owner, getattr(state, owner)) for owner in OWNERS]
-    for one in ranked(state.gates):
+    for gate in ranked(state.gates):
         ends = ("your decision", "the agent moves on", "the turn ends")
-        reasons.append(Why("gate", f"{one.kind} {one.id}: {one.title}", one.requested_at, None, ends))
+        reasons.append(Why("gate", f"{gate.kind} {gate.id}: {gate.title}", gate.requested_at, None, ends))
     for task in state.background:
         ends = ("background_ended", "process_exited")
         reasons.append(Why("background", f"{task.kind} {task.id}: {task.title}", task.since, None, ends))
@@ -144,14 +154,14 @@ def _why(owner: str, cell: Cell) -> Why:
 def _ends(owner: str, value: str) -> tuple[str, ...]:
     if owner == "signal":
         return ("signal_changed",)
-    rows = machines.load(owner).explain(value)
+    rows = load_machine(owner).explain(value)
     return tuple(dict.fromkeys(f"{row.event} ({row.guard})" if row.guard else row.event for row in rows))
 
 
 def reconstructed(view: View) -> str:
-    """The phase by 000's three sources instead of by the fold; the two must agree."""
+    """Derive the phase from 000's three sources instead of the fold. Both must give the same result."""
     state = view.state
     gates = ranked(state.gates)
-    ask = gates[0].ask if gates else state.beneath.ask
+    ask = gates[0].ask if gates else state.base_phase.ask
     status, last_ask = phase.sources(state.phase.value, ask)
     return phase.reconstruct(status, last_ask)

@@ -1,20 +1,20 @@
-"""The port of the log. Nothing above it knows whether events lie in a file or in a fleet.
+"""Define the log's port: what a log stores, and what every adapter offers.
 
-One append is one atomic unit: its events, the changed row of the catalogue and the changed small view become durable
-together or not at all, and `append` answers only then. The caller folds; the log stores what it is handed, so that the
-catalogue and the views are caches that can be thrown away and made again.
+An append is atomic. Its events, the session's catalogue row and the session's snapshot become durable together or not at
+all, and `append` returns only then. The caller folds events to states; the log stores what it gets. Rows and snapshots are
+therefore caches: they can be deleted and computed again from the events.
 
-A *fence* is what the log gave back for the last append of a session. It is opaque. An append with an old fence is
-refused: whoever lost a session to another owner cannot write into it any more. A *cursor* orders all sessions; it is
-opaque too, and a later event has a later one.
+A *fence* protects a session from two writers. Each append returns a new fence, and the next append must present it. An
+append with an older fence fails with `StaleFence`, so a process that lost a session to another owner can't write to it.
+A *cursor* orders the events of all sessions: a later event has a greater cursor. Fences and cursors are opaque texts.
 
-Deltas are events like any other while they are new. Once the event that restates their whole is durable the log may
-drop them: an index is then missing, never given twice.
+Deltas (pieces of a growing text) are events like any other while they are new. When the event that restates the whole text
+is durable, the log may drop the deltas. Their indexes are then missing, but are never used again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
@@ -25,18 +25,21 @@ from quarterdeck.events import Event
 Fence: TypeAlias = str
 Cursor: TypeAlias = str
 
-#: The fence of a session that does not exist yet.
+#: Fence of a session that doesn't exist yet.
 NEW: Fence = ""
-#: The cursor before everything.
+#: Cursor before the first event.
 START: Cursor = ""
-
+#: How many events one read returns unless the caller asks for another number.
 PAGE = 1000
 
 
-class Row(Struct, frozen=True, kw_only=True, gc=False):
-    """002's row: what the list and the daily jobs need, without folding anything."""
+# --- what a log stores
 
-    id: str
+
+class CatalogueRow(Struct, frozen=True, kw_only=True, gc=False):
+    """One session in the catalogue: what the session list and the daily jobs need, without folding any events."""
+
+    session_id: str
     agent: str
     status: str
     created_at: int
@@ -49,39 +52,44 @@ class Row(Struct, frozen=True, kw_only=True, gc=False):
     supports_resume: bool = False
     resume_data: str | None = None
     pinned: bool = False
-    #: The highest number of a gate (`g7`) that was ever opened in this session. Numbers must not come again.
-    last_gate: int = 0
+    #: Highest gate number (7 for `g7`) used in this session so far. Gate numbers must never be reused.
+    last_gate_number: int = 0
 
 
 class Append(Struct, frozen=True, kw_only=True, gc=False):
-    """One atomic unit. Row and view only when they changed; the first append of a session must bring both."""
+    """One atomic append. The first append of a session needs a row and a snapshot, later ones only if they changed."""
 
     session_id: str
     events: tuple[Event, ...]
     fence: Fence
-    row: Row | None = None
-    view: bytes | None = None
+    row: CatalogueRow | None = None
+    #: The encoded state after the last of these events.
+    snapshot: bytes | None = None
 
 
-class Stored(Struct, frozen=True, gc=False):
-    """A session as the log holds it: its row, its last small view, and the index up to which that view was folded."""
+class StoredSession(Struct, frozen=True, gc=False):
+    """A session as the log stores it."""
 
-    row: Row
+    row: CatalogueRow
     last_index: int
-    view: bytes
-    view_index: int
+    #: The encoded state after event `snapshot_index`. Events after that must be folded on top of it.
+    snapshot: bytes
+    snapshot_index: int
     fence: Fence
 
 
 class Receipt(Struct, frozen=True, gc=False):
-    """What an append gave: the next fence, and the events with their cursors."""
+    """The result of an append: the fence for the next one, and the events with their cursors."""
 
     fence: Fence
     events: tuple[Event, ...]
 
 
+# --- errors
+
+
 class StaleFence(QuarterdeckError):
-    """Somebody else wrote, or owns the session now. Nothing was written."""
+    """Another owner wrote to the session since this fence was issued. Nothing was written."""
 
     code = "stale_fence"
 
@@ -92,99 +100,133 @@ class StaleFence(QuarterdeckError):
 
 
 class NoSuchSession(QuarterdeckError):
-    """The log holds no session of this id."""
+    """The log has no session with this id."""
 
     code = "no_such_session"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"no session {session_id}", "`GET /sessions` lists them, archived ones with `archived=true`.")
+        super().__init__(
+            f"no session {session_id}", "List the sessions with `GET /sessions`; add `archived=true` for archived ones."
+        )
 
 
 class LogUnavailable(QuarterdeckError):
-    """The store cannot be written or read now: full, locked, read-only, closed. Nothing was acknowledged."""
+    """The store can't be read or written now: full, locked, read-only or closed. Nothing was acknowledged."""
 
     code = "log_unavailable"
 
     def __init__(
-        self, what: str, hint: str = "Free the disk or fix its permissions; nothing acknowledged is lost."
+        self, reason: str, hint: str = "Free disk space or fix the permissions. No acknowledged event is lost."
     ) -> None:
-        super().__init__(f"the log cannot be used: {what}", hint)
+        super().__init__(f"the log is unavailable: {reason}", hint)
 
 
 class NewerLog(QuarterdeckError):
-    """The store was written by a newer release. It was not touched."""
+    """The store was written by a newer release. It wasn't changed."""
 
     code = "newer_log"
 
-    def __init__(self, found: int, known: int) -> None:
+    def __init__(self, version: int, newest_known: int) -> None:
         super().__init__(
-            f"the store has version {found}, this release knows up to {known}",
+            f"the store has version {version}, this release supports versions up to {newest_known}",
             "Install the newer release again, or open a backup made by this one.",
         )
 
 
-#: Called on the loop with what an append gave, or with the error that it met.
-Told: TypeAlias = Callable[[Receipt | None, BaseException | None], None]
+# --- the port
 
 
-def unheard(_: Receipt) -> None:
-    """For whoever needs to know nothing at once."""
-
-
-class Log(Protocol):
-    """What an adapter offers. All of it is safe to call from one event loop; nothing blocks the loop for longer
-    than a small commit of a quick disk takes."""
+class Appender(Protocol):
+    """Anything that makes events durable: a log, or the pipe through which the deck logs for an agent process."""
 
     async def append(self, append: Append) -> Receipt:
-        """Durable when it returns. Appends of one loop pass may share one commit.
+        """Store one append. It is durable when this returns.
 
-        StaleFence; NoSuchSession when there was one and it was deleted.
+        A caller that is cancelled while it waits doesn't undo the append.
+
+        Raises:
+            StaleFence: another owner wrote to the session.
+            NoSuchSession: the session was deleted.
+            LogUnavailable: the store can't be written now. Nothing was stored.
         """
         ...
 
-    def submit(self, append: Append, told: Told) -> None:
-        """The same for whoever need not wait: `told` is called, later and once, when it is durable or was refused."""
-        ...
+
+class Log(Appender, Protocol):
+    """What an adapter offers. Everything is called from one event loop, and nothing blocks that loop.
+
+    After `close`, and while the store can't be used, every method raises `LogUnavailable`.
+    """
 
     async def read(
         self, session_id: str, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None
     ) -> list[Event]:
-        """Events with an index above `since`, in order, at most `limit`."""
+        """Return at most `limit` events of a session with an index above `since`, in order.
+
+        Raises:
+            NoSuchSession: the log has no session with this id.
+        """
         ...
 
     async def read_all(
         self, since: Cursor = START, limit: int = PAGE, types: Collection[str] | None = None
     ) -> list[Event]:
-        """The same over all sessions, in the order of their cursors."""
+        """Return at most `limit` events of all sessions with a cursor above `since`, in the order of their cursors."""
         ...
 
-    async def sessions(self) -> list[Stored]:
-        """The whole catalogue with the small views."""
+    async def sessions(self) -> list[StoredSession]:
+        """Return the whole catalogue with all snapshots."""
         ...
 
-    async def session(self, session_id: str) -> Stored:
-        """One of them; NoSuchSession."""
+    async def session(self, session_id: str) -> StoredSession:
+        """Return one session of the catalogue.
+
+        Raises:
+            NoSuchSession: the log has no session with this id.
+        """
         ...
 
     async def delete(
-        self, session_id: str, fence: Fence, event: Event, told: Callable[[Receipt], None] = unheard
+        self, session_id: str, fence: Fence, event: Event, on_durable: Callable[[Receipt], None] | None = None
     ) -> Receipt:
-        """The session and everything of it is gone, but for this last word, which readers of all sessions still get.
+        """Delete a session and its events. Only `event`, the last one, stays readable through `read_all`.
 
-        `told` is called once it is durable, before anybody hears of an append that came after it: who waits for this to
-        return may hear of it later, and must not publish it then. NoSuchSession, StaleFence. The fence of the receipt is
-        NEW: a session of this id may be opened again.
+        `on_durable` is called as soon as the deletion is durable, and before any later append is acknowledged. Publish
+        the deletion from there: a caller that awaits this method may be resumed after callers of later appends. The fence
+        in the receipt is `NEW`, because a session with this id may be created again.
+
+        Raises:
+            NoSuchSession: the log has no session with this id.
+            StaleFence: another owner wrote to the session.
         """
         ...
 
     async def last_cursor(self) -> Cursor:
-        """The cursor of the newest event."""
+        """Return the cursor of the newest event, or `START` if there is none."""
         ...
 
     async def probe(self) -> None:
-        """Commits something harmless, as durable as an append, and reads it back. Raises what an append would."""
+        """Commit a harmless change, as durable as an append, and read it back.
+
+        Raises:
+            LogUnavailable: an append would fail now.
+        """
         ...
 
     async def close(self) -> None:
-        """What was acknowledged stays; nothing more can be appended."""
+        """Commit what was appended and release the store."""
         ...
+
+
+async def read_pages(
+    log: Log, session_id: str, since: int = 0, types: Collection[str] | None = None
+) -> AsyncGenerator[list[Event]]:
+    """Yield the events of a session after `since`, page by page, until the log has no more.
+
+    Raises:
+        NoSuchSession: the log has no session with this id.
+        LogUnavailable: the events can't be read.
+    """
+    while events := await log.read(session_id, since, PAGE, types):
+        yield events
+        since = events[-1].index

@@ -1,12 +1,16 @@
-"""Which deltas may be dropped: those whose whole was restated by a durable event."""
+"""Tell which deltas a log may drop: those of a message, tool call or shell command that a later event restates.
+
+A *target* names what a delta is a piece of, such as `message m1`. Events of the types in `RESTATING` carry the whole
+content of a target, so the target's earlier deltas are no longer needed.
+"""
 
 from __future__ import annotations
 
 from quarterdeck import events as ev
 from quarterdeck.events import DELTAS, NAMES, Body
 
-#: All events that may tell a whole: of what kind, and which of their fields names it.
-WHOLES: dict[type[Body], tuple[str, str]] = {
+#: Event type → the kind of target that it restates, and the field that holds the target's id.
+_RESTATING_FIELDS: dict[type[Body], tuple[str, str]] = {
     ev.ResponseComplete: ("message", "message_id"),
     ev.MessageAborted: ("message", "message_id"),
     ev.ToolExecutionEnd: ("call", "call_id"),
@@ -15,17 +19,18 @@ WHOLES: dict[type[Body], tuple[str, str]] = {
     ev.ToolSkippedForSteering: ("call", "call_id"),
     ev.BashEnd: ("bash", "bash_id"),
 }
-RESTATING = frozenset(NAMES[kind] for kind in WHOLES)
+#: Names of the event types that restate a target, and of the deltas.
+RESTATING = frozenset(NAMES[kind] for kind in _RESTATING_FIELDS)
 DELTA_TYPES = frozenset(NAMES[kind] for kind in DELTAS)
 
 
 def is_delta(body: Body) -> bool:
-    """Whether the log may ever drop this event."""
+    """Return whether the log may drop this event one day."""
     return type(body) in DELTAS
 
 
-def growing(body: Body) -> str:
-    """What a delta is a piece of: a message, a call, a shell command."""
+def delta_target(body: Body) -> str:
+    """Return what a delta is a piece of."""
     if isinstance(body, ev.ToolExecutionOutput):
         return f"call {body.call_id}"
     if isinstance(body, ev.BashOutput):
@@ -34,12 +39,10 @@ def growing(body: Body) -> str:
     return f"message {body.message_id}"
 
 
-def whole_of(body: Body) -> str:
-    """What an event that is one of `WHOLES` tells as a whole."""
-    kind, field = WHOLES[type(body)]
+def restated_target(body: Body) -> str | None:
+    """Return the target that an event restates, or None if it restates none."""
+    restating = _RESTATING_FIELDS.get(type(body))
+    if restating is None:
+        return None
+    kind, field = restating
     return f"{kind} {getattr(body, field)}"
-
-
-def restated(body: Body) -> str | None:
-    """The same of any event; None for one that tells no whole."""
-    return whole_of(body) if type(body) in WHOLES else None

@@ -1,4 +1,4 @@
-"""What a log keeps beside the events, made from the folded state: the row of the catalogue and the small view."""
+"""Compute what a log stores beside the events: a session's catalogue row and the snapshot of its state."""
 
 from __future__ import annotations
 
@@ -10,35 +10,42 @@ from quarterdeck.events import Repo
 from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.profile import Failure, Profile
 from quarterdeck.kernel.state import Cell, State
-from quarterdeck.log.base import LogUnavailable, Row
+from quarterdeck.log.base import CatalogueRow, LogUnavailable
 
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(State).decode
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(State).decode
 
 
-def packed(state: State) -> bytes:
-    """The small view as the log keeps it. An agent may ask with numbers that only JSON can hold."""
+def encode_snapshot(state: State) -> bytes:
+    """Encode a state for the log."""
     try:
-        return _pack(state)
+        return _encode(state)
     except OverflowError:
+        # A tool argument can hold an integer of more than 64 bits, which MessagePack can't represent but JSON can.
         return msgspec.json.encode(state)
 
 
-def unpacked(view: bytes) -> State:
-    """And back. LogUnavailable when it cannot be read; the events can still say what it was."""
+def decode_snapshot(snapshot: bytes) -> State:
+    """Decode a stored state.
+
+    Raises:
+        LogUnavailable: the snapshot is damaged, or was written by a release with other fields.
+    """
     try:
-        return _unpack(view) if view[:1] != b"{" else msgspec.json.decode(view, type=State)
+        # No MessagePack map of ours begins with the byte of "{".
+        return msgspec.json.decode(snapshot, type=State) if snapshot[:1] == b"{" else _decode(snapshot)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise LogUnavailable(
-            f"the view of a session cannot be read ({error})", "Run `qd db check --repair`: it is made from the events."
+            f"a session's snapshot can't be read ({error})",
+            "Run `qd db check --repair` to compute it again from the events.",
         ) from None
 
 
-def row_of(state: State) -> Row:
-    """The catalogue's row of this session."""
+def catalogue_row(state: State) -> CatalogueRow:
+    """Return the catalogue row for a session in this state."""
     profile = state.profile
-    return Row(
-        id=profile.id,
+    return CatalogueRow(
+        session_id=profile.id,
         agent=profile.agent,
         status=state.lifecycle.value,
         created_at=profile.created_at,
@@ -51,14 +58,14 @@ def row_of(state: State) -> Row:
         supports_resume=profile.can_resume,
         resume_data=profile.native_session_id or None,
         pinned=profile.pinned,
-        last_gate=last_gate(state.gates),
+        last_gate_number=last_gate_number(state.gates),
     )
 
 
-def state_of(row: Row, trouble: LogUnavailable) -> State:
-    """What the row alone can say of a session whose view cannot be read: it is there, and something is wrong with it."""
+def state_from_row(row: CatalogueRow, error: LogUnavailable) -> State:
+    """Return a stand-in state for a session whose snapshot can't be read: what the row says, plus the error."""
     profile = Profile(
-        id=row.id,
+        id=row.session_id,
         agent=row.agent,
         cwd=row.cwd,
         name=row.name,
@@ -75,16 +82,12 @@ def state_of(row: Row, trouble: LogUnavailable) -> State:
         phase=Cell("error", since=row.last_active_at),
         profile=profile,
         last_active_at=row.last_active_at,
-        error=Failure("internal", f"{trouble.message}. {trouble.hint}"),
+        error=Failure("internal", f"{error.message}. {error.hint}"),
     )
 
 
-_NO_GATES = Gates()
-
-
-def last_gate(gates: Gates) -> int:
-    """The highest number among the deck's short names (`g7`) that these gates bear."""
-    if gates is _NO_GATES or gates == _NO_GATES:
-        return 0
-    named = [*(one.id for one in gates.open), *(one.id for one in gates.stale), *(one.gate_id for one in gates.decided)]
-    return max((int(name[1:]) for name in named if name[:1] == "g" and name[1:].isdecimal()), default=0)
+def last_gate_number(gates: Gates) -> int:
+    """Return the highest number among the ids (`g7`) of these gates, or 0. Ids that an agent chose are ignored."""
+    gate_ids = [gate.id for gate in (*gates.open, *gates.stale)] + [decision.gate_id for decision in gates.decided]
+    numbers = [int(gate_id[1:]) for gate_id in gate_ids if gate_id[:1] == "g" and gate_id[1:].isdecimal()]
+    return max(numbers, default=0)

@@ -1,345 +1,450 @@
-"""One session's record: the only way into its log.
+"""Write one session's events: number them, fold them, append them to the log, publish them, and retry if the log fails.
 
-What happened is put in order, numbered and folded at once, so that the next decision sees it; it becomes durable with the
-next append, and is published to readers only then. At most one append of a session is under way: what comes meanwhile
-joins the next one, so a flood of deltas shares its commits without anybody waiting for company.
+Every event of a session goes through its `SessionWriter`; deck and built-in agent use the same one. An event is numbered
+and folded as soon as it is written, so the next decision already sees it in `view`. It becomes durable with the next append
+and is published to the listener only then. At most one append of a session is in progress. Events written meanwhile share
+the next append, so a flood of deltas costs few commits.
 
-There are two ways in. A *fact* (`write`) came from the agent: it happened, whether or not the disk has room for it, so
-it is kept and tried again until the store takes it. A *wish* (`commit`) came from a person: its caller waits, and if the
-store refuses, the wish never was: the caller gets the error and the view shows nothing of it.
+There are two ways to write:
 
-A fact may be patient: it waits for company, but not for long and not when anybody else is in a hurry.
+- `write` is for facts: what an agent did has happened, whether or not the disk has room for it. If the log refuses a fact,
+  the writer retries until the log accepts it.
+- `commit` is for commands: the caller waits. If the log refuses, the command is undone. The caller gets the error, and the
+  view shows nothing of the command.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import AgentAbort, Body, Event, Origin
+from quarterdeck.events import Body, Event, Origin
 from quarterdeck.kernel.log_invariants import completed
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.timeline import Timeline
-from quarterdeck.kernel.view import View, fold
-from quarterdeck.log.base import NEW, Append, Fence, Log, LogUnavailable, NoSuchSession, Receipt, Row, StaleFence
-from quarterdeck.log.counters import Tally
-from quarterdeck.log.rows import packed, row_of
+from quarterdeck.kernel.view import View, fold, stepped
+from quarterdeck.log.base import (
+    NEW,
+    Append,
+    Appender,
+    CatalogueRow,
+    Fence,
+    LogUnavailable,
+    NoSuchSession,
+    Receipt,
+    StaleFence,
+)
+from quarterdeck.log.counters import AppendCounters
+from quarterdeck.log.rows import catalogue_row, encode_snapshot
 
-#: How many events may pass before the small view is stored again, if nothing else asks for it.
+#: In an open turn, the snapshot is stored again after this many events.
 SNAPSHOT_EVERY = 256
-#: How long a refused fact waits before it is tried again, at first and at most.
-RETRY_S = (0.25, 5.0)
-#: How long a patient fact waits for others. Many in one commit cost a third of one by one.
-PATIENCE_S = 0.005
+#: Delay before a refused fact is tried again. It doubles with every failure, up to the maximum.
+RETRY_S = 0.25
+MAX_RETRY_S = 5.0
+#: How long a `Durability.LAZY` event may wait for others to share its commit.
+LAZY_S = 0.005
 
 log = logging.getLogger("quarterdeck.log")
 
 
-class _Wish:
-    """A part of what is to be appended that somebody waits for: from `start` to `end` among the events."""
+class Durability(enum.Enum):
+    """How soon a fact has to become durable."""
 
-    __slots__ = ("done", "end", "start")
-
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def grant(self) -> None:
-        """It is durable."""
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def refuse(self, error: QuarterdeckError) -> None:
-        """It never was."""
-        if not self.done.done():
-            self.done.set_exception(error)
-            self.done.exception()  # looked at: a caller that left must not make it look lost
+    #: Append it in the next pass of the event loop.
+    EAGER = enum.auto()
+    #: Wait up to 5 ms for other events. Use it for events that nothing depends on.
+    LAZY = enum.auto()
 
 
-class Record:
-    """A session's view with everything that was said, and what of it is durable."""
+class WriterListener(Protocol):
+    """Follows what a writer makes durable. All methods are called on the event loop and must not block."""
+
+    def on_durable(self, events: Sequence[Event], row: CatalogueRow | None) -> None:
+        """Handle events that just became durable, in order. `row` is set if the session's catalogue row changed."""
+        ...
+
+    def on_log_error(self, error: QuarterdeckError | None) -> None:
+        """Handle an append that the log refused. `error` is None once the log accepts appends again."""
+        ...
+
+
+class SessionWriter:
+    """The only way into one session's log."""
 
     def __init__(
         self,
-        log: Log,
-        publish: Callable[[Sequence[Event]], None],
+        appender: Appender | None,
         session_id: str,
+        listener: WriterListener | None = None,
+        *,
         view: View | None = None,
         fence: Fence = NEW,
         clock: Callable[[], int] = lambda: 0,
-        on_trouble: Callable[[QuarterdeckError | None], None] = lambda _: None,
-        on_row: Callable[[Row], None] = lambda _: None,
-        tally: Tally | None = None,
-        last_gate: int = 0,
+        counters: AppendCounters | None = None,
+        last_gate_number: int = 0,
+        has_timeline: bool = True,
     ) -> None:
-        self._log = log
-        self._publish = publish
-        self._clock = clock
-        self._on_trouble = on_trouble
-        self._on_row = on_row
-        self._tally = tally or Tally()
-        self._fence = fence
-        self._pending: list[Event] = []
-        self._wishes: list[_Wish] = []
-        #: What is to follow once everything that was written before it is durable.
-        self._followers: list[Callable[[], object]] = []
-        self._is_appending = False
-        #: Whether something waits that is not patient.
-        self._is_hurried = False
-        self._company: asyncio.TimerHandle | None = None
-        self._retry: asyncio.TimerHandle | None = None
-        self._pause = RETRY_S[0]
-        #: The row as the log has it, and the state that it was last made from.
-        self._row: Row | None = None
-        self._told: State | None = None
-        self._stored_at = 0
-        self._stored: State | None = None
+        """Write to a session that is at `view` now.
+
+        `clock` returns the time in milliseconds. Without an appender, events count as durable when they are written. Without
+        a timeline, only the state is folded, and the writer doesn't insert what an agent left out (`log_invariants`): the
+        built-in agent needs neither.
+        """
         self.session_id = session_id
-        #: The highest number that a gate of this session had: none may come again, and the state forgets old decisions.
-        self.last_gate = last_gate
+        #: The session with everything written so far.
         self.view = view or View()
-        self.durable = self.view
-        #: What the store said when it last refused; None while it works.
-        self.trouble: QuarterdeckError | None = None
+        #: The session with everything that is durable. Show clients nothing else.
+        self.durable_view = self.view
+        #: Highest gate number used in this session. The state forgets old decisions, but a number must never be reused.
+        self.last_gate_number = last_gate_number
+        #: Why the log refused the last append, or None if it works.
+        self.error: QuarterdeckError | None = None
+        self._appender = appender
+        self._listener = listener
+        self._clock = clock
+        self._counters = counters or AppendCounters()
+        self._has_timeline = has_timeline
+        self._fence = fence
+        self._pending: list[_Batch] = []
+        #: Whether `_pending` holds anything that isn't lazy.
+        self._is_urgent = False
+        self._append_task: asyncio.Task[None] | None = None
+        #: Starts the next append: after `LAZY_S`, or after a refusal when it's time to retry.
+        self._lazy_timer: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._retry_s = RETRY_S
+        self._cache = _StoredCache()
+
+    # --- writing
 
     @property
     def fence(self) -> Fence:
-        """What the log gave for the last append."""
+        """The fence for the next append."""
         return self._fence
 
     @property
-    def is_settled(self) -> bool:
+    def is_durable(self) -> bool:
         """Whether everything written so far is durable."""
-        return not self._is_appending and not self._pending
+        return self._append_task is None and not self._pending
 
-    def write(self, bodies: Iterable[Body], origin: Origin, is_patient: bool = False) -> None:
-        """These happened, now. The view shows them at once; readers see them when they are durable."""
-        self._add(bodies, origin, max(self._clock(), self.view.at))
-        if not is_patient:
-            self._is_hurried = True
-        if self._is_appending or self._retry is not None:
+    def write(self, bodies: Iterable[Body], origin: Origin, durability: Durability = Durability.EAGER) -> None:
+        """Record facts that happened now.
+
+        The view has them at once. The listener gets them when they are durable; if the log refuses, they are retried.
+        """
+        self._add(_Batch(tuple(bodies), origin, self._now()))
+        if self._appender is None:
+            self._publish_unlogged()
             return
-        if self._is_hurried:
-            self._begin()
-        else:
-            self._wait_for_company()
-
-    def when_kept(self, follows: Callable[[], object]) -> None:
-        """This follows when everything written so far is durable; a store that refuses is tried again until it is. It never
-        follows when the session is not ours any more."""
-        self._followers.append(follows)
-        if self._retry is None:
-            self._begin()
+        self._is_urgent = self._is_urgent or durability is Durability.EAGER
+        # While a retry is scheduled, facts wait for it: another failing append per event would help nobody.
+        if self._append_task is None and self._retry_timer is None:
+            if self._is_urgent:
+                self._start_append()
+            else:
+                self._start_lazy_timer()
 
     async def commit(self, bodies: Iterable[Body], origin: Origin) -> None:
-        """These are wanted, now. Returns when they are durable and published; raises if the store refuses them, and
-        then they never were."""
-        start = len(self._pending)
-        self._add(bodies, origin, max(self._clock(), self.view.at))
-        await self._wished(start)
+        """Record what a command causes. It is durable and published when this returns.
 
-    async def settled(self) -> None:
-        """Returns when everything written so far is durable and published; raises what the store said if it is not."""
-        if self._is_appending or self._pending:
-            await self._wished(len(self._pending))
+        A caller that is cancelled meanwhile doesn't undo the command.
 
-    def adopt(self, timeline: Timeline) -> None:
-        """The conversation as it was read from the log to its end."""
-        assert self.is_settled, "what is not in the log yet would be missing"
-        self.view = self.durable = replace(self.view, timeline=timeline)
+        Raises:
+            QuarterdeckError: the log refused. The command was undone.
+        """
+        await self._add_waiter(bodies, origin)
 
-    def _wished(self, start: int) -> asyncio.Future[None]:
-        """What was added from there on is waited for. A future of its own: a caller that gives up undoes nothing that others
-        wait for."""
-        wish = _Wish(start, len(self._pending))
-        self._wishes.append(wish)
-        if not self._is_appending:
-            self._begin()
-        return wish.done
+    async def flush(self) -> None:
+        """Wait until everything written so far is durable and published.
 
-    def _add(self, bodies: Iterable[Body], origin: Origin, at: int) -> None:
-        view, pending, session_id = self.view, self._pending, self.session_id
-        for body in bodies:
-            for one in completed(view, body):
-                event = Event(session_id, view.index + 1, at, origin, one)
-                view = fold(view, event)
-                pending.append(event)
+        Raises:
+            QuarterdeckError: the log refused. The facts stay pending and are retried.
+        """
+        if not self.is_durable:
+            await self._add_waiter((), "supervisor")
+
+    def after_durable(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once everything written so far is durable, however often the log has to be retried.
+
+        It is never called if the session was lost to another owner or deleted.
+        """
+        if self._appender is None:
+            callback()
+            return
+        self._pending.append(_Batch(callback=callback))
+        self._is_urgent = True
+        if self._retry_timer is None:
+            self._start_append()
+
+    def restore(self, event: Event) -> None:
+        """Fold an event that is already in the log."""
+        assert self.is_durable, "the event comes before those that are pending"
+        self.view = self.durable_view = self._fold(self.view, event)
+
+    def set_timeline(self, timeline: Timeline) -> None:
+        """Complete the view with the timeline that was read from the log to its end."""
+        assert self.is_durable, "pending events would be missing from the timeline"
+        self.view = self.durable_view = replace(self.view, timeline=timeline)
+
+    def row_for(self, state: State) -> CatalogueRow:
+        """Return the catalogue row for this session in this state."""
+        row = catalogue_row(state)
+        if row.last_gate_number >= self.last_gate_number:
+            return row
+        return replace(row, last_gate_number=self.last_gate_number)
+
+    def _add_waiter(self, bodies: Iterable[Body], origin: Origin) -> asyncio.Future[None]:
+        # Each caller gets its own future, so one that is cancelled takes nothing away from the others.
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._add(_Batch(tuple(bodies), origin, self._now(), waiter=waiter))
+        if self._appender is None:
+            self._publish_unlogged()
+        else:
+            self._is_urgent = True
+            # A person waits for this, so don't wait for the scheduled retry.
+            self._start_append()
+        return waiter
+
+    def _now(self) -> int:
+        # Times never go back within a session, even if the clock does.
+        return max(self._clock(), self.view.at)
+
+    def _add(self, batch: _Batch) -> None:
+        """Number and fold a batch and put it at the end of the pending ones."""
+        view = self.view
+        batch.events = []
+        for body in batch.bodies:
+            for complete_body in completed(view, body) if self._has_timeline else (body,):
+                event = Event(self.session_id, view.index + 1, batch.at, batch.origin, complete_body)
+                view = self._fold(view, event)
+                batch.events.append(event)
         self.view = view
+        self._pending.append(batch)
 
-    def _wait_for_company(self) -> None:
-        if self._company is None:
-            self._company = asyncio.get_running_loop().call_later(PATIENCE_S, self._begin)
+    def _fold(self, view: View, event: Event) -> View:
+        if self._has_timeline:
+            return fold(view, event)
+        return View(event.index, event.at, stepped(view.state, event))
 
-    def _begin(self) -> None:
-        if self._retry is not None or self._company is not None:
-            self._wait_no_more()
-        if not self._is_appending and (self._pending or self._wishes or self._followers):
-            self._is_appending = True
-            # not at once: what else this pass of the loop writes is one unit with it
-            asyncio.get_running_loop().call_soon(self._append)
+    def _publish_unlogged(self) -> None:
+        """Publish pending events right away: without an appender there is nothing to wait for."""
+        batches, self._pending = self._pending, []
+        self.durable_view = self.view
+        self._notify_durable([event for batch in batches for event in batch.events], None)
+        for batch in batches:
+            batch.resolve(self.session_id)
 
-    def _wait_no_more(self) -> None:
-        for timer in (self._retry, self._company):
+    # --- appending
+
+    def _start_append(self) -> None:
+        self._stop_timers()
+        if self._append_task is None:
+            # The task starts in the next pass of the loop, so everything written in this pass is one append.
+            self._append_task = asyncio.get_running_loop().create_task(self._append_pending())
+
+    def _start_lazy_timer(self) -> None:
+        if self._lazy_timer is None:
+            self._lazy_timer = asyncio.get_running_loop().call_later(LAZY_S, self._start_append)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._lazy_timer, self._retry_timer):
             if timer is not None:
                 timer.cancel()
-        self._retry = self._company = None
+        self._lazy_timer = self._retry_timer = None
 
-    def _append(self) -> None:
-        """Hands over everything that waits, as one unit."""
-        events, self._pending = self._pending, []
-        wishes, self._wishes = self._wishes, []
-        followers, self._followers = self._followers, []
-        self._is_hurried = False
-        if not events:
-            self._settle(wishes, followers)
-            return
-        view, unit = self.view, self._unit(tuple(events), self.view)
-        began = time.perf_counter()
-
-        def told(receipt: Receipt | None, error: BaseException | None) -> None:
-            if receipt is None:
-                self._followers = [*followers, *self._followers]
-                self._refused(error, events, wishes)
-            else:
-                self._tally.appended(len(events), time.perf_counter() - began)
-                self._taken(receipt, unit, view)
-                self._settle(wishes, followers)
-
-        self._log.submit(unit, told)
-
-    def _taken(self, receipt: Receipt, unit: Append, view: View) -> None:
-        """It is durable, and published."""
-        self._fence, self.durable = receipt.fence, view
-        if self._pause != RETRY_S[0]:
-            self._works_again()
-        if unit.row is not None:
-            self._on_row(unit.row)
-        self._publish(receipt.events)
-
-    def _settle(self, wishes: list[_Wish], followers: list[Callable[[], object]]) -> None:
-        """Told to those who wait; then comes what came meanwhile."""
-        for wish in wishes:
-            wish.grant()
-        for follows in followers:
-            self._follow(follows)
-        if self._wishes or self._followers or self._is_hurried:
-            self._append()
-            return
-        self._is_appending = False
+    async def _append_pending(self) -> None:
+        """Append everything pending, then what was written meanwhile, until nothing urgent is left."""
+        assert self._appender is not None
+        is_first = True
+        while is_first or self._is_urgent:
+            is_first = False
+            batches, self._pending, self._is_urgent = self._pending, [], False
+            events = tuple([event for batch in batches for event in batch.events])
+            if events:
+                view, append = self.view, self._build_append(events)
+                started_at = time.perf_counter()
+                try:
+                    receipt = await self._appender.append(append)
+                except Exception as error:
+                    self._append_task = None
+                    self._handle_refusal(error, batches)
+                    return
+                self._counters.add(len(events), time.perf_counter() - started_at)
+                self._accept(receipt, append.row, view)
+            for batch in batches:
+                batch.resolve(self.session_id)
+        self._append_task = None
         if self._pending:
-            self._wait_for_company()
-        elif self.trouble is not None:
-            self._over()
+            self._start_lazy_timer()
+        else:
+            self._clear_error()
 
-    def _follow(self, follows: Callable[[], object]) -> None:
-        """One that fails keeps nobody else from what is durable."""
-        try:
-            follows()
-        except Exception:
-            log.exception("what was to follow failed", extra={"session": self.session_id})
+    def _build_append(self, events: tuple[Event, ...]) -> Append:
+        # In an open turn, nearly every event changes the state. Storing the snapshot each time would more than double what
+        # is written, so it may lag behind: restoring a session folds the events after its snapshot.
+        state = self.view.state
+        is_due = (
+            not state.turn.is_open
+            or self._fence == NEW
+            or self.view.index - self._cache.snapshot_index >= SNAPSHOT_EVERY
+        )
+        row = self._changed_row(state, is_due)
+        snapshot = self._changed_snapshot(state) if is_due else None
+        return Append(session_id=self.session_id, events=events, fence=self._fence, row=row, snapshot=snapshot)
 
-    def _refused(self, error: BaseException | None, events: list[Event], wishes: list[_Wish]) -> None:
-        self._is_appending = False
-        if isinstance(error, QuarterdeckError):
-            self._go_back(error, events, wishes)
-        elif error is not None:
-            self._go_back(LogUnavailable(f"{type(error).__name__}: {error}", "This is a defect."), events, wishes)
+    def _changed_row(self, state: State, is_due: bool) -> CatalogueRow | None:
+        """Return the row if it differs from the stored one.
 
-    def _unit(self, events: tuple[Event, ...], view: View) -> Append:
-        row = snapshot = None
-        if view.state is not self._told or view.state is not self._stored:
-            is_due = self._is_due(view)
-            row, snapshot = self._changed_row(view.state, is_due), self._snapshot(view) if is_due else None
-        return Append(session_id=self.session_id, events=events, fence=self._fence, row=row, view=snapshot)
-
-    def _is_due(self, view: View) -> bool:
-        """Whether what the log keeps beside the events is brought up to date. In an open turn every event changes something
-        of it; whoever comes back to one folds a few events more."""
-        return not view.state.turn.is_open or self._fence == NEW or view.index - self._stored_at >= SNAPSHOT_EVERY
-
-    def _changed_row(self, state: State, is_due: bool) -> Row | None:
-        """The row, when it says something else than the one that the log has: more than when the session was last active,
-        and the number of its last gate, unless it is due."""
-        told = self._told
-        if state is told:
+        In an open turn, changes of only `last_active_at` and `last_gate_number` wait until the snapshot is due: every event
+        of a turn would write the row otherwise. Restoring a session computes both again from the events.
+        """
+        cache = self._cache
+        previous = cache.row_state
+        if state is previous:
             return None
-        if not is_due and told is not None and state.profile is told.profile and state.lifecycle is told.lifecycle:
+        if (
+            not is_due
+            and previous is not None
+            and state.profile is previous.profile
+            and state.lifecycle is previous.lifecycle
+        ):
             return None
-        self._told, row = state, self.row_of(state)
-        if row == self._row:
+        cache.row_state = state
+        row = self.row_for(state)
+        if row == cache.row:
             return None
-        self._row = row
+        cache.row = row
         return row
 
-    def row_of(self, state: State) -> Row:
-        """The catalogue's row of this session in this state."""
-        row = row_of(state)
-        return row if row.last_gate >= self.last_gate else replace(row, last_gate=self.last_gate)
-
-    def _snapshot(self, view: View) -> bytes | None:
-        """The small view, when it says something that the stored one does not."""
-        if view.state is self._stored:
+    def _changed_snapshot(self, state: State) -> bytes | None:
+        if state is self._cache.snapshot_state:
             return None
-        self._stored, self._stored_at = view.state, view.index
-        return packed(view.state)
+        self._cache.snapshot_state, self._cache.snapshot_index = state, self.view.index
+        return encode_snapshot(state)
 
-    # --- a store that refuses
+    def _accept(self, receipt: Receipt, row: CatalogueRow | None, view: View) -> None:
+        """Publish what just became durable."""
+        self._fence, self.durable_view = receipt.fence, view
+        self._retry_s = RETRY_S
+        self._clear_error()
+        self._notify_durable(receipt.events, row)
 
-    def _go_back(self, error: QuarterdeckError, events: list[Event], wishes: list[_Wish]) -> None:
-        """Wishes are withdrawn; facts are told again from the last durable view on, and wait for a better time."""
-        later = [*wishes, *self._wishes]
-        facts = [*_without(events, wishes), *_without(self._pending, self._wishes)]
-        self.view, self._pending, self._wishes = self.durable, [], []
-        self._row, self._told, self._stored, self._stored_at = None, None, None, 0
-        for event in facts:
-            if not (isinstance(event.body, AgentAbort) and not self.view.state.turn.is_open):
-                # such an abort was put in behind what closed the turn, and so it is again
-                self._add((event.body,), event.origin, event.at)
-        for wish in later:
-            wish.refuse(error)
-        if self.trouble is None:
-            log.error("the log refuses", extra={"session": self.session_id, "code": error.code, "waiting": len(facts)})
-        self.trouble = error
-        self._tally.refused += 1
-        self._on_trouble(error)
+    def _notify_durable(self, events: Sequence[Event], row: CatalogueRow | None) -> None:
+        if self._listener is None or not events:
+            return
+        try:
+            self._listener.on_durable(events, row)
+        except Exception:
+            # The events are durable, so callers that wait for them must still be resumed.
+            log.exception("a listener failed on durable events", extra={"session": self.session_id})
+
+    # --- a log that refuses
+
+    def _handle_refusal(self, error: Exception, batches: list[_Batch]) -> None:
+        """Undo commands, fold facts again from the last durable view, and schedule a retry."""
+        if not isinstance(error, QuarterdeckError):
+            error = LogUnavailable(f"{type(error).__name__}: {error}", "This is a bug in the log adapter.")
+        refused = [*batches, *self._pending]
+        self.view, self._pending, self._is_urgent = self.durable_view, [], False
+        # Whether the log stored a row or a snapshot of this append is unknown, so store both with the next one.
+        self._cache = _StoredCache()
+        for batch in refused:
+            if batch.waiter is None:
+                self._add(batch)
+        for batch in refused:
+            batch.fail(error)
+        if self.error is None:
+            details = {"session": self.session_id, "code": error.code, "waiting": len(self._pending)}
+            log.error("the log refuses appends", extra=details)
+        self.error = error
+        self._counters.refused += 1
         if is_final(error):
-            self._followers.clear()  # what they wait for never comes
+            # Callbacks wait for durability that never comes.
+            self._pending = [batch for batch in self._pending if batch.callback is None]
         else:
-            self._retry = asyncio.get_running_loop().call_later(self._pause, self._try_again)
-            self._pause = min(2 * self._pause, RETRY_S[1])
+            self._retry_timer = asyncio.get_running_loop().call_later(self._retry_s, self._retry)
+            self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
+        if self._listener is not None:
+            self._listener.on_log_error(error)
 
-    def _try_again(self) -> None:
-        """With nothing to write, the next who has something finds out whether the store works: nobody waits for us."""
-        self._retry = None
-        if self._pending or self._followers:
-            self._begin()
+    def _retry(self) -> None:
+        self._retry_timer = None
+        if self._pending:
+            self._start_append()
         else:
-            self._over()
+            # Only commands were refused, and they were undone. The next one finds out whether the log works again.
+            self._clear_error()
 
-    def _works_again(self) -> None:
-        self._pause = RETRY_S[0]
-        self._over()
+    def _clear_error(self) -> None:
+        if self.error is None or is_final(self.error):
+            return
+        self.error = None
+        log.info("the log accepts appends again", extra={"session": self.session_id})
+        if self._listener is not None:
+            self._listener.on_log_error(None)
 
-    def _over(self) -> None:
-        """Nothing is refused now."""
-        if self.trouble is not None:
-            self.trouble = None
-            log.info("the log works again", extra={"session": self.session_id})
-            self._on_trouble(None)
+
+class _Batch:
+    """What one call of the writer recorded: its bodies, and the events made from them, until they are durable."""
+
+    __slots__ = ("at", "bodies", "callback", "events", "origin", "waiter")
+
+    def __init__(
+        self,
+        bodies: tuple[Body, ...] = (),
+        origin: Origin = "supervisor",
+        at: int = 0,
+        *,
+        waiter: asyncio.Future[None] | None = None,
+        callback: Callable[[], object] | None = None,
+    ) -> None:
+        #: As the caller passed them. After a refusal they are numbered and folded again.
+        self.bodies = bodies
+        self.origin: Origin = origin
+        self.at = at
+        self.events: list[Event] = []
+        #: Set for commands and flushes. A batch with a waiter is undone if the log refuses it.
+        self.waiter = waiter
+        self.callback = callback
+
+    def resolve(self, session_id: str) -> None:
+        """Report that the batch, and everything before it, is durable."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+        if self.callback is not None:
+            try:
+                self.callback()
+            except Exception:
+                log.exception("a callback failed after an append", extra={"session": session_id})
+
+    def fail(self, error: QuarterdeckError) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_exception(error)
+            # Retrieve the exception so asyncio doesn't log it if the caller was cancelled.
+            self.waiter.exception()
+
+
+class _StoredCache:
+    """What the log stores for the session beside its events, as far as this writer knows."""
+
+    __slots__ = ("row", "row_state", "snapshot_index", "snapshot_state")
+
+    def __init__(self) -> None:
+        self.row: CatalogueRow | None = None
+        #: The states from which the row and the snapshot were computed, to skip both if the state didn't change.
+        self.row_state: State | None = None
+        self.snapshot_state: State | None = None
+        self.snapshot_index = 0
 
 
 def is_final(error: QuarterdeckError | None) -> bool:
-    """Whether the log will take nothing of this session from here any more: it is somebody else's now, or gone."""
+    """Return whether the log will never accept this writer's appends again: the session has another owner or is gone."""
     return isinstance(error, StaleFence | NoSuchSession)
-
-
-def _without(events: list[Event], wishes: list[_Wish]) -> list[Event]:
-    """The events that no wish brought."""
-    wished = {place for wish in wishes for place in range(wish.start, wish.end)}
-    return [event for place, event in enumerate(events) if place not in wished]

@@ -36,8 +36,8 @@ from quarterdeck.deck.login import LoginShell
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness import registry
 from quarterdeck.home import Home, home
-from quarterdeck.process.identity import NONCE, Identity, start_time
-from quarterdeck.process.subreaper import lifeline
+from quarterdeck.process.identity import NONCE_VARIABLE, Identity, start_time
+from quarterdeck.process.subreaper import take_lifeline
 from quarterdeck.server import log_setup, server_file
 from quarterdeck.server.app import Server
 from quarterdeck.server.connection import Runner
@@ -270,9 +270,9 @@ async def _listening(runner: web.AppRunner, settings: ServerSettings, secure: ss
 def main(arguments: Sequence[str]) -> int:
     """The exit code."""
     orders = msgspec.json.decode(arguments[0] if arguments else "{}", type=Orders)
-    line = lifeline()
+    line = take_lifeline()
     keeper = _keeper(line)
-    os.environ.pop(NONCE, None)  # an agent's shell may have started us, and we are not to end with that agent
+    os.environ.pop(NONCE_VARIABLE, None)  # an agent's shell may have started us, and we are not to end with that agent
     starter = Starter(orders)
     place = home()
     place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -23,8 +23,8 @@ from msgspec import Raw, Struct
 import quarterdeck
 from quarterdeck.deck.deck import Deck
 from quarterdeck.kernel.state import State
-from quarterdeck.log.base import Stored
-from quarterdeck.log.counters import BOUNDS, Tally
+from quarterdeck.log.base import StoredSession
+from quarterdeck.log.counters import LATENCY_BOUNDS_S, AppendCounters
 from quarterdeck.server.access_log import Access
 from quarterdeck.server.socket import Shared
 from quarterdeck.server.sse import Streams
@@ -55,7 +55,7 @@ class _Glance(Struct, frozen=True):
 
 
 class _Seen(Struct, frozen=True):
-    stored: Stored
+    stored: StoredSession
     lifecycle: str
     phase: str
     gates: int
@@ -76,7 +76,9 @@ class Sessions:
         deck, seen = self._deck, self._seen
         found: Counter[tuple[str, str]] = Counter()
         gates = 0
-        live = {one.id: one.writer.durable.state for one in deck.sessions_in_use() if one.writer.durable.index}
+        live = {
+            one.id: one.writer.durable_view.state for one in deck.sessions_in_use() if one.writer.durable_view.index
+        }
         for number, name in enumerate(deck.session_ids(), 1):
             state = live.get(name)
             if state is not None:
@@ -99,8 +101,8 @@ def _kind(state: State) -> tuple[str, str]:
     return state.lifecycle.value, state.phase.value
 
 
-def _looked_into(stored: Stored) -> _Seen:
-    glance = _glance(stored.view)
+def _looked_into(stored: StoredSession) -> _Seen:
+    glance = _glance(stored.snapshot)
     return _Seen(stored, glance.lifecycle.value, glance.phase.value, len(glance.gates.open))
 
 
@@ -122,8 +124,10 @@ class Metrics:
                 _family("quarterdeck_sessions", "gauge", "Sessions by lifecycle and phase.", _by_kind(kinds)),
                 _one("quarterdeck_open_gates", "gauge", "Approvals, questions and dialogs that wait.", gates),
                 *self._of_deck(),
-                *_of_log(self._deck.tally),
-                _one("quarterdeck_telemetry_dropped_spans_total", "counter", _DROPPED, self._deck.tally.spans_dropped),
+                *_of_log(self._deck.counters.appends),
+                _one(
+                    "quarterdeck_telemetry_dropped_spans_total", "counter", _DROPPED, self._deck.counters.spans_dropped
+                ),
                 *self._of_streams(),
                 *self._of_requests(),
                 *self._of_process(),
@@ -134,7 +138,7 @@ class Metrics:
         deck = self._deck
         live = list(deck.sessions_in_use())
         running = sum(one.connection is not None for one in live)
-        troubled = sum(one.writer.trouble is not None for one in live)
+        troubled = sum(one.writer.error is not None for one in live)
         slots = deck.services.slots
         yield _one("quarterdeck_processes", "gauge", "Agent processes that run.", running)
         yield _one("quarterdeck_process_limit", "gauge", "Agent processes that may run at once.", slots.limit)
@@ -143,7 +147,7 @@ class Metrics:
         )
         yield _one("quarterdeck_sessions_in_memory", "gauge", "Sessions that are in use.", len(live))
         yield _one("quarterdeck_log_trouble", "gauge", "Sessions whose last append the log refused.", troubled)
-        commands = [({"command": name, "outcome": how}, n) for (name, how), n in sorted(deck.tally.commands.items())]
+        commands = [({"command": name, "outcome": how}, n) for (name, how), n in sorted(deck.counters.commands.items())]
         yield _family("quarterdeck_commands_total", "counter", "Commands by name and outcome.", commands)
 
     def _of_streams(self) -> Iterable[str]:
@@ -169,16 +173,16 @@ class Metrics:
         yield _one("process_resident_memory_bytes", "gauge", "Memory that is in use now.", _resident(used))
 
 
-def _of_log(tally: Tally) -> Iterable[str]:
-    yield _one("quarterdeck_events_appended_total", "counter", "Events that became durable.", tally.events)
-    yield _one("quarterdeck_appends_refused_total", "counter", "Appends that the log refused.", tally.refused)
+def _of_log(counters: AppendCounters) -> Iterable[str]:
+    yield _one("quarterdeck_events_appended_total", "counter", "Events that became durable.", counters.events)
+    yield _one("quarterdeck_appends_refused_total", "counter", "Appends that the log refused.", counters.refused)
     name = "quarterdeck_append_seconds"
-    counts = list(accumulate(tally.buckets))
-    bounds = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
+    counts = list(accumulate(counters.latency_buckets))
+    bounds = [*(f"{bound:g}" for bound in LATENCY_BOUNDS_S), "+Inf"]
     yield _head(name, "histogram", "From an append's beginning until it is durable.")
     for bound, count in zip(bounds, counts, strict=True):
         yield _sample(f"{name}_bucket", {"le": bound}, count)
-    yield _sample(f"{name}_sum", {}, tally.seconds) + _sample(f"{name}_count", {}, counts[-1])
+    yield _sample(f"{name}_sum", {}, counters.seconds) + _sample(f"{name}_count", {}, counts[-1])
 
 
 def _resident(used: resource.struct_rusage) -> int:

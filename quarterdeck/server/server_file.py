@@ -8,10 +8,10 @@ nothing heavy may be imported here.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from quarterdeck.files import write_atomic
 from quarterdeck.home import Home
 from quarterdeck.process.identity import Identity, is_alive
 
@@ -61,12 +61,7 @@ _MODEL = Beacon(0, 0, 0, 0, "", "", 0, {})
 
 def write(home: Home, beacon: Beacon) -> None:
     """Whole or not at all, for the owner's eyes only."""
-    import tempfile  # not for those who only read
-
-    descriptor, name = tempfile.mkstemp(dir=home.folder, prefix=".server.json.")
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(json.dumps(beacon._asdict(), indent=1) + "\n")
-    os.replace(name, home.server)
+    write_atomic(home.server, json.dumps(beacon._asdict(), indent=1) + "\n", durable=False)
 
 
 def remove(home: Home, pid: int) -> None:

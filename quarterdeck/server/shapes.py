@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from quarterdeck.kernel.patch import shown
 from quarterdeck.kernel.session_list import Badge
-from quarterdeck.kernel.summary import Details, Summary
+from quarterdeck.kernel.summary import Details, Summary, view_values
 from quarterdeck.kernel.timeline import Entry
 from quarterdeck.kernel.view import View, Why
 
@@ -26,7 +25,7 @@ SessionView: type[Struct] = msgspec.defstruct(
 
 def session_view(view: View) -> Struct:
     """A session as `GET /sessions/ID` answers."""
-    return SessionView(**shown(view))
+    return SessionView(**view_values(view))
 
 
 class SessionPage(Struct, frozen=True):

@@ -186,7 +186,7 @@ class _OfSession:
         self._types = None if wanted.types is None else frames.with_restating(wanted.types)
         self._limit = wanted.timeline.limit if wanted.timeline is not None else 0
         self._session = session
-        self._sent = session.writer.durable
+        self._sent = session.writer.durable_view
         self._tail: Tail[int] | None = None
         self._reader: Reader[int] | None = None
         session.users += 1
@@ -197,7 +197,7 @@ class _OfSession:
         if self._limit:
             await session.load()
         self._tail = await link.deck.feed.hold(session.id)
-        view = session.writer.durable
+        view = session.writer.durable_view
         if since is not None and since > view.index:
             link.say({"op": "gap", "session": session.id, "from": since, "to": view.index})
             since = None
@@ -225,7 +225,7 @@ class _OfSession:
         shared = self._link.shared
         shared.delivered += len(events)
         data = b"" if self._types == _NONE else shared.events.bytes_of(events, self._types)
-        new, old = self._session.writer.durable, self._sent
+        new, old = self._session.writer.durable_view, self._sent
         if new is not old:
             data += shared.changes("view", self._session.id, old, new, 0)
             if self._limit:

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -24,6 +23,7 @@ from msgspec import Struct, field
 import quarterdeck
 from quarterdeck.deck.deck import Deck, home_id
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.files import write_atomic
 from quarterdeck.log.base import NoSuchSession
 from quarterdeck.server.spans import TYPES, Agent, Span, Spans, attributes
 
@@ -164,7 +164,7 @@ class Telemetry:
 
     def _drop(self, batch: list[Span]) -> None:
         """Told once until something arrives; every span is counted."""
-        self._deck.tally.spans_dropped += len(batch)
+        self._deck.counters.spans_dropped += len(batch)
         if not self._is_refused:
             self._is_refused = True
             log.error("telemetry is refused; what is refused is dropped", extra={"spans": len(batch)})
@@ -197,10 +197,7 @@ async def _kept(deck: Deck) -> Kept:
 def _write(file: Path, data: bytes) -> None:
     """Whole or not at all, and the user's own. A disk without room costs a batch sent twice."""
     try:
-        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        with open(descriptor, "wb") as target:
-            target.write(data)
-        os.replace(name, file)
+        write_atomic(file, data, durable=False)
     except OSError:
         log.warning("the file of telemetry cannot be written", extra={"file": FILE})
 

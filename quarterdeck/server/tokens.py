@@ -6,13 +6,10 @@ phone or a script, and can be revoked one by one; they are shown once, when they
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import logging
-import os
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -23,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.files import locked, write_atomic
 from quarterdeck.server.owner import NotAToken, owner_token
 from quarterdeck.server.token_watch import ring
 
@@ -117,7 +115,7 @@ class Tokens:
     def rotate(self) -> str:
         """A new token for the owner; the old one is worth nothing from now on."""
         token = secrets.token_urlsafe(_LENGTH)
-        _write_private(self._owner_file, f"{token}\n".encode())
+        write_atomic(self._owner_file, f"{token}\n".encode())
         ring(self.bell)
         return token
 
@@ -198,12 +196,11 @@ class Tokens:
     @contextmanager
     def _alone(self) -> Generator[None]:
         """Two who change the list at once must not undo each other: a revoked token would be back."""
-        with open(self._file.with_suffix(".lock"), "a", encoding="ascii") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self._file.with_suffix(".lock")):
             yield
 
     def _keep(self, named: tuple[Named, ...]) -> None:
-        _write_private(self._file, msgspec.json.encode(named))
+        write_atomic(self._file, msgspec.json.encode(named))
         ring(self.bell)
 
 
@@ -213,18 +210,3 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    """Whole or not at all, and never readable by others, not even for a moment."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise

@@ -17,7 +17,7 @@ from quarterdeck import events as ev
 from quarterdeck.events import Body, Image
 from quarterdeck.harness.driver import CannotDo, Decision, Lines
 from quarterdeck.harness.registry import Harness
-from quarterdeck.process.identity import descendants_of_launch, is_alive
+from quarterdeck.process.identity import find_by_nonce, is_alive
 from quarterdeck.testing.scene import Scene, Script
 
 Check: TypeAlias = Callable[[Scene], Awaitable[None]]
@@ -315,9 +315,9 @@ def _assert_over(scene: Scene) -> None:
 async def a_stop_leaves_nothing(scene: Scene) -> None:
     await (scene.finish(scene.script.children) if scene.script.children else scene.ready())
     if scene.script.children:
-        assert len(descendants_of_launch(scene.nonces[-1])) > 1, "it left no process running"
+        assert len(find_by_nonce([scene.nonces[-1]])) > 1, "it left no process running"
     await scene.stop()
-    same(descendants_of_launch(scene.nonces[-1]), [], "processes that are left")
+    same(find_by_nonce([scene.nonces[-1]]), [], "processes that are left")
     (exited,) = scene.since(0, ev.ProcessExited)
     assert exited.asked or exited.signal, "nobody knows that it was asked for"
     assert scene.state.phase.value != "error", "a stop is shown as an error"

@@ -18,7 +18,18 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Event, decode_body
-from quarterdeck.log.base import NEW, START, Append, Fence, Log, LogUnavailable, NoSuchSession, Receipt, Row, StaleFence
+from quarterdeck.log.base import (
+    NEW,
+    START,
+    Append,
+    CatalogueRow,
+    Fence,
+    Log,
+    LogUnavailable,
+    NoSuchSession,
+    Receipt,
+    StaleFence,
+)
 
 OpenLog: TypeAlias = Callable[[], Awaitable[Log]]
 Check: TypeAlias = Callable[[OpenLog], Awaitable[None]]
@@ -46,22 +57,30 @@ class Writing:
             for place, body in enumerate(bodies, 1)
         )
 
-    def unit(self, *bodies: Body, view: bytes | None = None, row: Row | None = None) -> Append:
+    def unit(self, *bodies: Body, snapshot: bytes | None = None, row: CatalogueRow | None = None) -> Append:
         if self.fence == NEW:
             row = row or row_of(self.session_id)
-            view = view or b"view"
-        return Append(session_id=self.session_id, events=self.events(*bodies), fence=self.fence, row=row, view=view)
+            snapshot = snapshot or b"view"
+        return Append(
+            session_id=self.session_id, events=self.events(*bodies), fence=self.fence, row=row, snapshot=snapshot
+        )
 
-    async def write(self, *bodies: Body, view: bytes | None = None, row: Row | None = None) -> Receipt:
-        receipt = await self.log.append(self.unit(*bodies, view=view, row=row))
+    async def write(self, *bodies: Body, snapshot: bytes | None = None, row: CatalogueRow | None = None) -> Receipt:
+        receipt = await self.log.append(self.unit(*bodies, snapshot=snapshot, row=row))
         self.fence = receipt.fence
         self.index += len(bodies)
         return receipt
 
 
-def row_of(session_id: str, status: str = "active", end_reason: str | None = None) -> Row:
-    return Row(
-        id=session_id, agent="test", status=status, created_at=1, last_active_at=2, end_reason=end_reason, cwd="/w"
+def row_of(session_id: str, status: str = "active", end_reason: str | None = None) -> CatalogueRow:
+    return CatalogueRow(
+        session_id=session_id,
+        agent="test",
+        status=status,
+        created_at=1,
+        last_active_at=2,
+        end_reason=end_reason,
+        cwd="/w",
     )
 
 
@@ -104,7 +123,7 @@ async def it_is_there_after_opening_again(open_log: OpenLog) -> None:
     second = await open_log()
     assert await second.read("s1") == before
     stored = await second.session("s1")
-    assert (stored.last_index, stored.view, stored.row) == (2, b"view", row_of("s1"))
+    assert (stored.last_index, stored.snapshot, stored.row) == (2, b"view", row_of("s1"))
     await second.close()
 
 
@@ -137,11 +156,11 @@ async def an_old_fence_is_refused_and_changes_nothing(open_log: OpenLog) -> None
     writing = Writing(log)
     first = await writing.write(OPENED)
     await writing.write(ev.Notice(text="second"))
-    late = Append(session_id="s1", events=writing.events(ev.Notice(text="late")), fence=first.fence, view=b"late")
+    late = Append(session_id="s1", events=writing.events(ev.Notice(text="late")), fence=first.fence, snapshot=b"late")
     await refused(StaleFence, log.append(late))
     await refused(StaleFence, log.append(Writing(log).unit(OPENED)))
     assert indexes(await log.read("s1")) == [1, 2]
-    assert (await log.session("s1")).view == b"view"
+    assert (await log.session("s1")).snapshot == b"view"
     await log.close()
 
 
@@ -191,12 +210,12 @@ async def row_and_view_change_with_their_events(open_log: OpenLog) -> None:
     await writing.write(OPENED)
     await writing.write(ev.Notice(text="no change"))
     stored = await log.session("s1")
-    assert (stored.last_index, stored.view_index, stored.view) == (2, 1, b"view")
-    archived = replace(row_of("s1", "archived", "cancelled"), last_gate=7)
-    await writing.write(ev.SessionArchived(), view=b"after", row=archived)
+    assert (stored.last_index, stored.snapshot_index, stored.snapshot) == (2, 1, b"view")
+    archived = replace(row_of("s1", "archived", "cancelled"), last_gate_number=7)
+    await writing.write(ev.SessionArchived(), snapshot=b"after", row=archived)
     stored = await log.session("s1")
-    assert (stored.last_index, stored.view_index, stored.view, stored.row) == (3, 3, b"after", archived)
-    assert [one.row.id for one in await log.sessions()] == ["s1"]
+    assert (stored.last_index, stored.snapshot_index, stored.snapshot, stored.row) == (3, 3, b"after", archived)
+    assert [one.row.session_id for one in await log.sessions()] == ["s1"]
     await log.close()
 
 
@@ -296,7 +315,7 @@ async def a_deleted_session_is_gone(open_log: OpenLog) -> None:
     await refused(NoSuchSession, log.append(late))
     await refused(NoSuchSession, log.read("a"))
     await refused(NoSuchSession, log.session("a"))
-    assert [stored.row.id for stored in await log.sessions()] == ["b"]
+    assert [stored.row.session_id for stored in await log.sessions()] == ["b"]
     assert {event.session_id for event in await log.read_all() if event.type != "session_deleted"} == {"b"}
     assert (await b.write(ev.Notice(text="x"))).events[0].cursor > last.events[0].cursor
     await log.close()
@@ -383,7 +402,7 @@ async def an_impossible_append_does_not_harm_its_company(open_log: OpenLog) -> N
     log = await open_log()
     good, bad = Writing(log, "good"), Writing(log, "bad")
     no_row = Append(session_id="bad", events=bad.events(OPENED), fence=NEW)
-    nothing = Append(session_id="bad", events=(), fence=NEW, row=row_of("bad"), view=b"view")
+    nothing = Append(session_id="bad", events=(), fence=NEW, row=row_of("bad"), snapshot=b"view")
     outcomes = await asyncio.gather(log.append(no_row), good.write(OPENED), log.append(nothing), return_exceptions=True)
     assert [type(one) for one in outcomes] == [LogUnavailable, Receipt, LogUnavailable]
     assert indexes(await log.read("good")) == [1]

@@ -24,7 +24,7 @@ from quarterdeck.harness.registry import Harness
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold, reconstructed
-from quarterdeck.process.identity import carriers, is_alive
+from quarterdeck.process.identity import find_by_nonce, is_alive
 
 B = TypeVar("B", bound=Body)
 
@@ -114,7 +114,7 @@ class Scene:
         )
         environment = {**os.environ, **self.script.environment}
         spawn = self.driver.spawn(start)
-        self.process = await AgentProcess.start(spawn, self.folder, environment, self.nonces[-1], self._hear)
+        self.process = AgentProcess.start(spawn, self.folder, environment, self.nonces[-1], self._hear)
         self.say(self.driver.opening(start))
 
     def _history(self) -> tuple[Event, ...]:
@@ -241,7 +241,7 @@ class Scene:
 
     def check_whole(self) -> None:
         """Nothing is left running, no rule was broken, and whatever was heard means the same when it is heard again."""
-        assert not carriers(self.nonces), "processes are left"
+        assert not find_by_nonce(self.nonces), "processes are left"
         assert not is_alive(self.process.identity)
         self._check_failure()
         for part in self.parts:

@@ -81,7 +81,7 @@ class TestResume:
         name = (await _suspended(tmp_path, "test")).id
         async with at_home(tmp_path) as deck:
             session = deck.session(name)
-            row = next(row for row in deck._catalogue.rows() if row.id == name)
+            row = next(row for row in deck._catalogue.rows() if row.session_id == name)
             assert (row.status, row.supports_resume, bool(row.resume_data)) == ("suspended", True, True)
             answer = await session.resume()
             assert msgspec.to_builtins(answer) == {"sessionId": name, "status": "active"}

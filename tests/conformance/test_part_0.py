@@ -76,7 +76,7 @@ def test_creating_waits_for_the_session_however_long_it_takes() -> None:
     tape = in_phase("creating").add(ev.CheckpointSaved(), after=24 * 60 * 60 * 1000)
     assert tape.phase == "creating"
     assert tape.state.process.value == "starting"
-    assert not tape.state.beneath.created
+    assert not tape.state.base_phase.created
 
 
 @case("0-005")
@@ -151,7 +151,7 @@ def test_a_finished_task_can_be_continued_or_followed_by_another() -> None:
 def test_what_can_be_resumed_offers_it(ask: str, finished: bool) -> None:
     assert step(Phase("streaming"), ask).value == "paused"
     tape = works().add(ev.TurnRestored(finished=finished))
-    assert (tape.phase, tape.state.beneath.ask) == ("paused", ask)
+    assert (tape.phase, tape.state.base_phase.ask) == ("paused", ask)
     assert tape.row.flags.showResumeButton
     assert "resume" in commands.allowed(tape.state)
     assert not tape.row.flags.showSpinner
@@ -212,7 +212,7 @@ def test_session_created_records_the_id_and_the_process_is_ready() -> None:
 @case("0-020")
 def test_api_req_started_is_remembered_while_creating() -> None:
     assert step(Phase("creating"), "api_req_started") == Phase("creating", requested=True)
-    assert in_phase("creating").add(ev.RequestStart()).state.beneath.requested
+    assert in_phase("creating").add(ev.RequestStart()).state.base_phase.requested
 
 
 @case("0-021")
@@ -275,7 +275,7 @@ def test_an_ask_is_recognised_and_its_source_noted(ask: str, body: Body, after: 
     assert tape.phase == after
     assert (tape.state.phase.index, tape.state.phase.origin) == (tape.view.index, "stream")
     gates = tape.state.gates.open
-    assert (gates[0].ask if gates else tape.state.beneath.ask) == ask
+    assert (gates[0].ask if gates else tape.state.base_phase.ask) == ask
     if isinstance(body, ev.TurnFailed):
         assert tape.state.error is not None
         assert (tape.state.error.kind, tape.state.error.message) == (body.kind, body.message)
@@ -400,7 +400,7 @@ def test_the_id_of_a_session_that_still_starts_is_remembered() -> None:
 @pytest.mark.parametrize("state", ["completed", "stopped"])
 def test_a_new_task_waits_for_both_signals_again(state: str) -> None:
     tape = in_phase(state).add(ev.PromptReceived(text="Another task", new_task=True))
-    assert tape.state.beneath == Phase("creating")
+    assert tape.state.base_phase == Phase("creating")
     assert tape.phases(ev.RequestStart(), READY) == ["creating", "streaming"]
 
 

@@ -20,8 +20,8 @@ from quarterdeck.events import Block, Body, Event, HistoryMessage, Image
 from quarterdeck.kernel.routing import route
 from quarterdeck.kernel.timeline import KINDS, TOOL_PHASES, Entry, Kind, ToolPhase, ToolStep, turns
 from quarterdeck.kernel.view import View
-from quarterdeck.testing.store import AppState, Store
 from tests.conformance.marks import case, cases_from
+from tests.store import AppState, Store
 from tests.tape import Tape, tape
 
 SESSION = "s1"

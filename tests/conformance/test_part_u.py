@@ -15,8 +15,8 @@ from quarterdeck.kernel.session_list import Filter, page
 from quarterdeck.kernel.summary import Summary, summary
 from quarterdeck.kernel.timeline import args_preview, turns, window
 from quarterdeck.kernel.view import fold_all
-from quarterdeck.testing.store import AppState, Store
 from tests.conformance.marks import case
+from tests.store import AppState, Store
 from tests.tape import Tape, tape
 
 SHOT = Image(media_type="image/png", data="iVBORw0KGgo=")

@@ -114,7 +114,7 @@ ROWS_OF_GATES = {
 
 def shown_by_both(steps: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """The phases by 000's machine alone, and by the view, after each of these steps of an open turn."""
-    tape, machine = works(), works().state.beneath
+    tape, machine = works(), works().state.base_phase
     by_machine, by_view = [machine.value], [tape.phase]
     for name in steps:
         event, guard, body = SAME[name]

@@ -11,8 +11,8 @@ from quarterdeck import events as ev
 from quarterdeck.events import Event
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import Row
-from quarterdeck.log.rows import row_of, unpacked
+from quarterdeck.log.base import CatalogueRow
+from quarterdeck.log.rows import catalogue_row, decode_snapshot
 from quarterdeck.log.sqlite.reader import Reader
 from tests.crash.ledger import Deed, Ledger
 
@@ -23,7 +23,7 @@ _LIVE_PHASES = ("creating", "streaming", "waiting_approval", "waiting_input")
 class Kept:
     """A session as the file has it."""
 
-    def __init__(self, row: Row, last_index: int, view: bytes, view_index: int, events: list[Event]) -> None:
+    def __init__(self, row: CatalogueRow, last_index: int, view: bytes, view_index: int, events: list[Event]) -> None:
         self.row = row
         self.last_index = last_index
         self.view = view
@@ -97,10 +97,10 @@ class Audit:
             self._say(name, f"opened {opened} times")
 
     def _projections(self, name: str, kept: Kept) -> None:
-        if kept.row != row_of(kept.folded.state):
-            self._say(name, f"the row is not the fold: {kept.row} and {row_of(kept.folded.state)}")
+        if kept.row != catalogue_row(kept.folded.state):
+            self._say(name, f"the row is not the fold: {kept.row} and {catalogue_row(kept.folded.state)}")
         then = fold_all([one for one in kept.events if one.index <= kept.view_index])
-        if unpacked(kept.view) != then.state:
+        if decode_snapshot(kept.view) != then.state:
             self._say(name, f"the stored view of {kept.view_index} is not the fold")
 
     # --- what was acknowledged
@@ -216,7 +216,9 @@ def _read(path: Path) -> tuple[dict[str, Kept], list[Event]]:
     reader = Reader(path)
     try:
         stored = reader.sessions()
-        kept = {row.id: Kept(row, *rest, reader.read(row.id, 0, 1_000_000, None)) for row, *rest in stored}
+        kept = {
+            row.session_id: Kept(row, *rest, reader.read(row.session_id, 0, 1_000_000, None)) for row, *rest in stored
+        }
         return kept, reader.read_all(0, 1_000_000, None)
     finally:
         reader.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from quarterdeck.deck.deck import home_id
-from quarterdeck.process.identity import Identity, carriers_of_home, is_alive, start_time
+from quarterdeck.process.identity import Identity, find_by_home, is_alive, start_time
 
 ROOT = Path(__file__).parents[2]
 #: Nothing here is slow; who waits longer than this waits for something that will not come.
@@ -230,4 +230,4 @@ class Life:
 
 def left_behind(home: Path) -> list[Identity]:
     """Every process that carries the mark of this home."""
-    return carriers_of_home(home_id(home.resolve()))
+    return find_by_home(home_id(home.resolve()))

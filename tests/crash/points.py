@@ -192,7 +192,7 @@ def _wrap_agents(trigger: Trigger) -> None:
             reach("after_sending")
 
     _before(AgentConnection, "begin", lambda *_: reach("before_spawn"))
-    _after(process, "_spawned", lambda *_: reach("after_spawn"))
+    _after(process, "_spawn", lambda *_: reach("after_spawn"))
     _after_awaited(AgentConnection, "begin", lambda: reach("before_ready"))
     _before(AgentConnection, "say", saying)
     _after(AgentConnection, "say", said)

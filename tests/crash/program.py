@@ -24,7 +24,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness import registry
 from quarterdeck.kernel.session_list import Filter
 from quarterdeck.log.deltas import is_delta
-from quarterdeck.process.subreaper import lifeline
+from quarterdeck.process.subreaper import take_lifeline
 from tests.crash import points
 from tests.crash.agent import ENGINE, NAME
 from tests.crash.disk import Disk
@@ -110,7 +110,7 @@ class Program:
 
 
 async def run(home: str) -> int:
-    ends = lifeline()
+    ends = take_lifeline()
     say(pid=os.getpid())
     try:
         deck = await quarterdeck.open(home, settings=quarterdeck.Settings(stop_grace=2.0))

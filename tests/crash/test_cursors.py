@@ -9,7 +9,7 @@ from quarterdeck import events as ev
 from quarterdeck.events import Body, Event
 from quarterdeck.kernel.view import View, fold
 from quarterdeck.log.base import Append
-from quarterdeck.log.rows import packed, row_of
+from quarterdeck.log.rows import catalogue_row, encode_snapshot
 from quarterdeck.log.sqlite.store import SqliteLog
 
 
@@ -18,7 +18,13 @@ async def appended(log: SqliteLog, view: View, fence: str, *bodies: Body) -> tup
     for body in bodies:
         events.append(Event("s1", view.index + 1, 1, "stream", body))
         view = fold(view, events[-1])
-    unit = Append(session_id="s1", events=tuple(events), fence=fence, row=row_of(view.state), view=packed(view.state))
+    unit = Append(
+        session_id="s1",
+        events=tuple(events),
+        fence=fence,
+        row=catalogue_row(view.state),
+        snapshot=encode_snapshot(view.state),
+    )
     return view, (await log.append(unit)).fence
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.lines import LineBuffer
-from quarterdeck.harness.sayask.translate import HANDLERS, sayask
+from quarterdeck.harness.sayask.translate import SayAskTranslator, sayask
 from quarterdeck.kernel.view import View
 from tests.fuzz.mutate import lines_of, mutated, recordings, replayed
 
@@ -42,7 +42,7 @@ def message(name: str, ts: object, text: object, partial: bool, extra: dict[str,
 
 MESSAGES = st.builds(
     message,
-    st.sampled_from(sorted(HANDLERS)),
+    st.sampled_from(sorted(SayAskTranslator().handlers)),
     st.integers(0, 6) | VALUES,
     TEXTS | VALUES,
     st.booleans(),

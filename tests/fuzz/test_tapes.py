@@ -114,7 +114,7 @@ def test_events_of_sub_agents_move_no_owner_but_the_phase_by_their_gates(log: li
     seen = views(log)
     for before, event, after in zip(seen, log, seen[1:]):
         if event.body.agent_path:
-            owned = ("lifecycle", "process", "run", "activity", "turn", "queue", "profile", "beneath", "signal")
+            owned = ("lifecycle", "process", "run", "activity", "turn", "queue", "profile", "base_phase", "signal")
             assert all(getattr(before.state, name) is getattr(after.state, name) for name in owned)
 
 

@@ -49,7 +49,7 @@ def _starts(truth: Truth, world: World) -> Iterator[Move]:
         yield Move("the process is ready", "deck", (READY,), ready)
         if not truth.left:
             yield Move("it leaves before it was ready", "agent", (ev.AgentEnded(),), replace(truth, left=True))
-        if truth.promise == "first" and not world.view.state.beneath.requested:
+        if truth.promise == "first" and not world.view.state.base_phase.requested:
             yield Move("the request is seen before the session", "agent", (ev.RequestStart(),), truth)
     if truth.is_free and not any(asked(truth)) and not truth.subs and not truth.shell:
         yield Move("/clear in one word", "agent", (ev.AgentEnded(reason="clear"), READY), truth)
@@ -79,7 +79,7 @@ def _delivers(truth: Truth, world: World) -> Iterator[Move]:
 
 def _restores(truth: Truth, world: World) -> Iterator[Move]:
     """A suspended session is loaded: it waits to be resumed, or the agent asks again what it had asked."""
-    still_idle = world.view.state.beneath.value == "idle"
+    still_idle = world.view.state.base_phase.value == "idle"
     for finished in (False, True):
         restored = (ev.TurnRestored(finished=finished),)
         label = f"the {'finished' if finished else 'unfinished'} turn is restored"
@@ -100,7 +100,7 @@ def _ends_processes(truth: Truth, world: World) -> Iterator[Move]:
     if truth.process not in ("starting", "up"):
         return
     gone = without_process(truth)
-    beneath, shown = world.view.state.beneath.value, world.view.state.phase.value
+    beneath, shown = world.view.state.base_phase.value, world.view.state.phase.value
     crashes: tuple[tuple[str, Body], ...] = (
         ("exits with 1", ev.ProcessExited(code=1)),
         ("crashes by a signal", ev.ProcessExited(signal="SIGSEGV")),
@@ -108,7 +108,7 @@ def _ends_processes(truth: Truth, world: World) -> Iterator[Move]:
     )
     for label, body in crashes:
         yield Move(f"the process {label}", "death", (body,), gone, "error")
-    quiet = _after_quiet_exit(world.view.state.beneath, shown)
+    quiet = _after_quiet_exit(world.view.state.base_phase, shown)
     yield Move("the process exits with 0", "death", (ev.ProcessExited(code=0),), gone, quiet)
     stopped = ev.ProcessExited(signal="SIGTERM")
     yield Move("somebody ends the process", "death", (stopped,), gone, _after_cancel(shown))

@@ -18,7 +18,6 @@ from quarterdeck.events import DELTAS, NAMES, Body, Event
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel import phase
 from quarterdeck.kernel.composer import composer
-from quarterdeck.kernel.gate import lately
 from quarterdeck.kernel.routing import route
 from quarterdeck.kernel.state import OWNERS, State
 from quarterdeck.kernel.summary import attention
@@ -83,7 +82,7 @@ def queue_is_true(world: World, _: Bounds) -> str | None:
 
 def spinner_is_true(world: World, _: Bounds) -> str | None:
     """X-040: a spinner exactly while something runs, or is on its way; beneath the gates, that is."""
-    truth, beneath = world.truth, world.view.state.beneath.value
+    truth, beneath = world.truth, world.view.state.base_phase.value
     if truth.promise == "restore" and beneath == "idle":
         return None  # a session that never had a prompt has nothing to go on with
     under_way = bool(truth.step or truth.promise)
@@ -147,9 +146,9 @@ def composer_is_there(world: World, _: Bounds) -> str | None:
     field = composer(state)
     if field.enabled != (state.lifecycle.value not in ("archived", "error")):
         return f"composer enabled is {field.enabled} in a session that is {state.lifecycle.value}"
-    spins = phase.spinner(state.beneath.value) is not None
+    spins = phase.spinner(state.base_phase.value) is not None
     if spins and route(state).meaning == "prompt":
-        return f"{state.beneath.value}, and a text would be a prompt of its own"
+        return f"{state.base_phase.value}, and a text would be a prompt of its own"
     return None
 
 
@@ -203,7 +202,7 @@ def refusal(world: World, command: cmd.Command, bounds: Bounds) -> type[Quarterd
     if isinstance(command, cmd.Approve | cmd.Reject | cmd.Respond):
         return _gate_refusal(world, command)
     if isinstance(command, cmd.Steer):
-        busy = truth.step or phase.spinner(state.beneath.value)
+        busy = truth.step or phase.spinner(state.base_phase.value)
         return QueueFull if busy and len(truth.steers) >= bounds.texts else None
     phases = {"retry": ("error",), "resume": ("paused", "stopped", "completed")}
     fits = state.phase.value in phases.get(name, (state.phase.value,))
@@ -214,7 +213,7 @@ def _gate_refusal(world: World, command: cmd.Approve | cmd.Reject | cmd.Respond)
     for one in asked(world.truth):
         if one.gate_id == command.gate_id:
             return None if isinstance(command, cmd.Respond) == (one.kind != "approval") else NotAllowed
-    decided = lately(world.view.state.gates)
+    decided = world.view.state.gates.decided
     return AlreadyDecided if any(one.gate_id == command.gate_id for one in decided) else QuarterdeckError
 
 
@@ -227,7 +226,18 @@ def words_move_nothing(world: World, _: Bounds) -> str | None:
     return f"{moved} moved" if moved else None
 
 
-MOVED_BY_FEW = ("lifecycle", "process", "run", "activity", "phase", "beneath", "turn", "gates", "queue", "background")
+MOVED_BY_FEW = (
+    "lifecycle",
+    "process",
+    "run",
+    "activity",
+    "phase",
+    "base_phase",
+    "turn",
+    "gates",
+    "queue",
+    "background",
+)
 WORDS: tuple[Body, ...] = (
     ev.Usage(tokens=ev.TokenUsage(input=1), message_id="m"),
     ev.ContextUsage(percent=1.0),

@@ -169,7 +169,7 @@ def _sends(world: World, intent: Intent, bounds: Bounds, *, new_task: bool = Fal
 def _prompts(world: World, intent: Intent, name: str, new_task: bool) -> Moves:
     degraded = (ev.SteeringReceived(ref=name, text="go", status="prompted"),) if intent == "steer" else ()
     received = ev.PromptReceived(text="go", message_id=name, new_task=new_task)
-    anew = new_task and world.view.state.beneath.value in ("idle", "completed", "stopped")
+    anew = new_task and world.view.state.base_phase.value in ("idle", "completed", "stopped")
     label = "steer, which is a prompt now" if degraded else "send a new task" if new_task else "send"
     yield _promised(label, (*degraded, received), world.truth, "anew" if anew else "text")
 
@@ -266,7 +266,7 @@ def _resumes(truth: Truth, world: World) -> Moves:
     active = replace(truth, lifecycle="active")
     move = _promised("resume the session", (ev.SessionResumed(by="user"),), active, "restore")
     # a session that never had a prompt has nothing to go on with, and shows no spinner while it loads
-    yield move._replace(beneath="idle" if world.view.state.beneath.value == "idle" else "streaming")
+    yield move._replace(beneath="idle" if world.view.state.base_phase.value == "idle" else "streaming")
 
 
 # --- decisions

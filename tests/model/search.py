@@ -75,7 +75,7 @@ def moves(world: World, bounds: Bounds) -> Iterator[Move]:
 def key(world: World) -> tuple[object, ...]:
     """The world without names, indexes and times."""
     state, truth = world.view.state, world.truth
-    beneath = state.beneath
+    beneath = state.base_phase
     is_resuming = truth.lifecycle == "suspended" or truth.promise == "restore"
     return (
         shape(truth),
@@ -112,7 +112,7 @@ def stepped(world: World, move: Move) -> World:
     for body in written:
         before, view = view, fold(view, Event("s1", view.index + 1, view.index + 1, "engine", body))
         _judge_lifecycle(before, view)
-    found = view.state.beneath.value
+    found = view.state.base_phase.value
     if move.beneath and found != move.beneath:
         raise Broken("a move ends in its phase", f"{found} lies beneath, expected {move.beneath}")
     return World(move.truth, view)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from quarterdeck import events as ev
-from quarterdeck.kernel.background import Task, ended, started
+from quarterdeck.kernel.turn import Task, with_task, without_task
 from tests.tape import START, STEP, tape
 
 SHELL = Task("shell", "b1", "make watch", 5)
 
 
 def test_work_is_there_from_its_start_to_its_end() -> None:
-    assert started((), SHELL) == (SHELL,)
-    assert ended((SHELL,), "b1") == ()
-    assert ended((SHELL,), "b2") == (SHELL,)
+    assert with_task((), SHELL) == (SHELL,)
+    assert without_task((SHELL,), "b1") == ()
+    assert without_task((SHELL,), "b2") == (SHELL,)
 
 
 def test_work_that_is_told_again_keeps_the_time_of_its_start() -> None:
     running = (SHELL,)
-    assert started(running, Task("shell", "b1", "make watch", 9)) is running
+    assert with_task(running, Task("shell", "b1", "make watch", 9)) is running
 
 
 def test_a_finished_turn_leaves_it_running() -> None:

@@ -18,10 +18,10 @@ from click.testing import CliRunner, Result
 import quarterdeck
 from quarterdeck.cli import main
 from quarterdeck.cli.app import COMMANDS, CommandTable, Entry, Placeholder, app
+from quarterdeck.cli.commands import machine as machine_command
 from quarterdeck.cli.exits import Exit, exit_for
 from quarterdeck.errors import AlreadyDecided, NotAllowed, QuarterdeckError
-from quarterdeck.kernel import machines
-from quarterdeck.kernel.machine import Machine, Row
+from quarterdeck.kernel.machine import MACHINE_NAMES, Machine, Row, load_machine
 
 DOOR = """\
 door starts as shut
@@ -180,17 +180,17 @@ class TestMachine:
     def test_the_table_is_for_reading(self, monkeypatch: pytest.MonkeyPatch):
         rows = [Row("shut", "push", "open", "unlocked"), Row("open", "wind", "shut")]
         door = Machine("door", ("open", "shut"), "shut", rows, flags={"passable": ("open",)})
-        monkeypatch.setattr(machines, "load", {"door": door}.__getitem__)
+        monkeypatch.setattr(machine_command, "load_machine", {"door": door}.__getitem__)
         assert qd("machine", "door").stdout == DOOR
 
     @pytest.mark.parametrize("name", ["lifecycle", "run", "activity", "phase"])
     def test_the_table_has_a_line_for_each_transition(self, name: str):
         title, _, _, *lines = qd("machine", name).stdout.splitlines()
-        assert title == f"{name} starts as {machines.load(name).initial}"
+        assert title == f"{name} starts as {load_machine(name).initial}"
         rows = lines[: lines.index("")] if "" in lines else lines
-        assert len(rows) == len(machines.load(name).rows)
+        assert len(rows) == len(load_machine(name).rows)
 
-    @pytest.mark.parametrize("name", machines.NAMES)
+    @pytest.mark.parametrize("name", MACHINE_NAMES)
     def test_json_is_the_contracts_object(self, name: str):
         shown = json.loads(qd("machine", name, "--json").stdout)
         assert {"name", "states", "initial", "events", "transitions", "flags"} <= shown.keys()
@@ -198,20 +198,20 @@ class TestMachine:
         assert all(row.keys() == {"from", "event", "guard", "to"} for row in shown["transitions"])
 
     def test_mermaid_is_the_machines_own_diagram(self):
-        assert qd("machine", "run", "--mermaid").stdout.strip() == machines.load("run").mermaid().strip()
+        assert qd("machine", "run", "--mermaid").stdout.strip() == load_machine("run").mermaid().strip()
 
     def test_an_unknown_machine_is_no_such_thing_and_the_hint_lists_them(self):
         result = qd("machine", "nope")
         assert result.exit_code == Exit.NO_SUCH_THING
         assert "'nope'" in result.stderr
-        assert all(name in result.stderr for name in machines.NAMES)
+        assert all(name in result.stderr for name in MACHINE_NAMES)
 
     def test_no_name_is_wrong_use(self):
         assert qd("machine").exit_code == Exit.WRONG_USE
 
     def test_its_help_names_every_machine(self):
         shown = qd("machine", "--help").stdout
-        assert all(name in shown for name in machines.NAMES)
+        assert all(name in shown for name in MACHINE_NAMES)
 
 
 class TestTheInstalledScript:

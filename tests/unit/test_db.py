@@ -201,12 +201,12 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from quarterdeck import events as ev
-from quarterdeck.log.session_writer import Record
+from quarterdeck.log.session_writer import SessionWriter
 from quarterdeck.log.sqlite import SqliteLog
 
 async def main():
     log = await SqliteLog.open(Path(sys.argv[1]))
-    records = [Record(log, lambda _: None, f"busy{n}", clock=lambda: 10_000) for n in range(4)]
+    records = [SessionWriter(log, f"busy{n}", clock=lambda: 10_000) for n in range(4)]
     for record in records:
         record.write([ev.SessionOpened(agent="test", prompt="x"), ev.AgentReady(), ev.AgentStart()], "engine")
     for turn in range(100_000):
@@ -216,7 +216,7 @@ async def main():
             if turn % 3:
                 record.write([ev.ResponseComplete(message_id=name)], "engine")
         for record in records:
-            await record.settled()
+            await record.flush()
         print(turn, flush=True)
 
 asyncio.run(main())

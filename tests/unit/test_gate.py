@@ -19,7 +19,7 @@ CHILD = ("helper",)
 
 
 def asked(body: Body, index: int = 7, at: int = 1_000) -> Gate:
-    return gate.asked(Event("s1", index, at, "stream", body))
+    return gate.gate_of(Event("s1", index, at, "stream", body))
 
 
 def opened(*bodies: Body) -> Gates:
@@ -141,12 +141,12 @@ def test_a_closed_gate_is_remembered_with_who_decided_what() -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_only_the_last_decisions_are_kept(together: bool) -> None:
-    gates = opened(*(approval(f"g{number}") for number in range(40)))
+    gates = opened(*(approval(f"g{number}") for number in range(60)))
     if together:
         gates = gate.closed_all(gates, "withdrawn", 9)
     for one in gates.open:
         gates = gate.closed(gates, one, "approved", 9)
-    assert [decision.gate_id for decision in gate.lately(gates)] == [f"g{number}" for number in range(8, 40)]
+    assert [decision.gate_id for decision in gates.decided] == [f"g{number}" for number in range(12, 60)]
 
 
 def test_a_gate_that_a_restart_cut_off_is_stale_until_it_is_asked_again_or_a_turn_begins() -> None:

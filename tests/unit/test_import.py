@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from quarterdeck.cli.app import app
 from quarterdeck.cli.exits import Exit
 from quarterdeck.kernel.view import fold_all
-from quarterdeck.log.base import Stored
+from quarterdeck.log.base import StoredSession
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.five_states import migrate
 from tests.conformance.marks import case
@@ -67,10 +67,10 @@ def qd(folder: Path, *args: str) -> Result:
     return CliRunner().invoke(app, ["db", *args], prog_name="qd", env={"QUARTERDECK_HOME": str(folder)})
 
 
-def stored(folder: Path) -> dict[str, Stored]:
-    async def work() -> dict[str, Stored]:
+def stored(folder: Path) -> dict[str, StoredSession]:
+    async def work() -> dict[str, StoredSession]:
         log = await SqliteLog.open(folder / "quarterdeck.db")
-        found = {one.row.id: one for one in await log.sessions()}
+        found = {one.row.session_id: one for one in await log.sessions()}
         for name, one in found.items():
             view = fold_all(await log.read(name))
             assert view.state.lifecycle.value == one.row.status

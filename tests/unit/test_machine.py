@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
-from quarterdeck.kernel import activity, machines
-from quarterdeck.kernel.machine import ANY, Machine, Row, rows_of
+from quarterdeck.kernel import activity
+from quarterdeck.kernel.machine import ANY, MACHINE_NAMES, Machine, Row, load_machine, rows_of
 
 DOOR = Machine(
     "door",
@@ -28,7 +28,7 @@ DOOR = Machine(
     flags={"passable": ("open",)},
 )
 
-ALL = [*map(machines.load, machines.NAMES), activity.CODEX, activity.CLAUDE]
+ALL = [*map(load_machine, MACHINE_NAMES), activity.CODEX, activity.CLAUDE]
 by_name = pytest.mark.parametrize("machine", ALL, ids=[machine.name for machine in ALL])
 
 
@@ -131,14 +131,14 @@ def test_the_diagram_joins_rows_of_the_same_way_and_leaves_out_those_that_stay()
 
 
 def test_the_machines_are_loaded_by_name() -> None:
-    assert [machines.load(name).name for name in machines.NAMES] == list(machines.NAMES)
-    assert machines.NAMES == ("lifecycle", "process", "run", "activity", "phase")
+    assert [load_machine(name).name for name in MACHINE_NAMES] == list(MACHINE_NAMES)
+    assert MACHINE_NAMES == ("lifecycle", "process", "run", "activity", "phase")
 
 
 @pytest.mark.parametrize("name", ["timeline", "", "machine", "Phase"])
 def test_no_other_name_is_loaded(name: str) -> None:
     with pytest.raises(KeyError):
-        machines.load(name)
+        load_machine(name)
 
 
 @by_name

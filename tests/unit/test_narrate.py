@@ -23,7 +23,7 @@ from quarterdeck.events import (
     PlanStep,
     Todo,
 )
-from quarterdeck.kernel.narrate import TELLERS
+from quarterdeck.kernel.narrate import NARRATORS
 from quarterdeck.kernel.timeline import BashResult, Card, Entry, ToolStep, line_id, window
 from quarterdeck.kernel.view import View, fold
 from tests.bodies import body_of
@@ -90,7 +90,7 @@ LINES: list[tuple[Body, str, str]] = [
     (ev.ToolApprovedAlways(tool="shell", rule="git *"), "system", "Always allowed: git *"),
     (ev.ToolApprovedAlways(tool="shell", command_family="git"), "system", "Always allowed: git"),
     (ev.ToolApprovedAlways(tool="shell"), "system", "Always allowed: shell"),
-    (ev.RuleRemoved(rule="allow shell git"), "system", "No rule any more: allow shell git"),
+    (ev.RuleRemoved(rule="allow shell git"), "system", "Rule removed: allow shell git"),
     (ev.SteeringReceived(ref="r", text="Go", status="rejected_full"), "error", "Steering queue is full, not sent: Go"),
     (ev.SteeringReceived(ref="r", text="Go", status="rejected"), "error", "Steering refused: Go"),
 ]
@@ -113,7 +113,7 @@ def cards(played: Tape) -> dict[str, Card]:
 
 class TestWhoIsTold:
     def test_every_event_is_told_or_is_silent_on_purpose(self) -> None:
-        assert {NAMES[kind] for kind in TYPES if kind not in TELLERS} == set(SILENT)
+        assert {NAMES[kind] for kind in TYPES if kind not in NARRATORS} == set(SILENT)
 
     @pytest.mark.parametrize("name", SILENT)
     @settings(max_examples=5)
@@ -137,7 +137,7 @@ class TestWhoIsTold:
 
     def test_every_teller_is_tried_here(self) -> None:
         tried = {type(body) for body, _, _ in LINES} | {BY_NAME[name] for name in _TRIED_BELOW.split()}
-        assert tried == set(TELLERS)
+        assert tried == set(NARRATORS)
 
     def test_a_line_says_which_turn_and_which_sub_agent_it_belongs_to(self) -> None:
         (entry,) = tape(ev.Notice(text="x", turn_id="t1", agent_path=("a", "b"))).entries

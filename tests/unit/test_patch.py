@@ -17,9 +17,12 @@ from quarterdeck import events as ev
 from quarterdeck.harness.registry import translator
 from quarterdeck.harness.replay import Replay
 from quarterdeck.kernel import patch
+from quarterdeck.kernel.state import State
+from quarterdeck.kernel.summary import DETAILS_FIELDS, SUMMARY_FIELDS, VIEW_FIELDS, Details, Field, Summary, view_values
 from quarterdeck.kernel.timeline import Timeline, window
 from quarterdeck.kernel.view import View
 from tests.conformance.test_traces import recording_of
+from tests.mirror import DEFAULTS, apply_changes
 from tests.sessions import works
 from tests.tape import Tape
 
@@ -53,7 +56,7 @@ def ops(changes: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def mirrored(before: View, after: View, limit: int = 200) -> None:
-    mirror = patch.applied(entries(before.timeline, limit), told(before, after, limit))
+    mirror = apply_changes(entries(before.timeline, limit), told(before, after, limit))
     assert mirror == entries(after.timeline, limit)
 
 
@@ -65,23 +68,23 @@ def test_a_patched_mirror_equals_a_snapshot_over_a_recording(path: Path):
         shown = [entries(view.timeline, limit) for view in found]
         mirror = shown[0]
         for place in range(1, len(found)):
-            mirror = patch.applied(mirror, told(found[place - 1], found[place], limit))
+            mirror = apply_changes(mirror, told(found[place - 1], found[place], limit))
             assert mirror == shown[place]
         for _ in range(30):
             first, last = sorted(dice.choices(range(len(found)), k=2))
-            assert patch.applied(shown[first], told(found[first], found[last], limit)) == shown[last]
+            assert apply_changes(shown[first], told(found[first], found[last], limit)) == shown[last]
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
 def test_a_patched_view_equals_the_view_over_a_recording(path: Path):
     found = views(path)
-    mirror = plain(patch.shown(found[0]))
+    mirror = plain(view_values(found[0]))
     for before, after in pairwise(found):
         for change in plain(patch.view_changes(before, after)):
             assert change["op"] == "set"
             mirror[change["field"]] = change["value"]
         mirror["index"] = after.index
-        assert mirror == plain(patch.shown(after))
+        assert mirror == plain(view_values(after))
 
 
 def test_recordings_are_there():
@@ -209,6 +212,50 @@ def test_a_summary_is_told_by_its_fields():
 
 def test_a_value_that_json_leaves_out_is_taken_out_of_the_mirror():
     mirror = [{"id": "a", "kind": "text", "at": 1, "isError": True}]
-    name, default = next((name, value) for name, value in patch.DEFAULTS.items() if value is not msgspec.UNSET)
-    changed = patch.applied([{**mirror[0], name: "other"}], [{"op": "set", "id": "a", "field": name, "value": default}])
+    name, default = next((name, value) for name, value in DEFAULTS.items() if value is not msgspec.UNSET)
+    changed = apply_changes([{**mirror[0], name: "other"}], [{"op": "set", "id": "a", "field": name, "value": default}])
     assert name not in changed[0]
+
+
+class _ReadParts:
+    """A state that records which of its fields are read."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.names: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.add(name)
+        return getattr(self.state, name)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
+def test_a_field_is_derived_only_from_the_parts_that_it_declares(path: Path):
+    for view in views(path):
+        for fields in (SUMMARY_FIELDS, VIEW_FIELDS):
+            for name, field in fields.items():
+                state = _ReadParts(view.state)
+                field.value(state)  # type: ignore[arg-type]
+                assert state.names <= field.parts, name
+
+
+def test_the_fields_are_those_of_the_summary_and_the_details():
+    assert [*SUMMARY_FIELDS, "index"] == list(Summary.__struct_fields__)
+    assert list(DETAILS_FIELDS) == list(Details.__struct_fields__)
+
+
+def test_only_fields_whose_parts_changed_are_computed():
+    before, after = grown(works(), ev.StateChange(state="active", sub="tool_use"))
+    computed: list[str] = []
+
+    def counted(name: str, field: Field) -> Field:
+        def value(state: State) -> Any:
+            computed.append(name)
+            return field.value(state)
+
+        return Field(field.parts, value)
+
+    fields = {name: counted(name, field) for name, field in VIEW_FIELDS.items()}
+    changes = patch.field_changes(fields, before.state, after.state)
+    assert changes == patch.view_changes(before, after)
+    assert set(computed) == {"activity", "now"}

@@ -7,7 +7,7 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarterdeck.kernel.queue import Waiting, added, edited, meant, receipted, steering, taken, without
+from quarterdeck.kernel.queue import Waiting, added, edited, matching, receipted, steering_count, taken, without
 
 
 def text(name: str, words: str = "", kind: Literal["prompt", "steer"] = "prompt") -> Waiting:
@@ -41,12 +41,12 @@ def test_a_receipt_says_how_far_a_text_got() -> None:
 
 def test_the_text_that_the_agent_took_is_known_by_its_id() -> None:
     assert taken((A, B, C), "b", "whatever") == (A, C)
-    assert meant((A, B, C), "c", "") is C
+    assert matching((A, B, C), "c", "") is C
 
 
 def test_without_an_id_the_first_prompt_of_the_same_text_is_meant() -> None:
     steer, first, second = text("s", "Go", "steer"), text("p", "Go"), text("q", "Go")
-    assert meant((steer, first, second), "", "Go") is first
+    assert matching((steer, first, second), "", "Go") is first
     assert taken((steer, first, second), "", "Go") == (steer, second)
 
 
@@ -54,9 +54,9 @@ def test_what_does_not_wait_takes_nothing_out() -> None:
     queue = (A, B)
     assert taken(queue, "", "other") is queue
     assert taken(queue, "lost", "a") is queue
-    assert meant((), "", "") is None
+    assert matching((), "", "") is None
 
 
 @given(st.lists(st.sampled_from([A, B, C]), max_size=8))
 def test_steering_texts_are_counted(items: list[Waiting]) -> None:
-    assert steering(tuple(items)) == items.count(B)
+    assert steering_count(tuple(items)) == items.count(B)

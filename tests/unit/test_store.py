@@ -5,7 +5,7 @@ from __future__ import annotations
 from quarterdeck import events as ev
 from quarterdeck.kernel.profile import Context
 from quarterdeck.kernel.view import View
-from quarterdeck.testing.store import AppState, Store
+from tests.store import AppState, Store
 from tests.tape import Tape, tape
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Option, Plan, Question, Repo, Todo, TokenUsage
-from quarterdeck.kernel.background import Task
 from quarterdeck.kernel.lifecycle import DAY_MS
 from quarterdeck.kernel.profile import Context, Failure
 from quarterdeck.kernel.state import FOLD_VERSION
 from quarterdeck.kernel.summary import Attention, Now, attention, details, gate_shown, is_unread, now, summary
+from quarterdeck.kernel.turn import Task
 from tests.sessions import READY
 from tests.tape import START, STEP, Tape, approval, tape
 

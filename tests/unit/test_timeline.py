@@ -29,15 +29,15 @@ from quarterdeck.kernel.timeline import (
     find,
     finished,
     interrupted,
+    json_text,
     line_id,
     own_id,
-    plain,
     result_preview,
-    settled_all,
     shells,
     turns,
     undecided,
     window,
+    with_blocks_completed,
     with_card,
     with_line,
     with_piece,
@@ -105,7 +105,7 @@ class TestEntries:
         assert shown(timeline) == [("a", ""), ("retry 2", "2")]
         timeline = appended(timeline, said("b", "3"))
         assert shown(timeline) == [("a", ""), ("b", "3")]
-        assert dict(timeline.places) == {"a": 0, "b": 1}
+        assert dict(timeline.positions) == {"a": 0, "b": 1}
 
     def test_what_is_passing_goes_on_showing_while_nothing_follows(self) -> None:
         assert shown(holding(said("retry", "1", passing=True))) == [("retry", "1")]
@@ -115,7 +115,7 @@ class TestEntries:
         timeline = EMPTY
         for name, passing in steps:
             timeline = appended(timeline, said(name, passing=passing))
-        assert {entry.id: place for place, entry in enumerate(timeline.entries)} == dict(timeline.places)
+        assert {entry.id: place for place, entry in enumerate(timeline.entries)} == dict(timeline.positions)
 
     def test_an_older_timeline_stays_as_it_was(self) -> None:
         older = holding(said("a", "1"))
@@ -127,7 +127,7 @@ class TestLines:
     def test_a_line_is_shown_and_has_no_place_of_its_own(self) -> None:
         timeline = with_line(holding(said("a")), said("e2", "Compacted"))
         assert shown(timeline) == [("a", ""), ("e2", "Compacted")]
-        assert dict(timeline.places) == {"a": 0}
+        assert dict(timeline.positions) == {"a": 0}
 
     def test_a_passing_line_gives_its_place_to_a_line_and_to_an_entry(self) -> None:
         timeline = with_line(with_line(EMPTY, said("e1", "1", passing=True)), said("e2", "2", passing=True))
@@ -179,16 +179,16 @@ class TestBlocksThatGrow:
         assert with_piece(EMPTY, "m", 0, "x") is None
 
     def test_a_block_that_stayed_empty_leaves_no_entry(self) -> None:
-        assert shown(settled_all(growing(("m", 0)), streaming=False)) == []
-        assert shown(settled_all(piece(growing(("m", 0)), "m", 0, ""), streaming=False)) == []
+        assert shown(with_blocks_completed(growing(("m", 0)), streaming=False)) == []
+        assert shown(with_blocks_completed(piece(growing(("m", 0)), "m", 0, ""), streaming=False)) == []
 
     def test_a_whole_block_that_is_begun_again_and_does_not_grow_keeps_its_text(self) -> None:
         timeline = begun(holding(said("m:0", "Hello")), said("m:0"), "m", 0)
-        assert shown(settled_all(timeline, streaming=False)) == [("m:0", "Hello")]
+        assert shown(with_blocks_completed(timeline, streaming=False)) == [("m:0", "Hello")]
 
     def test_a_step_without_output_stays(self) -> None:
         timeline = begun(with_unfinished(EMPTY, tool("c")), tool("c"), "c", -1)
-        assert window(settled_all(timeline, streaming=False)) == [tool("c")]
+        assert window(with_blocks_completed(timeline, streaming=False)) == [tool("c")]
 
     def test_nothing_is_settled_where_nothing_is_open(self) -> None:
         timeline = holding(said("a"))
@@ -196,14 +196,14 @@ class TestBlocksThatGrow:
 
     @pytest.mark.parametrize("streaming", [True, False])
     def test_the_beginning_and_the_end_of_a_turn_settle_everything(self, streaming: bool) -> None:
-        timeline = settled_all(piece(growing(("m", 0), ("n", 0)), "n", 0, "x"), streaming)
+        timeline = with_blocks_completed(piece(growing(("m", 0), ("n", 0)), "n", 0, "x"), streaming)
         assert (timeline.open, timeline.streaming) == ((), streaming)
         assert shown(timeline) == [("n:0", "x")]
-        assert settled_all(EMPTY, streaming).streaming is streaming
+        assert with_blocks_completed(EMPTY, streaming).streaming is streaming
 
     def test_a_message_that_is_withdrawn_is_gone_and_its_places_are_kept(self) -> None:
         timeline = piece(growing(("m", 0), ("n", 0)), "n", 0, "x")
-        timeline = withdrawn(settled_all(timeline, streaming=True), "n")
+        timeline = withdrawn(with_blocks_completed(timeline, streaming=True), "n")
         assert shown(timeline) == []
         assert len(timeline.entries) == 2
         kept = withdrawn(holding(said("m:0", "a"), tool("n:0"), Entry("n:1", "user", "b")), "n")
@@ -291,7 +291,7 @@ class TestWindows:
         before = len(timeline.entries)
         while shown_now := window(timeline, limit, before):
             pages = [entry.id for entry in shown_now] + pages
-            before = timeline.places[shown_now[0].id]
+            before = timeline.positions[shown_now[0].id]
         assert pages == [entry.id for entry in window(timeline)]
 
     def test_a_card_stands_on_its_entry(self) -> None:
@@ -372,6 +372,6 @@ class TestPreviews:
         assert result_preview(result) == shown
 
     def test_what_cannot_be_shown_is_named(self) -> None:
-        assert plain(Stubborn()) == "<Stubborn>"
-        assert plain({"a": "\ud800"}) == "{'a': '\\ud800'}"
-        assert plain({"a": 1}) == '{"a":1}'
+        assert json_text(Stubborn()) == "<Stubborn>"
+        assert json_text({"a": "\ud800"}) == "{'a': '\\ud800'}"
+        assert json_text({"a": 1}) == '{"a":1}'

@@ -24,7 +24,7 @@ from quarterdeck import Deck, __version__
 from quarterdeck.cli.exits import Exit
 from quarterdeck.cli.wire import token_of
 from quarterdeck.process.identity import is_alive, start_time
-from quarterdeck.process.subreaper import gone_within, kill
+from quarterdeck.process.tree import kill_processes, wait_until_gone
 from quarterdeck.server.ingest import SECRET, secret_for
 from quarterdeck.server.server_file import Beacon
 from tests.conformance.marks import case
@@ -206,17 +206,17 @@ class TestThePort:
 
 
 def killed_server(light: Beacon) -> None:
-    kill([light.server])
+    kill_processes([light.server])
 
 
 def killed_keeper(light: Beacon) -> None:
     assert light.keeper is not None
-    kill([light.keeper])
+    kill_processes([light.keeper])
 
 
 def killed_both(light: Beacon) -> None:
     assert light.keeper is not None
-    kill([light.keeper, light.server])
+    kill_processes([light.keeper, light.server])
 
 
 class TestAfterAKill:
@@ -237,7 +237,7 @@ class TestAfterAKill:
     def test_a_pid_that_came_again_is_not_the_server(self, at: At):
         light = at.up()
         killed_both(light)
-        assert gone_within(light.server, 60)
+        assert wait_until_gone(light.server, 60)
         for pid, started in [(os.getpid(), (start_time(os.getpid()) or 0) - 1), (1, 1)]:
             stale = light._replace(pid=pid, started=started, keeper_pid=pid, keeper_started=started)
             at.place.server.write_text(json.dumps(stale._asdict()), encoding="utf-8")

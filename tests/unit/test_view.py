@@ -6,7 +6,7 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.events import Event
-from quarterdeck.kernel import machines
+from quarterdeck.kernel.machine import MACHINE_NAMES, load_machine
 from quarterdeck.kernel.state import EMPTY, OWNERS
 from quarterdeck.kernel.view import Cause, View, Why, fold, fold_all, reconstructed, stepped, why
 from tests.sessions import IN_PHASE, in_lifecycle, in_phase, works
@@ -99,8 +99,8 @@ def test_every_owner_names_its_value_its_cause_and_its_end() -> None:
 @pytest.mark.parametrize("name", IN_PHASE)
 def test_what_would_end_a_state_is_what_its_machine_says(name: str) -> None:
     for reason in why(in_phase(name).view):
-        if reason.owner in machines.NAMES:
-            rows = machines.load(reason.owner).explain(reason.value)
+        if reason.owner in MACHINE_NAMES:
+            rows = load_machine(reason.owner).explain(reason.value)
             assert {end.partition(" (")[0] for end in reason.ends} == {row.event for row in rows}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from quarterdeck.cli.exits import Exit, echo_json
 from quarterdeck.cli.home_check import own_home
 from quarterdeck.cli.progress import Progress
 from quarterdeck.errors import QuarterdeckError
+from quarterdeck.files import locked
 from quarterdeck.home import Home
 
 if TYPE_CHECKING:
@@ -282,15 +283,13 @@ async def _imported(store: Path, sessions: list[OldSession], told: Progress) -> 
 @contextmanager
 def _alone(found: Home) -> Generator[None]:
     """Holds the deck's lock: nobody else owns the store meanwhile."""
-    import fcntl
-
     if not found.folder.is_dir():
         yield  # there is no store either, and whoever looks for it says so
         return
-    with open(found.lock, "a") as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            stack.enter_context(locked(found.lock, wait=False))
+        except BlockingIOError:
             raise DeckRunning(found.folder) from None
         yield
 

@@ -15,7 +15,7 @@ from quarterdeck.cli.wire import present
 from quarterdeck.client.failures import Unreachable
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
-from quarterdeck.process.subreaper import gone_within, kill, send
+from quarterdeck.process.tree import kill_processes, signal_processes, wait_until_gone
 from quarterdeck.server import server_file
 from quarterdeck.server.server_file import Beacon
 
@@ -117,11 +117,11 @@ def _say_waiting(found: list[dict[str, Any]]) -> None:
 
 def _end(light: Beacon, force: bool) -> None:
     """Returns when the last process of it is gone."""
-    send([light.last], signal.SIGTERM)
-    if gone_within(light.last, light.leaves_within):
+    signal_processes([light.last], signal.SIGTERM)
+    if wait_until_gone(light.last, light.leaves_within):
         return
     if not force:
         raise StillLeaving(light)
-    kill([light.server])  # its keeper, if there is one, ends what it leaves
-    if not gone_within(light.last, light.leaves_within):
+    kill_processes([light.server])  # its keeper, if there is one, ends what it leaves
+    if not wait_until_gone(light.last, light.leaves_within):
         raise StillLeaving(light)

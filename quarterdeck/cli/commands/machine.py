@@ -8,7 +8,7 @@ import click
 
 from quarterdeck.cli.exits import echo_json
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.kernel import machines
+from quarterdeck.kernel.machine import MACHINE_NAMES, load_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ class NoSuchMachine(QuarterdeckError):
     code = "no_such_machine"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no machine is called {name!r}", f"The machines are: {', '.join(machines.NAMES)}.")
+        super().__init__(f"no machine is called {name!r}", f"The machines are: {', '.join(MACHINE_NAMES)}.")
 
 
 @click.command()
@@ -43,7 +43,7 @@ def machine(name: str, form: str | None) -> None:
 
 def _find(name: str) -> Machine:
     try:
-        return machines.load(name)
+        return load_machine(name)
     except KeyError:
         raise NoSuchMachine(name) from None
 

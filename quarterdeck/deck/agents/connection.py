@@ -51,24 +51,19 @@ class AgentConnection(SignalReader):
         self.process: AgentProcess | None = None
         #: Whether the agent ever reported that it's ready. An exit before that means that the start failed.
         self.was_ready = False
-        #: Set when the process was spawned, or couldn't be.
-        self._spawn_finished = asyncio.Event()
         #: Set when the agent is ready, or the process exited.
         self.ready_or_exited = asyncio.Event()
 
-    async def spawn(self, environment: Mapping[str, str]) -> None:
+    def spawn(self, environment: Mapping[str, str]) -> None:
         """Spawn the process and send the first lines of its protocol.
 
         Raises:
             QuarterdeckError: the process can't be started.
             OSError: the folder or the program is missing.
         """
-        try:
-            spawn = self.driver.spawn(self.start)
-            self.translator.restore(self.session.view)
-            self.process = await AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self.feed)
-        finally:
-            self._spawn_finished.set()
+        spawn = self.driver.spawn(self.start)
+        self.translator.restore(self.session.view)
+        self.process = AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self.feed)
         self.send(self.driver.opening(self.start))
 
     def feed(self, signal: Signal, *, durability: Durability = Durability.EAGER) -> tuple[Gate, ...]:
@@ -103,8 +98,6 @@ class AgentConnection(SignalReader):
 
     async def stop(self, grace: float) -> None:
         """End the process and everything that it started. Return when they are gone."""
-        # A process that is being spawned can't be cancelled half-way.
-        await self._spawn_finished.wait()
         if self.process is not None:
             await self.process.stop(self.driver.farewell(), grace)
 

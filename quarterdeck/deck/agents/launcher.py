@@ -228,7 +228,7 @@ class Launcher:
         # From here on the start can't be cancelled, only stopped.
         self._connection = connection
         try:
-            await connection.spawn(environment.variables)
+            connection.spawn(environment.variables)
         except OSError as error:
             raise StartFailed(profile.agent, f"{error.strerror}: {error.filename}") from None
         timeout = services.settings.start_timeout
@@ -284,11 +284,7 @@ class Launcher:
     def filter_event(self, connection: AgentConnection, body: Body) -> tuple[Body, ...]:
         """Return what to record for an event about the process that the translator reported."""
         if isinstance(body, ev.ProcessStarting) and connection.pid is not None:
-            return (
-                replace(
-                    body, pid=connection.pid, started_at=start_time(connection.pid), nonce=connection.nonce
-                ),
-            )
+            return (replace(body, pid=connection.pid, started_at=start_time(connection.pid), nonce=connection.nonce),)
         if isinstance(body, ev.ProcessExited) and not connection.was_ready and not body.asked:
             return (ev.ProcessError(message=_describe_early_exit(connection, body)),)
         if isinstance(body, ev.AgentReady) and not body.agent_path:
@@ -330,7 +326,7 @@ class Launcher:
 
 def _begins_new_conversation(state: State, text: Waiting | None) -> bool:
     # A new task is a new conversation, whatever the session shows in the meantime.
-    return state.beneath.value == "creating" or (text is not None and text.new_task)
+    return state.base_phase.value == "creating" or (text is not None and text.new_task)
 
 
 def _describe_early_exit(connection: AgentConnection, body: ev.ProcessExited) -> str:

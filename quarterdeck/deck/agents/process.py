@@ -1,285 +1,262 @@
-"""One agent process: spawned in a group of its own, spoken to by lines, and ended so that nothing of it is left.
+"""Run one agent process: exchange JSON lines with it, report what happens as signals, and stop it in stages.
 
-The order of a stop is the protocol's own farewell, end of input, SIGTERM, and when the grace is over the kill of its group.
-Each step is taken only if the one before did not end the process. However it ends, by us or by itself, everything that
-the launch left is ended too, in whatever group it hides, before the exit is told.
+A stop has four stages: the protocol's farewell, end of input, SIGTERM, and SIGKILL when the grace is over. Each stage
+is taken only if the process didn't exit after the one before. Whether the deck stops the agent or it exits by itself,
+everything it started is ended before the exit is reported (`process.child`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import json
 import os
 import shutil
 import signal
-import subprocess
-import threading
+from collections import deque
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
-from quarterdeck.deck.agents.pipes import Hear, Input, Output, encoded
+import msgspec
+
 from quarterdeck.deck.validation import NoSuchFolder
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Json
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.driver import NotInstalled, Spawn
-from quarterdeck.process import subreaper
-from quarterdeck.process.identity import NONCE, Identity, is_alive, members, start_time
+from quarterdeck.harness.lines import LineBuffer, Piece
+from quarterdeck.process.child import Child, Stream
 
-#: How long the stages of a stop may take, in shares of the grace: after the farewell, the end of input, and SIGTERM.
-_SHARES = (0.1, 0.2, 0.7)
-#: How long after the exit we wait for the last words in the pipe, which an orphan may hold open.
-_LAST_WORDS_S = 0.5
-#: After SIGKILL only what the kernel holds stays; for that nobody waits for ever.
-_KILL_S = 5.0
-_SWEEPS, _SWEEP_PAUSE_S = 200, 0.01
+OnSignal: TypeAlias = Callable[[Signal], None]
+
+#: Longest accepted line of output. A line that never ends must not fill the memory of the whole deck.
+LINE_LIMIT = 32 << 20
+#: How many lines of standard error to remember as the reason for an exit, and how many characters of each.
+_REMEMBERED_LINES, _REMEMBERED_WIDTH = 20, 500
+
+#: How the grace of a stop is divided: after the farewell, after the end of input, after SIGTERM.
+_FAREWELL_SHARE, _INPUT_SHARE, _TERMINATE_SHARE = 0.1, 0.2, 0.7
+#: How long a stop waits for the exit after SIGKILL. A process in an uninterruptible system call can outlast this.
+_KILL_WAIT_S = 5.0
 
 
 class CannotStart(QuarterdeckError):
-    """The agent's program is there, and the system will not run it."""
+    """The agent's program exists, but the system can't run it."""
 
     code = "cannot_start_agent"
 
-    def __init__(self, program: str, why: str) -> None:
-        super().__init__(f"{program} cannot be started: {why}", "Try to run it in a shell.")
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(f"can't start {program}: {reason}", "Try to run it in a shell.")
+
+
+# --------------------------------------------------------------------------------------------------- the process
 
 
 class AgentProcess:
-    """Start one with `await AgentProcess.start(...)`. Everything that comes from it is heard as signals, the exit last."""
+    """An agent's process. Create it with `AgentProcess.start`.
 
-    def __init__(self, child: subprocess.Popen[bytes], nonce: str, hear: Hear) -> None:
-        loop = asyncio.get_running_loop()
+    Everything it writes, everything written to it, and its start and exit are reported as signals. The exit is the last one.
+    """
+
+    def __init__(self, child: Child, outputs: Mapping[Stream, _OutputLines], on_signal: OnSignal) -> None:
         self._child = child
-        self._hear = hear
-        self._stdin = Input()
-        self._stdout = Output("stdout", hear)
-        self._stderr = Output("stderr", hear)
-        self.identity = Identity(child.pid, start_time(child.pid) or 0, nonce)
-        #: Its exit code (minus the signal's number), when everything of it was heard and nothing of it is left.
-        self.exited: asyncio.Future[int] = loop.create_future()
-        self.stop_asked = False
-        self._gone = asyncio.Event()
-        self._below: list[Identity] = []
-        self._ending: asyncio.Task[None] | None = None
+        self._outputs = outputs
+        self._on_signal = on_signal
+        self.identity = child.identity
+        #: Resolves to the exit code (negative: minus the signal number) when the exit was reported and nothing is left.
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._reporting = asyncio.get_running_loop().create_task(self._report_exit())
 
     @classmethod
-    async def start(
-        cls, spawn: Spawn, cwd: str, environment: Mapping[str, str], nonce: str, hear: Hear
+    def start(
+        cls, spawn: Spawn, cwd: str, environment: Mapping[str, str], nonce: str, on_signal: OnSignal
     ) -> AgentProcess:
-        """Spawns it. NotInstalled, NoSuchFolder or CannotStart when that is not possible; then nothing is left of it."""
-        merged = {**environment, **spawn.environment, NONCE: nonce}
+        """Start the process in its own session, with the nonce in its environment.
+
+        Raises:
+            NotInstalled: there is no such program.
+            NoSuchFolder: the working directory doesn't exist.
+            CannotStart: the system can't run the program.
+        """
+        outputs: dict[Stream, _OutputLines] = {
+            "stdout": _OutputLines("stdout", on_signal),
+            "stderr": _OutputLines("stderr", on_signal),
+        }
+        merged = {**environment, **spawn.environment}
         try:
-            child = _spawned(spawn, cwd, merged)
+            child = _spawn(spawn, cwd, merged, nonce, lambda data, stream: outputs[stream].feed(data))
         except (OSError, ValueError) as error:
-            raise _refusal(error, spawn.argv[0], cwd, merged) from error
-        process = cls(child, nonce, hear)
-        try:
-            _when_ended(child, process._on_end)
-        except OSError as error:
-            process._discard()
-            raise CannotStart(spawn.argv[0], error.strerror or str(error)) from error
-        # not to be cancelled in the middle: then nobody would know whose the descriptors are (uvloop closes them itself)
-        connecting = asyncio.ensure_future(process._connect())
-        try:
-            await asyncio.shield(connecting)
-        except BaseException:
-            await asyncio.wait([connecting])
-            process.kill()
-            await asyncio.wait([process.exited])
-            raise
-        return process
+            raise _start_error(error, spawn.argv[0], cwd, merged) from error
+        on_signal(Signal("proc", {"event": "start", "pid": child.identity.pid}))
+        return cls(child, outputs, on_signal)
 
-    async def _connect(self) -> None:
-        self._hear(Signal("proc", {"event": "start", "pid": self._child.pid}))
-        streams = self._child.stdin, self._child.stdout, self._child.stderr
-        for pipe, stream in zip((self._stdin, self._stdout, self._stderr), streams):
-            assert stream is not None
-            await pipe.connect(stream)
-
-    def _discard(self) -> None:
-        """There is no descriptor left to watch it by: it ends as if it had never begun."""
-        self.kill()
-        self._child.wait()
-        for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
-            if stream is not None:
-                stream.close()
-
-    # --- speaking and listening
+    # ------------------------------------------------------------------------------------- writing and reading
 
     def write(self, lines: list[Json]) -> bool:
-        """Each as one JSON line, all of them or none. False when it was not taken: the process is gone, which its exit
-        tells, or it has not read what it was told for so long that more would only pile up. Never blocks."""
-        if lines and not self._stdin.write(b"".join(map(encoded, lines))):
+        """Write each value as one JSON line, all of them or none. Never blocks.
+
+        Returns False if nothing was written: the process has exited, which is reported separately, or has left so
+        much unread that more would only pile up.
+        """
+        assert self._child.input is not None
+        if lines and not self._child.input.write(b"".join(map(_encode_line, lines))):
             return False
         for line in lines:
-            self._hear(Signal("stdin", line))
+            self._on_signal(Signal("stdin", line))
         return True
 
     @property
     def unread(self) -> int:
-        """How many bytes wait for the agent to read them."""
-        return self._stdin.waiting
+        """Number of bytes that wait for the agent to read them."""
+        return self._child.input.unread if self._child.input is not None else 0
 
     def pause(self) -> None:
-        """Nothing is read until `resume`: an agent that says much has to wait. After its end a pipe's worth still comes."""
-        if not self._gone.is_set():
-            self._stdout.pause()
-            self._stderr.pause()
+        """Stop reading, so an agent that writes a lot has to wait. What is in its pipes at its exit is still read."""
+        self._child.pause_reading()
 
     def resume(self) -> None:
-        self._stdout.resume()
-        self._stderr.resume()
+        self._child.resume_reading()
 
     @property
     def last_words(self) -> tuple[str, ...]:
-        """The last lines of standard error: why it ended, if it said so."""
-        return tuple(self._stderr.last)
+        """The last lines of standard error, which usually give the reason for an exit."""
+        return tuple(self._outputs["stderr"].remembered)
 
-    # --- the end
+    # ------------------------------------------------------------------------------------------------- the exit
 
-    def _on_end(self) -> None:
-        """It has ended and was not fetched yet, so its number, and that of its group, are still its own."""
-        self._below += members(self._child.pid)
-        self._kill_group(signal.SIGKILL)
-        self._child.wait()
-        self._gone.set()
-        self._ending = asyncio.get_running_loop().create_task(self._settled(self._child.returncode))
+    async def stop(self, farewell: list[Json], grace: float) -> bool:
+        """Stop the process in stages. Return True when it and everything it started are gone and its exit was reported.
 
-    async def _settled(self, code: int) -> None:
+        Returns False if the process can't be killed.
+        """
+        if self.exited.done():
+            return True
+        if not self._child.process_exited.is_set():
+            # Remember the tree now: what lost its parent and its nonce when the agent exits can't be found afterwards.
+            self._child.remember_tree()
+            self._on_signal(Signal("proc", {"event": "signal", "signal": int(signal.SIGTERM)}))
+            await self._stop_in_stages(farewell, grace)
+        return bool((await asyncio.wait([self.exited], timeout=_KILL_WAIT_S))[0])
+
+    async def _stop_in_stages(self, farewell: list[Json], grace: float) -> None:
+        child = self._child
+        assert child.input is not None
+        if farewell and self.write(farewell) and await child.wait_process_exited(grace * _FAREWELL_SHARE):
+            return
+        if child.input.is_open:
+            child.input.close()
+            self._on_signal(Signal("proc", {"event": "stdin_closed"}))
+        if await child.wait_process_exited(grace * _INPUT_SHARE):
+            return
+        child.signal_group(signal.SIGTERM)
+        if await child.wait_process_exited(grace * _TERMINATE_SHARE):
+            return
+        child.signal_group(signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kill the process and everything it started, without a farewell."""
+        self._child.kill()
+
+    async def _report_exit(self) -> None:
+        code = await self._child.exited
         try:
-            self._stdin.abort()
-            await self._swept()
-            self.resume()
-            await asyncio.wait([self._stdout.ended, self._stderr.ended], timeout=_LAST_WORDS_S)
-            self._stdout.close()
-            self._stderr.close()
-            self._hear(Signal("proc", {"event": "exit", "code": code}))
+            self._on_signal(Signal("proc", {"event": "exit", "code": code}))
         finally:
             self.exited.set_result(code)
 
-    async def stop(self, farewell: list[Json], grace: float) -> bool:
-        """Ends it, gently first; True when the process and everything that it started are gone and its exit is told.
-        False if the kernel will not let go of it."""
-        if self.exited.done():
-            return True
-        self.stop_asked = True
-        if not self._gone.is_set():
-            self._below = subreaper.launched((self.identity.nonce,))
-            self._hear(Signal("proc", {"event": "signal", "signal": int(signal.SIGTERM)}))
-            await self._ended_by_stages(farewell, grace)
-        return bool((await asyncio.wait([self.exited], timeout=_KILL_S))[0])
 
-    async def _ended_by_stages(self, farewell: list[Json], grace: float) -> None:
-        for stage, share in zip((lambda: self._say(farewell), self._close_input, self._terminate), _SHARES):
-            if stage() and await self._gone_within(grace * share):
-                return
-        self._kill_group(signal.SIGKILL)
-
-    def _say(self, farewell: list[Json]) -> bool:
-        return bool(farewell) and self.write(farewell)
-
-    def _close_input(self) -> bool:
-        if self._stdin.is_open:
-            self._stdin.close()
-            self._hear(Signal("proc", {"event": "stdin_closed"}))
-        return True
-
-    def _terminate(self) -> bool:
-        self._kill_group(signal.SIGTERM)
-        return True
-
-    def kill(self) -> None:
-        """At once."""
-        self.stop_asked = True
-        self._below = subreaper.launched((self.identity.nonce,))
-        self._kill_group(signal.SIGKILL)
-        self.sweep()
-
-    def sweep(self) -> bool:
-        """Whatever the launch left anywhere is killed, each through a descriptor of exactly that process; whether there
-        was anything. What has neither the nonce nor its parent any more was seen in the group, or when the stop began."""
-        found = {*subreaper.launched((self.identity.nonce,)), *filter(is_alive, self._below)}
-        subreaper.kill(found)
-        return bool(found)
-
-    async def _swept(self) -> None:
-        """Until nothing is left, also of what was forked meanwhile. Nobody tells us when those end who are not ours."""
-        for _ in range(_SWEEPS):
-            if not self.sweep():
-                return
-            await asyncio.sleep(_SWEEP_PAUSE_S)
-
-    async def _gone_within(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._gone.wait(), seconds)
-        return self._gone.is_set()
-
-    def _kill_group(self, number: signal.Signals) -> None:
-        """Only before its leader is fetched: after that the number may be somebody else's."""
-        if self._child.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._child.pid, number)
+# ---------------------------------------------------------------------------------------------------------- lines
 
 
-# --- spawning and watching
+class _OutputLines:
+    """Cut one output stream into lines and report each as a signal. Lines over the limit are dropped with a warning."""
+
+    def __init__(self, stream: Stream, on_signal: OnSignal) -> None:
+        self._stream = stream
+        self._on_signal = on_signal
+        self._lines = LineBuffer()
+        # The start of an unfinished line, in pieces: joining them on every read would take quadratic time for a long line.
+        self._unfinished: list[bytes] = []
+        self._unfinished_length = 0
+        self._is_skipping = False
+        #: The last lines, for standard error only.
+        self.remembered: deque[str] = deque(maxlen=_REMEMBERED_LINES)
+
+    def feed(self, data: bytes) -> None:
+        """Process a chunk of output. An empty chunk is the end of the stream."""
+        if not data:
+            self._report(self._lines.feed(b"".join(self._unfinished)))
+            self._unfinished = []
+            self._report(self._lines.flush())
+            return
+        end = data.rfind(b"\n") + 1
+        if not end:
+            self._add_unfinished(data)
+            return
+        complete, rest = self._complete(data[:end]), data[end:]
+        self._unfinished, self._unfinished_length, self._is_skipping = [], 0, False
+        if rest:
+            self._add_unfinished(rest)
+        self._report(self._lines.feed(complete))
+
+    def _complete(self, data: bytes) -> bytes:
+        """Return these lines with the start of the first one, or without the first one if it was too long."""
+        if self._is_skipping:
+            return data[data.find(b"\n") + 1 :]
+        return b"".join([*self._unfinished, data]) if self._unfinished else data
+
+    def _add_unfinished(self, data: bytes) -> None:
+        if self._is_skipping:
+            return
+        self._unfinished.append(data)
+        self._unfinished_length += len(data)
+        if self._unfinished_length > LINE_LIMIT:
+            self._unfinished, self._is_skipping = [], True
+            warning = f"dropped a line of more than {LINE_LIMIT >> 20} MiB on the agent's {self._stream}"
+            self._on_signal(Signal("proc", {"event": "note", "warning": warning}))
+
+    def _report(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            if self._stream == "stderr":
+                text = piece if isinstance(piece, str) else _encode_line(piece).decode(errors="replace").rstrip()
+                self.remembered.append(text[:_REMEMBERED_WIDTH])
+            self._on_signal(Signal(self._stream, piece))
 
 
-def _spawned(spawn: Spawn, cwd: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """subprocess's own spawn is a millisecond; the loop's one forks, which costs ten in a process of our size."""
-    return subprocess.Popen(
-        spawn.argv,
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+def _encode_line(line: Json) -> bytes:
+    """Encode one JSON line. Half a surrogate pair, which an agent may have sent, is sent back escaped."""
+    try:
+        return msgspec.json.encode(line) + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(line).encode() + b"\n"
 
 
-def _refusal(error: OSError | ValueError, program: str, cwd: str, environment: Mapping[str, str]) -> QuarterdeckError:
-    """What the system's number means to a person."""
+# ------------------------------------------------------------------------------------------------------- starting
+
+
+def _spawn(
+    spawn: Spawn, cwd: str, environment: Mapping[str, str], nonce: str, on_output: Callable[[bytes, Stream], None]
+) -> Child:
+    # No linger: when an agent exits, its tools have nothing left to report to.
+    return Child.spawn(spawn.argv, cwd, environment, on_output, nonce=nonce, has_input=True, linger=0)
+
+
+def _start_error(
+    error: OSError | ValueError, program: str, cwd: str, environment: Mapping[str, str]
+) -> QuarterdeckError:
     if isinstance(error, ValueError):
-        return CannotStart(program, f"its arguments or its environment cannot be passed on: {error}")
+        return CannotStart(program, f"its arguments or its environment can't be passed on: {error}")
     if not os.path.isdir(cwd):
         return NoSuchFolder(cwd)
     if not os.access(cwd, os.X_OK):
-        return CannotStart(program, f"the folder {cwd} cannot be entered")
-    if isinstance(error, FileNotFoundError) and not _is_there(program, cwd, environment):
+        return CannotStart(program, f"the folder {cwd} can't be entered")
+    if isinstance(error, FileNotFoundError) and not _is_installed(program, cwd, environment):
         return NotInstalled(os.path.basename(program), program)
     if isinstance(error, FileNotFoundError):
-        return CannotStart(program, "the interpreter that its first line names is not there")
+        return CannotStart(program, "the interpreter in its first line doesn't exist")
     return CannotStart(program, error.strerror or str(error))
 
 
-def _is_there(program: str, cwd: str, environment: Mapping[str, str]) -> bool:
+def _is_installed(program: str, cwd: str, environment: Mapping[str, str]) -> bool:
     if os.sep in program:
         return os.path.exists(os.path.join(cwd, program))
     return shutil.which(program, path=environment.get("PATH")) is not None
-
-
-def _when_ended(child: subprocess.Popen[bytes], ended: Callable[[], None]) -> None:
-    """Calls back when it has ended and before it is fetched. A descriptor of the process becomes readable then: no
-    thread waits, nothing polls. Where there are none (macOS), a thread waits."""
-    loop = asyncio.get_running_loop()
-    if not hasattr(os, "pidfd_open"):
-        threading.Thread(target=_wait, args=(child, loop, ended), daemon=True).start()
-        return
-    descriptor = os.pidfd_open(child.pid)
-
-    def readable() -> None:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-        ended()
-
-    loop.add_reader(descriptor, readable)
-
-
-def _wait(child: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
-    if hasattr(os, "waitid"):
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    else:
-        child.wait()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)  # at once: a group that has members keeps its number
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is interested any more
-        loop.call_soon_threadsafe(ended)

@@ -65,7 +65,7 @@ def check_resumable(session: Session, command: cmd.Command) -> None:
         NotAllowed: nothing is stored to resume from, or the agent can't resume.
     """
     profile = session.state.profile
-    if profile.unmet:
+    if profile.never_ready:
         return
     if not profile.native_session_id:
         raise refuse(session, command, "nothing is stored to resume the session from")

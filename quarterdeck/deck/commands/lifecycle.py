@@ -116,9 +116,7 @@ async def archive(session: Session, command: cmd.Archive) -> Status:
     return await _archive(session, command, "archived")
 
 
-async def _archive(
-    session: Session, command: cmd.Command, end_reason: Literal["cancelled", "archived"]
-) -> Status:
+async def _archive(session: Session, command: cmd.Command, end_reason: Literal["cancelled", "archived"]) -> Status:
     """End the process first: an archived session has none, and no queued text may start it again."""
     check_allowed(session, command)
     with session.archiving():

@@ -73,9 +73,7 @@ async def compact(session: Session, command: cmd.Compact) -> Done:
     return await _tell_agent(session, command, "compact", lambda driver: driver.compact())
 
 
-async def _tell_agent(
-    session: Session, command: cmd.Command, what: str, make_lines: Callable[[Driver], Lines]
-) -> Done:
+async def _tell_agent(session: Session, command: cmd.Command, what: str, make_lines: Callable[[Driver], Lines]) -> Done:
     """Send lines that only a running agent can act on, if it supports them."""
     check_allowed(session, command)
     if command.command_name in session.unsupported_commands:

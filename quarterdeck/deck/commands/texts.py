@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from quarterdeck import events as ev
+from quarterdeck.deck.agents.launcher import ProcessState
 from quarterdeck.deck.approvals import CANCELLED
 from quarterdeck.deck.commands.base import (
     check_allowed,
@@ -14,7 +15,6 @@ from quarterdeck.deck.commands.base import (
     check_resumable,
     refuse,
 )
-from quarterdeck.deck.agents.launcher import ProcessState
 from quarterdeck.deck.delivery import IN_TRANSIT
 from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.errors import QuarterdeckError
@@ -101,9 +101,7 @@ async def _supersede(session: Session, command: cmd.Prompt) -> Receipt:
     """Close all open gates, interrupt the turn, and queue the text as the next one."""
     message_id, gates = uuid4().hex, session.state.gates.open
     closing = session.closing_events(gates, CANCELLED, "user", status="superseded")
-    queued = ev.PromptQueued(
-        text=command.text, message_id=message_id, images=command.images, new_task=command.new_task
-    )
+    queued = ev.PromptQueued(text=command.text, message_id=message_id, images=command.images, new_task=command.new_task)
     result = Receipt(message_id, "queued", reason="Read when the turn has ended")
     receipt = await session.commit(command, [*closing, queued], result)
     session.interrupt_turn(gates)

@@ -248,9 +248,7 @@ class SnapshotRepository:
     def compare(self, base: str, target: str) -> list[ChangedFile]:
         """List all files that differ between two snapshots."""
         command = ("diff-tree", "-r", "-z", "--raw", "--numstat", *_DIFF_OPTIONS, base, target)
-        return parse_changed_files(
-            self._git.run(*command, settings=self._settings(locate_user_repository(self._root)))
-        )
+        return parse_changed_files(self._git.run(*command, settings=self._settings(locate_user_repository(self._root))))
 
     def patch(self, base: str, target: str) -> tuple[str, bool]:
         """Return the difference as a unified diff, and whether it is complete. It is cut at a line break."""

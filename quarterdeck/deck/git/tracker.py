@@ -165,9 +165,7 @@ class ChangeTracker:
     async def _take_start(self, session_id: str, tracked: _TrackedSession) -> None:
         snapshots = await self._in_thread(tracked.root, lambda repository: repository.load(session_id))
         if START not in snapshots:
-            await self._in_thread(
-                tracked.root, lambda repository: self._take(repository, session_id, (START, TURN))
-            )
+            await self._in_thread(tracked.root, lambda repository: self._take(repository, session_id, (START, TURN)))
             tracked.is_fresh = True
         tracked.has_start = True
 

@@ -7,7 +7,6 @@ is when the session is resumed.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Sequence
 from hashlib import sha256
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 from quarterdeck.engine.plugins.base import Answers, Context, Emit, InvalidPluginOption, Plugin, ReplaceToolResult
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.events import LargeResultOffloaded, Notice
+from quarterdeck.files import write_atomic
 
 FOLDER = "large_tool_results"
 #: Tools whose results are paged or bounded by themselves.
@@ -84,12 +84,4 @@ def _file_name(call_id: str) -> str:
 def _store(path: Path, whole: bytes) -> None:
     """Whole or not at all, and for nobody else to read."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(whole)
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
+    write_atomic(path, whole, durable=False)

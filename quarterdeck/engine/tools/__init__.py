@@ -1,4 +1,4 @@
-"""What the built-in agent can do, one file each."""
+"""The tools of the built-in agent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ if TYPE_CHECKING:
 
 
 def builtin_tools() -> list[Tool]:
-    """The standard set. It is imported here, so that whoever needs no tools does not pay for them."""
+    """Return the standard tools. They are imported here, so a program that doesn't use them starts faster."""
     from quarterdeck.engine.tools.files import edit_file, read_file, write_file
     from quarterdeck.engine.tools.interaction_tools import ask_user, compact_conversation, task, write_todos
-    from quarterdeck.engine.tools.listing import glob, ls
-    from quarterdeck.engine.tools.search import grep
+    from quarterdeck.engine.tools.search import glob, grep, ls
     from quarterdeck.engine.tools.shell import shell
 
     return [

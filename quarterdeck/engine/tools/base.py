@@ -1,4 +1,4 @@
-"""A tool, and the context that the engine lends it while it runs."""
+"""Define tools: what one is, what it returns, and what the engine offers it while it runs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from quarterdeck.events import Image, Json, Option, Todo
 
 
 class Outcome(Struct, frozen=True):
-    """What a call gave. `text` is what the model is told; `value` is what the event holds when it is not that text."""
+    """The result of a tool call."""
 
+    #: What the model reads.
     text: str
     ok: bool = True
+    #: What the event records, if that isn't the text.
     value: Json = None
     images: tuple[Image, ...] = ()
-    #: Where the whole result lies when `text` is only a part of it.
+    #: Name of the file with the whole result, if `text` is only a part of it.
     path: str = ""
 
 
 class ToolContext(Protocol):
-    """What a running call may use. One for every call; the engine implements it."""
+    """What a running call may use. The engine creates one for every call."""
 
     session_id: str
     turn_id: str
@@ -33,35 +35,41 @@ class ToolContext(Protocol):
     agent_path: tuple[str, ...]
     #: The working directory, resolved.
     cwd: Path
-    #: Folders outside of it that may be used too.
+    #: Folders outside the working directory that may be used too.
     allowed_paths: Sequence[Path]
     environment: Mapping[str, str]
-    #: "" or "bwrap"
+    #: "" or "bwrap".
     sandbox: str
     user_data: Json
-    #: Where whole results and other files of this session may lie.
+    #: Folder for large results and other files of this session.
     store: Path
 
     def output(self, delta: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:
-        """More output of the call, live."""
+        """Report output while the call runs."""
         ...
 
     async def ask(self, question: str, options: Sequence[Option] = (), patience: float | None = 300) -> str:
-        """A person's answer; TimeoutError when nobody answered within this many seconds."""
+        """Ask the user a question and return the answer.
+
+        Raises:
+            TimeoutError: there was no answer within `patience` seconds.
+        """
         ...
 
-    def set_todos(self, todos: Sequence[Todo]) -> None: ...
+    def set_todos(self, todos: Sequence[Todo]) -> None:
+        """Replace the session's to-do list."""
+        ...
 
     async def delegate(self, description: str, prompt: str, kind: str = "") -> Outcome:
-        """Has a sub-agent do it; its last text is the outcome. A crash of it is an outcome too."""
+        """Run a sub-agent and return its last text. If it crashes, return a failed outcome."""
         ...
 
     async def compact(self) -> int:
-        """Shortens the conversation when this batch is done; how many messages that will take at most."""
+        """Request a compaction after the current batch of calls. Return how many messages it will replace at most."""
         ...
 
     async def read_elsewhere(self, path: str) -> bytes | None:
-        """A whole result that was stored under this name, if there is one."""
+        """Return a result that was stored under this name, or None if there isn't one."""
         ...
 
 
@@ -69,18 +77,21 @@ Run = Callable[[dict[str, Any], ToolContext], Awaitable[Outcome]]
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """One tool. Cancelling `run` must end everything that it started, whole process trees included, before it returns.
+    """One tool.
 
-    `killable` gives way to steering and to an abort; `immune` runs on through both. `needs_approval` is for plugins and
-    modes to look at; `writes` for those who want to know whether it changes anything. What `run` raises becomes a failed
-    outcome, never a crash.
+    Cancelling `run` must end everything it started, whole process trees included, before it returns. What `run` raises
+    becomes a failed outcome and never crashes the agent.
     """
 
     spec: ToolSpec
     run: Run
+    #: Steering messages and aborts cancel the call.
     killable: bool = True
+    #: The call continues through steering messages and aborts.
     immune: bool = False
+    #: Hint for plugins and modes that decide about approvals.
     needs_approval: bool = False
+    #: Hint that the tool changes something.
     writes: bool = False
     #: Two calls of this tool in one batch may run at the same time.
     parallel: bool = True
@@ -90,7 +101,12 @@ class Tool(Struct, frozen=True, kw_only=True):
         return self.spec.name
 
 
-def naming_kinds(tool: Tool, kinds: Mapping[str, str]) -> Tool:
-    """A tool that starts sub-agents, told to the model with the kinds that there are: name and description."""
-    listed = "".join(f"\n- {name}: {text}" if text else f"\n- {name}" for name, text in kinds.items())
-    return replace(tool, spec=replace(tool.spec, description=f"{tool.spec.description}\n\nKinds of agent:{listed}"))
+def describe_kinds(tool: Tool, kinds: Mapping[str, str]) -> Tool:
+    """Return the sub-agent tool with the available kinds of agent listed in its description.
+
+    Args:
+        tool: the tool that starts sub-agents
+        kinds: the description of each kind, by name
+    """
+    lines = "".join(f"\n- {name}: {text}" if text else f"\n- {name}" for name, text in kinds.items())
+    return replace(tool, spec=replace(tool.spec, description=f"{tool.spec.description}\n\nKinds of agent:{lines}"))

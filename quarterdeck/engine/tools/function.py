@@ -1,7 +1,7 @@
-"""`@quarterdeck.tool`: an annotated function becomes a tool.
+"""Turn an annotated function into a tool: `@quarterdeck.tool`.
 
-The schema that a model is told comes from the annotations, its texts from the docstring or from `Annotated`. What the
-model sends is held against the same annotations, and what does not fit is told to it by the argument's name.
+The annotations give the JSON schema, and the docstring or `Annotated` gives the descriptions. Arguments from the model are
+validated against the same annotations. Errors name the argument, so the model can correct it.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ from msgspec import Meta, Struct
 
 from quarterdeck.engine.model import ToolSpec
 from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
-from quarterdeck.engine.tools.docstring import Docstring, parsed
-from quarterdeck.engine.tools.threads import in_thread
+from quarterdeck.engine.tools.threads import run_in_thread
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Image, Json
 
 Function = Callable[..., Any]
 
-#: What every provider takes as the name of a tool.
+#: Tool names that every provider accepts.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<place>.*)`)?$", re.DOTALL)
+
+# Messages of msgspec's validation errors.
+_LOCATION = re.compile(r"^(?P<problem>.*?)(?: - at `\$(?P<location>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 
 
 class InvalidTool(QuarterdeckError):
-    """A function that cannot be a tool."""
+    """A function that can't be used as a tool."""
 
     code = "invalid_tool"
 
-    def __init__(self, name: str, what: str, hint: str = "Annotate every argument with a type of plain data.") -> None:
-        super().__init__(f"{name} cannot be a tool: {what}", hint)
+    def __init__(self, name: str, reason: str, hint: str = "Annotate every argument with a plain data type.") -> None:
+        super().__init__(f"{name} can't be a tool: {reason}", hint)
 
 
 class FunctionTool(Tool, frozen=True, kw_only=True):
-    """A tool made of a function; calling it calls the function, as if it had never been decorated."""
+    """A tool made from a function. Calling it calls the function, as if it weren't decorated."""
 
     function: Function
 
@@ -75,23 +76,26 @@ def tool(
     writes: bool = False,
     parallel: bool = True,
 ) -> FunctionTool | Callable[[Function], FunctionTool]:
-    """Makes a tool of a function, plain (it runs in a thread) or async. InvalidTool.
+    """Make a tool from a function. An async function runs on the event loop, any other in a thread.
 
-    An argument that is annotated as `ToolContext` gets the context of the call and is not shown to the model. The
-    function gives a text, an `Outcome`, an `Image`, or anything that msgspec can encode.
+    An argument annotated as `ToolContext` gets the context of the call and isn't shown to the model. The function returns
+    a text, an `Outcome`, an `Image`, or anything that msgspec can encode.
 
-    A thread cannot be ended from outside, so a plain function is not `killable` unless that is said: then steering does
-    not wait for it, and its result is dropped.
+    A thread can't be stopped from outside, so a plain function isn't killable by default. With `killable=True` a steering
+    message doesn't wait for it, and its result is dropped.
+
+    Raises:
+        InvalidTool: an argument isn't annotated, or its type has no JSON schema.
     """
-    # where the function was written: annotations may name what is known only there
-    names = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage]
+    # Local names of the place where the function is defined, because annotations may refer to them.
+    local_names = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage]
 
-    def made(function: Function) -> FunctionTool:
+    def decorate(function: Function) -> FunctionTool:
         is_async = inspect.iscoroutinefunction(function)
-        plan = _planned(function, name or function.__name__, description, names)
+        signature = _inspect_signature(function, name or function.__name__, description, local_names)
         return FunctionTool(
-            spec=plan.spec,
-            run=_runner(function, plan, is_async),
+            spec=signature.spec,
+            run=_make_run(function, signature, is_async),
             function=function,
             killable=is_async if killable is None else killable,
             immune=immune,
@@ -100,69 +104,77 @@ def tool(
             parallel=parallel,
         )
 
-    return made if function is None else made(function)
+    return decorate if function is None else decorate(function)
 
 
-# --- what the function takes
+# ------------------------------------------------------------------------------------------- from function to schema
 
 
-class _Plan(NamedTuple):
+class _Signature(NamedTuple):
     spec: ToolSpec
+    #: A struct with one field for each argument that the model sends.
     arguments: type[Struct]
     fields: tuple[str, ...]
-    context: tuple[str, ...]
+    #: Names of the arguments that get the ToolContext.
+    context_arguments: tuple[str, ...]
 
 
-def _planned(function: Function, name: str, description: str, names: Mapping[str, Any]) -> _Plan:
+def _inspect_signature(function: Function, name: str, description: str, local_names: Mapping[str, Any]) -> _Signature:
     if not _NAME.fullmatch(name):
-        raise InvalidTool(name, "its name has other characters than letters, digits, _ and -", "Give it another name.")
-    told = parsed(inspect.getdoc(function) or "")
-    types = _types(function, name, names)
-    context = tuple(key for key, kind in types.items() if kind is ToolContext)
-    fields = [_field(one, types, told, name) for one in _parameters(function, name) if one.name not in context]
-    arguments = _struct(name, fields)
-    spec = ToolSpec(name, description or told.text, _schema(name, arguments))
-    return _Plan(spec, arguments, tuple(field[0] for field in fields), context)
+        raise InvalidTool(name, "its name has characters other than letters, digits, _ and -", "Choose another name.")
+    docstring = parse_docstring(inspect.getdoc(function) or "")
+    types = _resolve_types(function, name, local_names)
+    context_arguments = tuple(key for key, annotation in types.items() if annotation is ToolContext)
+    fields = [
+        _make_field(parameter, types, docstring, name)
+        for parameter in _parameters(function, name)
+        if parameter.name not in context_arguments
+    ]
+    arguments = _make_struct(name, fields)
+    spec = ToolSpec(name, description or docstring.text, _make_schema(name, arguments))
+    return _Signature(spec, arguments, tuple(field[0] for field in fields), context_arguments)
 
 
 def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
-    found = list(inspect.signature(function).parameters.values())
-    for one in found:
-        if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+    parameters = list(inspect.signature(function).parameters.values())
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise InvalidTool(
-                name, f"a model cannot give {one}", "Name each argument, and let it be given by its name."
+                name, f"a model can't pass {parameter}", "Make every argument one that can be passed by name."
             )
-    return found
+    return parameters
 
 
-def _types(function: Function, name: str, names: Mapping[str, Any]) -> dict[str, Any]:
+def _resolve_types(function: Function, name: str, local_names: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(function, localns=dict(names), include_extras=True)
+        return typing.get_type_hints(function, localns=dict(local_names), include_extras=True)
     except (NameError, TypeError, SyntaxError) as error:
-        raise InvalidTool(name, f"an annotation cannot be read: {error}") from error
+        raise InvalidTool(name, f"an annotation can't be evaluated: {error}") from error
 
 
-def _field(one: inspect.Parameter, types: Mapping[str, Any], told: Docstring, name: str) -> tuple[str, Any, Any]:
-    if one.name not in types:
-        raise InvalidTool(name, f"argument {one.name} has no annotation")
-    kind, text = _described(types[one.name])
-    text = text or told.arguments.get(one.name, "")
+def _make_field(
+    parameter: inspect.Parameter, types: Mapping[str, Any], docstring: Docstring, name: str
+) -> tuple[str, Any, Any]:
+    if parameter.name not in types:
+        raise InvalidTool(name, f"argument {parameter.name} has no annotation")
+    annotation, text = _split_annotation(types[parameter.name])
+    text = text or docstring.arguments.get(parameter.name, "")
     if text:
-        kind = Annotated[kind, Meta(description=text)]
-    return one.name, kind, _default(one.default)
+        annotation = Annotated[annotation, Meta(description=text)]
+    return parameter.name, annotation, _make_default(parameter.default)
 
 
-def _described(kind: Any) -> tuple[Any, str]:
-    """A plain string in `Annotated` is the argument's text; what else is there belongs to msgspec."""
-    if typing.get_origin(kind) is not Annotated:
-        return kind, ""
-    inner, *notes = typing.get_args(kind)
-    text = next((note for note in notes if isinstance(note, str)), "")
-    metas = tuple(note for note in notes if isinstance(note, Meta))
+def _split_annotation(annotation: Any) -> tuple[Any, str]:
+    """Separate the description, a plain string in `Annotated`, from the type and msgspec's own metadata."""
+    if typing.get_origin(annotation) is not Annotated:
+        return annotation, ""
+    inner, *metadata = typing.get_args(annotation)
+    text = next((item for item in metadata if isinstance(item, str)), "")
+    metas = tuple(item for item in metadata if isinstance(item, Meta))
     return (Annotated[(inner, *metas)] if metas else inner), text
 
 
-def _default(value: Any) -> Any:
+def _make_default(value: Any) -> Any:
     if value is inspect.Parameter.empty:
         return msgspec.NODEFAULT
     if type(value) in (list, dict, set, bytearray) and value:
@@ -170,74 +182,117 @@ def _default(value: Any) -> Any:
     return value
 
 
-def _struct(name: str, fields: list[tuple[str, Any, Any]]) -> type[Struct]:
+def _make_struct(name: str, fields: list[tuple[str, Any, Any]]) -> type[Struct]:
     try:
         return msgspec.defstruct(f"arguments of {name}", fields, forbid_unknown_fields=True, kw_only=True)
     except (TypeError, ValueError) as error:
         raise InvalidTool(name, str(error)) from error
 
 
-def _schema(name: str, arguments: type[Struct]) -> dict[str, Json]:
-    """An object at the top, as providers want it; what it refers to lies beside."""
+def _make_schema(name: str, arguments: type[Struct]) -> dict[str, Json]:
+    """Return a schema with an object at the top, as providers require, and referenced types under $defs."""
     try:
-        (top,), parts = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
+        (top,), definitions = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
     except (TypeError, KeyError, msgspec.MsgspecError) as error:
-        raise InvalidTool(name, f"no schema can be made of its annotations: {error}") from error
-    schema = parts.pop(top["$ref"].removeprefix("#/$defs/"))
+        raise InvalidTool(name, f"its annotations have no JSON schema: {error}") from error
+    schema = definitions.pop(top["$ref"].removeprefix("#/$defs/"))
     del schema["title"]
-    return {**schema, "$defs": parts} if parts else schema
+    return {**schema, "$defs": definitions} if definitions else schema
 
 
-# --- one call
+# -------------------------------------------------------------------------------------------------------- docstrings
+
+_ARGUMENTS_HEADING = re.compile(r"^(Args|Arguments|Parameters):\s*$")
+_OTHER_HEADING = re.compile(r"^(Returns?|Raises|Yields?|Examples?|Notes?):\s*$")
+_ARGUMENT = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_PARAM_FIELD = re.compile(r"^:param\s+(?:[^:]*\s)?(\w+):\s*(.*)$")
 
 
-def _runner(
-    function: Function, plan: _Plan, is_async: bool
+class Docstring(NamedTuple):
+    #: The description of the function.
+    text: str
+    #: The description of each argument.
+    arguments: dict[str, str]
+
+
+def parse_docstring(docstring: str) -> Docstring:
+    """Read a docstring that was cleaned by `inspect.getdoc`. Understands `Args:` sections and `:param name:` fields."""
+    text: list[str] = []
+    arguments: dict[str, list[str]] = {}
+    section, current, depth = "text", None, 0
+    for line in docstring.splitlines():
+        bare, indent = line.strip(), len(line) - len(line.lstrip())
+        if _ARGUMENTS_HEADING.match(line):
+            section, current, depth = "arguments", None, 0
+        elif _OTHER_HEADING.match(line) or bare.startswith((":return", ":raise", ":rtype")):
+            section = "other"
+        elif field := _PARAM_FIELD.match(bare):
+            section, current = "field", arguments.setdefault(field[1], [field[2]])
+        elif section == "arguments" and bare and indent == 0:
+            section = "text"
+            text.append(line)
+        elif section == "arguments" and bare and (argument := _ARGUMENT.match(bare)) and indent <= (depth or indent):
+            depth = indent
+            current = arguments.setdefault(argument[1], [argument[2]])
+        elif section in ("arguments", "field") and current is not None and bare:
+            current.append(bare)
+        elif section == "text":
+            text.append(line)
+    return Docstring("\n".join(text).strip(), {name: " ".join(words).strip() for name, words in arguments.items()})
+
+
+# -------------------------------------------------------------------------------------------------------- one call
+
+
+def _make_run(
+    function: Function, signature: _Signature, is_async: bool
 ) -> Callable[[dict[str, Any], ToolContext], Awaitable[Outcome]]:
     async def run(args: dict[str, Any], context: ToolContext) -> Outcome:
         try:
-            given = _arguments(args, plan)
+            arguments = _validate_arguments(args, signature)
         except msgspec.ValidationError as error:
-            return Outcome(_complaint(str(error), plan), ok=False)
-        for name in plan.context:
-            given[name] = context
+            return Outcome(_explain_invalid(str(error), signature), ok=False)
+        for name in signature.context_arguments:
+            arguments[name] = context
         try:
-            value = await function(**given) if is_async else await in_thread(function, **given)
+            value = await function(**arguments) if is_async else await run_in_thread(function, **arguments)
             return outcome_of(value)
         except QuarterdeckError as error:
-            return failed(error)
+            return failed_outcome(error)
 
     return run
 
 
-def _arguments(args: Mapping[str, Any], plan: _Plan) -> dict[str, Any]:
-    """As annotated. A 5 that was sent as "5" or as 5.0 can only mean one thing, and some models send that."""
+def _validate_arguments(args: Mapping[str, Any], signature: _Signature) -> dict[str, Any]:
     try:
-        found = msgspec.convert(args, plan.arguments)
-    except msgspec.ValidationError:
+        values = msgspec.convert(args, signature.arguments)
+    except msgspec.ValidationError as strict_error:
+        # Some models send 5 as "5" or 5.0. Accept that, but report the strict error if it still doesn't fit.
         try:
-            found = msgspec.convert(args, plan.arguments, strict=False)
+            values = msgspec.convert(args, signature.arguments, strict=False)
         except msgspec.ValidationError:
-            found = None
-        if found is None:
-            raise
-    return {name: getattr(found, name) for name in plan.fields}
+            raise strict_error from None
+    return {name: getattr(values, name) for name in signature.fields}
 
 
-def _complaint(error: str, plan: _Plan) -> str:
-    found = _PLACE.match(error)
-    what, place = (found["what"], (found["place"] or "").removeprefix(".")) if found else (error, "")
-    inside = f"{place}." if place else ""
-    if missing := _MISSING.match(what):
-        return f"{plan.spec.name}: argument {inside}{missing[1]} is missing"
-    if unknown := _UNKNOWN.match(what):
-        takes = "" if place else f"; it takes {', '.join(plan.fields) or 'none'}"
-        return f"{plan.spec.name}: there is no argument {inside}{unknown[1]}{takes}"
-    return f"{plan.spec.name}: argument {place or '?'}: {what}"
+def _explain_invalid(error: str, signature: _Signature) -> str:
+    match = _LOCATION.match(error)
+    problem, location = (match["problem"], (match["location"] or "").removeprefix(".")) if match else (error, "")
+    prefix = f"{location}." if location else ""
+    if missing := _MISSING.match(problem):
+        return f"{signature.spec.name}: argument {prefix}{missing[1]} is missing"
+    if unknown := _UNKNOWN.match(problem):
+        known = "" if location else f"; the arguments are {', '.join(signature.fields) or 'none'}"
+        return f"{signature.spec.name}: there is no argument {prefix}{unknown[1]}{known}"
+    return f"{signature.spec.name}: argument {location or '?'}: {problem}"
 
 
 def outcome_of(value: Any) -> Outcome:
-    """What a function gave, as an outcome. TypeError when nobody could read it."""
+    """Convert what a function returned to an outcome.
+
+    Raises:
+        TypeError: msgspec can't encode the value.
+    """
     if isinstance(value, Outcome):
         return value
     if isinstance(value, str):
@@ -249,6 +304,6 @@ def outcome_of(value: Any) -> Outcome:
     return Outcome(msgspec.json.encode(value).decode(), value=msgspec.to_builtins(value))
 
 
-def failed(error: QuarterdeckError) -> Outcome:
-    """An error as the model is told of it."""
+def failed_outcome(error: QuarterdeckError) -> Outcome:
+    """Convert an error to an outcome whose text has the message and the hint."""
     return Outcome(f"{error.message}. {error.hint}" if error.hint else error.message, ok=False)

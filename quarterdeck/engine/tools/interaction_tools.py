@@ -1,4 +1,4 @@
-"""ask_user, write_todos, task, compact_conversation: what a tool does with other parties and with its own session."""
+"""The tools ask_user, write_todos, task and compact_conversation, which work on the session itself."""
 
 from __future__ import annotations
 
@@ -10,93 +10,82 @@ from quarterdeck.engine.tools.base import Outcome, ToolContext
 from quarterdeck.engine.tools.function import tool
 from quarterdeck.events import Option, Todo
 
-#: How long a person has to answer (seed 001).
-PATIENCE_S = 300.0
+#: How long ask_user waits for an answer.
+ANSWER_TIMEOUT_S = 300.0
 
-Words = Annotated[str, Meta(min_length=1)]
-
-
-# --- a person
+NonEmptyText = Annotated[str, Meta(min_length=1)]
 
 
 @tool
-async def ask_user(question: Words, context: ToolContext, options: list[Words] = []) -> Outcome:  # noqa: B006  # never changed
-    """Asks the person a question and waits for the answer. Use it when you cannot go on without knowing.
+async def ask_user(
+    question: NonEmptyText,
+    context: ToolContext,
+    options: list[NonEmptyText] = [],  # noqa: B006  # never changed
+) -> Outcome:
+    """Ask the user a question and wait for the answer. Use it only if you can't continue without the answer.
 
     Args:
-        question: what you want to know
-        options: answers to choose from; the person may also answer in other words
+        question: the question
+        options: suggested answers; the user may also answer in other words
     """
     offered = tuple(Option(id=str(number), label=text) for number, text in enumerate(options, 1))
     try:
-        answer = await context.ask(question, offered, PATIENCE_S)
+        answer = await context.ask(question, offered, ANSWER_TIMEOUT_S)
     except TimeoutError:
-        return Outcome(
-            f"nobody answered within {PATIENCE_S / 60:g} minutes; go on as well as you can without an answer, or stop",
-            ok=False,
-        )
-    return Outcome(next((one.label for one in offered if one.id == answer), answer))
-
-
-# --- the list
+        minutes = f"{ANSWER_TIMEOUT_S / 60:g} minutes"
+        return Outcome(f"no answer within {minutes}; continue without one as well as you can, or stop", ok=False)
+    return Outcome(next((option.label for option in offered if option.id == answer), answer))
 
 
 class TodoItem(Struct, forbid_unknown_fields=True):
-    """One thing to do."""
+    """One item of the to-do list."""
 
-    content: Annotated[str, Meta(min_length=1, description="what is to be done")]
+    content: Annotated[str, Meta(min_length=1, description="what to do")]
     status: Annotated[
-        Literal["pending", "in_progress", "completed", "cancelled"], Meta(description="how far it is")
+        Literal["pending", "in_progress", "completed", "cancelled"], Meta(description="the state of the item")
     ] = "pending"
-    id: Annotated[str, Meta(description="its name, if you want to keep it over changes; its place otherwise")] = ""
+    id: Annotated[str, Meta(description="an id that stays the same when the list changes; by default the position")] = (
+        ""
+    )
 
 
 @tool(parallel=False)
 async def write_todos(todos: list[TodoItem], context: ToolContext) -> Outcome:
-    """Writes your list of things to do, for the person to see. Always the whole list: what is left out is gone.
+    """Replace your to-do list, which the user can see. Always send the whole list: items you leave out are removed.
 
     Args:
-        todos: all of them, in the order in which they are to be done
+        todos: all items, in the order in which you will work on them
     """
-    named = [Todo(id=one.id or str(at), content=one.content, status=one.status) for at, one in enumerate(todos, 1)]
-    twice = sorted({one.id for one in named if sum(other.id == one.id for other in named) > 1})
-    if twice:
-        return Outcome(f"argument todos: the id {', '.join(twice)} is there twice; nothing was changed", ok=False)
-    context.set_todos(named)
-    return Outcome(_counted(named))
-
-
-def _counted(todos: list[Todo]) -> str:
-    if not todos:
-        return "the list is empty"
-    counts = {
-        status: sum(one.status == status for one in todos) for status in dict.fromkeys(one.status for one in todos)
-    }
-    told = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
-    return f"{len(todos)} on the list: {told}"
-
-
-# --- another agent
+    items = [Todo(id=item.id or str(at), content=item.content, status=item.status) for at, item in enumerate(todos, 1)]
+    ids = [item.id for item in items]
+    duplicates = sorted({item_id for item_id in ids if ids.count(item_id) > 1})
+    if duplicates:
+        return Outcome(f"argument todos: duplicate id {', '.join(duplicates)}; nothing was changed", ok=False)
+    context.set_todos(items)
+    if not items:
+        return Outcome("the list is empty")
+    statuses = [item.status for item in items]
+    counts = ", ".join(f"{statuses.count(s)} {s.replace('_', ' ')}" for s in dict.fromkeys(statuses))
+    return Outcome(f"{len(items)} on the list: {counts}")
 
 
 @tool
-async def task(description: Words, prompt: Words, context: ToolContext, kind: str = "") -> Outcome:
-    """Has another agent do a part of the work by itself. It sees nothing of this conversation, and its last text is all
-    that comes back, so say in the prompt everything that it needs to know and what it has to tell you.
+async def task(description: NonEmptyText, prompt: NonEmptyText, context: ToolContext, kind: str = "") -> Outcome:
+    """Start another agent that works on a part of the task by itself and returns its last message.
+
+    The other agent can't see this conversation. Put everything it needs to know into the prompt, and say what it should
+    report back.
 
     Args:
-        description: what it is about, in a few words, for the person to see
+        description: what the agent works on, in a few words, for the user
         prompt: the whole task
-        kind: which agent, if there are several
+        kind: which kind of agent to start, if there are several
     """
     return await context.delegate(description, prompt, kind)
 
 
-# --- the conversation
-
-
 @tool(parallel=False)
 async def compact_conversation(context: ToolContext) -> Outcome:
-    """Replaces the older part of this conversation by a summary, to make room. It happens after this step."""
+    """Replace the older part of this conversation with a summary to make room. Takes effect after this step."""
     count = await context.compact()
-    return Outcome(f"after this step a summary takes the place of up to {count} messages")
+    return Outcome(f"after this step a summary replaces up to {count} messages")

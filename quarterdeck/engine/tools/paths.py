@@ -1,9 +1,9 @@
-"""Where a tool may reach: the working directory and the folders that were allowed, and nothing else.
+"""Restrict tools to the working directory and the allowed folders.
 
-A path is resolved once, which says where it leads and whether that is inside. Resolving is only a hint, because whoever
-writes in the folder may swap a part of the path for a link a moment later. What counts is how the file is then opened:
-from a descriptor of the root, one component at a time, each relative to the one before and none of them followed if it is
-a link. So there is no moment between a check and a use that somebody could win.
+A path is resolved once, which shows where it leads and whether that is inside. But resolving is only a hint: whoever can
+write in the folder may replace a part of the path with a link a moment later. So files are opened from a descriptor of the
+root folder, one component at a time, each relative to the one before and none followed if it is a link. That leaves no
+moment between the check and the use that could be exploited.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import NamedTuple
 from quarterdeck.engine.tools.base import ToolContext
 from quarterdeck.errors import QuarterdeckError
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Not blocking: whoever swaps a file for a pipe would otherwise have us wait for a writer that never comes.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Non-blocking: if the file was replaced with a FIFO, opening it would otherwise wait for a writer forever.
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
-#: Step by step we could reach further than this, and make what no other program can open or remove.
-_LONGEST = 4_096
+#: The kernel's limit for a path. Step by step we could go deeper, and create files that no other program can open.
+_PATH_MAX = 4_096
 
-_KINDS = (
+_FILE_KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISLNK, "a link"),
     (stat.S_ISFIFO, "a pipe"),
@@ -36,13 +36,13 @@ _KINDS = (
 
 
 class PathRefused(QuarterdeckError):
-    """A path that a tool cannot use; its subclasses say why."""
+    """A path that a tool can't use. Subclasses give the reason."""
 
     code = "path_refused"
 
 
 class OutsidePath(PathRefused):
-    """It leads out of the folders that the session may use."""
+    """The path leads out of the folders that the session may use."""
 
     code = "outside_path"
 
@@ -51,83 +51,93 @@ class OutsidePath(PathRefused):
 
 
 class NoSuchPath(PathRefused):
-    """Nothing is there."""
+    """There is no such file or folder."""
 
     code = "no_such_path"
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} does not exist", "Look with ls or glob what is there.")
+        super().__init__(f"{path} doesn't exist", "Use ls or glob to see which files exist.")
 
 
 class WrongKind(PathRefused):
-    """Something else is there than what was asked for."""
+    """The path is a folder, a device or another kind of file than the tool needs."""
 
     code = "wrong_kind_of_file"
 
 
-class Place(NamedTuple):
-    """A path that leads inside: its root, the way from there, and how it was written."""
+class ResolvedPath(NamedTuple):
+    """A path inside one of the allowed folders."""
 
+    #: The allowed folder.
     root: str
+    #: The components below the root.
     parts: tuple[str, ...]
+    #: The path as the model wrote it.
     shown: str
-    #: It was written with a slash at its end, so it can only be a folder.
+    #: The path was written with a slash at its end, so it can only be a folder.
     is_folder: bool
 
     @property
     def real(self) -> str:
         return os.path.join(self.root, *self.parts)
 
-    def named(self, below: str = "") -> str:
-        """How it, or what was found below it, is called: other tools have to find it by that name."""
+    def name_of(self, below: str = "") -> str:
+        """Return a path that other tools accept, for this path or for a file below it."""
         name = os.path.normpath(self.shown)
-        return os.path.join("" if name == "." and below else name, below) if below else name
+        if not below:
+            return name
+        return os.path.join("" if name == "." else name, below)
 
 
-# --- where a path leads
+# -------------------------------------------------------------------------------------------------------- resolving
 
 
-def located(path: str, context: ToolContext) -> Place:
-    """Where this path leads, seen from the working directory. OutsidePath, or PathRefused if it is none."""
+def resolve(path: str, context: ToolContext) -> ResolvedPath:
+    """Resolve a path relative to the working directory.
+
+    Raises:
+        OutsidePath: the path leads out of the allowed folders.
+        PathRefused: the text isn't a valid path.
+    """
     if not path or "\0" in path:
-        raise PathRefused("the path is empty" if not path else "the path has a NUL in it", "Give the path of a file.")
+        problem = "the path is empty" if not path else "the path contains a NUL character"
+        raise PathRefused(problem, "Give the path of a file.")
     try:
-        resolved = os.path.realpath(os.path.join(context.cwd, _with_home(path, context)))
-        if len(os.fsencode(resolved)) >= _LONGEST:
+        resolved = os.path.realpath(os.path.join(context.cwd, _expand_home(path, context)))
+        if len(os.fsencode(resolved)) >= _PATH_MAX:
             raise OSError(errno.ENAMETOOLONG, "too long")
     except OSError as error:
-        raise refusal(error, path) from None
+        raise path_error(error, path) from None
     except ValueError as error:
-        raise PathRefused(f"{path!r} is no path: {error}", "Give the path of a file.") from None
-    roots = sorted({os.path.realpath(one) for one in (context.cwd, *context.allowed_paths)}, key=len)
-    # the shortest: of the parts below the root nobody has to be trusted
-    for root in roots:
+        raise PathRefused(f"{path!r} isn't a valid path: {error}", "Give the path of a file.") from None
+    # Use the shortest root: every component below the root is opened without following links, those above aren't.
+    for root in sorted({os.path.realpath(folder) for folder in (context.cwd, *context.allowed_paths)}, key=len):
         if resolved == root:
-            return Place(root, (), path, True)
+            return ResolvedPath(root, (), path, True)
         if resolved.startswith(root.rstrip(os.sep) + os.sep):
             parts = tuple(resolved[len(root) :].strip(os.sep).split(os.sep))
-            return Place(root, parts, path, path.endswith((os.sep, os.sep + ".")))
+            return ResolvedPath(root, parts, path, path.endswith((os.sep, os.sep + ".")))
     raise OutsidePath(path)
 
 
-def _with_home(path: str, context: ToolContext) -> str:
+def _expand_home(path: str, context: ToolContext) -> str:
     home = context.environment.get("HOME", "")
     return home + path[1:] if home and (path == "~" or path.startswith("~/")) else path
 
 
-def readable(name: str) -> str:
-    """Names are bytes; what is no UTF-8 in them cannot be told to a model, or written to a log."""
+def printable(name: str) -> str:
+    """Replace bytes of a file name that aren't UTF-8, because models and logs can't take them."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-# --- opening
+# ---------------------------------------------------------------------------------------------------------- opening
 
 
 @contextlib.contextmanager
-def folder_at(place: Place) -> Generator[int]:
-    """A descriptor of the folder."""
-    with _told(place.shown):
-        descriptor = _entered(place.root, place.parts, create=False)
+def open_folder(path: ResolvedPath) -> Generator[int]:
+    """Open a folder and yield its descriptor."""
+    with _explained_errors(path.shown):
+        descriptor = _enter(path.root, path.parts, create=False)
     try:
         yield descriptor
     finally:
@@ -135,97 +145,110 @@ def folder_at(place: Place) -> Generator[int]:
 
 
 @contextlib.contextmanager
-def parent_of(place: Place, *, create: bool = False) -> Generator[tuple[int, str]]:
-    """A descriptor of the folder in which the file is (or is to be), and its name there."""
-    if not place.parts or place.is_folder:
-        raise WrongKind(f"{place.shown} is a folder, not a file", "Give the path of a file.")
-    with _told(place.shown):
-        descriptor = _entered(place.root, place.parts[:-1], create=create)
+def open_parent(path: ResolvedPath, *, create: bool = False) -> Generator[tuple[int, str]]:
+    """Open the folder that contains, or will contain, a file. Yield its descriptor and the file's name.
+
+    With `create`, missing folders on the way are created. Errors of the system are explained as PathRefused.
+    """
+    if not path.parts or path.is_folder:
+        raise WrongKind(f"{path.shown} is a folder, not a file", "Give the path of a file.")
+    with _explained_errors(path.shown):
+        descriptor = _enter(path.root, path.parts[:-1], create=create)
     try:
-        with _told(place.shown):
-            yield descriptor, place.parts[-1]
+        with _explained_errors(path.shown):
+            yield descriptor, path.parts[-1]
     finally:
         os.close(descriptor)
 
 
-def opened(parent: int, name: str, shown: str) -> int:
-    """A descriptor of a regular file, to read from. A device is not even opened: for some that alone does something."""
-    with _told(shown):
-        _expect_file(os.stat(name, dir_fd=parent, follow_symlinks=False), shown)
-        descriptor = os.open(name, _FILE, dir_fd=parent)
+def open_file(parent: int, name: str, shown: str) -> int:
+    """Open a regular file for reading and return its descriptor.
+
+    Raises:
+        NoSuchPath: there is no such file.
+        WrongKind: it isn't a regular file.
+    """
+    with _explained_errors(shown):
+        # Check before opening: opening some devices already has an effect.
+        _expect_regular(os.stat(name, dir_fd=parent, follow_symlinks=False), shown)
+        descriptor = os.open(name, _FILE_FLAGS, dir_fd=parent)
     try:
-        _expect_file(os.fstat(descriptor), shown)
+        # Check again: it may have been replaced in between.
+        _expect_regular(os.fstat(descriptor), shown)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def opened_at(place: Place) -> int:
-    """The same, for a place."""
-    with parent_of(place) as (parent, name):
-        return opened(parent, name, place.shown)
+def open_path(path: ResolvedPath) -> int:
+    """Open a regular file for reading by its path; see `open_file`."""
+    with open_parent(path) as (parent, name):
+        return open_file(parent, name, path.shown)
 
 
-def found_at(parent: int, name: str, shown: str) -> os.stat_result | None:
-    """The regular file that is there now, or None. WrongKind if it is something else."""
+def stat_file(parent: int, name: str, shown: str) -> os.stat_result | None:
+    """Return the status of a regular file, or None if there isn't one.
+
+    Raises:
+        WrongKind: something else has that name.
+    """
     try:
-        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    _expect_file(found, shown)
-    return found
+    _expect_regular(status, shown)
+    return status
 
 
-def kind_of(mode: int) -> str:
-    return next((name for test, name in _KINDS if test(mode)), "a file")
+def _expect_regular(status: os.stat_result, shown: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for test, name in _FILE_KINDS if test(status.st_mode)), "something else")
+        raise WrongKind(f"{shown} is {kind}, not a file", "Only regular files can be read and written.")
 
 
-def _expect_file(found: os.stat_result, shown: str) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise WrongKind(f"{shown} is {kind_of(found.st_mode)}, not a file", "Only files can be read and written.")
-
-
-def _entered(root: str, parts: tuple[str, ...], *, create: bool) -> int:
-    descriptor = os.open(root, _FOLDER)
+def _enter(root: str, parts: tuple[str, ...], *, create: bool) -> int:
+    descriptor = os.open(root, _FOLDER_FLAGS)
     for part in parts:
         try:
-            below = _step(descriptor, part, create=create)
+            below = _enter_one(descriptor, part, create=create)
         finally:
             os.close(descriptor)
         descriptor = below
     return descriptor
 
 
-def _step(descriptor: int, part: str, *, create: bool) -> int:
+def _enter_one(descriptor: int, part: str, *, create: bool) -> int:
     try:
-        return os.open(part, _FOLDER, dir_fd=descriptor)
+        return os.open(part, _FOLDER_FLAGS, dir_fd=descriptor)
     except FileNotFoundError:
         if not create:
             raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(part, dir_fd=descriptor)
-    return os.open(part, _FOLDER, dir_fd=descriptor)
+    return os.open(part, _FOLDER_FLAGS, dir_fd=descriptor)
 
 
-# --- what the system says, as a person would
+# ----------------------------------------------------------------------------------------------------------- errors
 
 
 @contextlib.contextmanager
-def _told(shown: str) -> Generator[None]:
+def _explained_errors(shown: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise refusal(error, shown) from error
+        raise path_error(error, shown) from error
 
 
-def refusal(error: OSError, shown: str) -> PathRefused:
-    """The system's number in words."""
+def path_error(error: OSError, shown: str) -> PathRefused:
+    """Explain an error of the system."""
     match error.errno:
         case errno.ENOENT:
             return NoSuchPath(shown)
         case errno.ENOTDIR | errno.ELOOP:
-            return WrongKind(f"{shown}: a part of it is no folder, or became a link", "Look with ls what is there.")
+            return WrongKind(
+                f"{shown}: a part of the path isn't a folder, or is a link", "Use ls to see what is there."
+            )
         case errno.ENAMETOOLONG:
             return PathRefused(f"{shown[:100]}… is too long for a path", "Use a shorter name.")
         case _:

@@ -1,4 +1,4 @@
-"""Files as text: in which encoding, with which line endings, one page at a time."""
+"""Read files as text: detect the encoding and line endings, and show one page at a time."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import codecs
 import io
 from typing import BinaryIO, NamedTuple
 
-#: How much of a file is looked at to say what it is.
+#: How many bytes to read to detect the type of a file.
 SAMPLE = 64 * 1024
-#: A page holds no more than this, however many lines were asked for; a line no more than that.
+#: Most characters on one page, whatever the number of lines, and most characters shown of one line.
 PAGE_CHARS, LINE_CHARS = 60_000, 2_000
-#: How far a file is read on only to find the end of a line, or to say how many lines it has.
-_READ_ON = 32_000_000
+#: How many characters to read only to find the end of a line or to count the remaining lines.
+_SKIP_LIMIT = 32_000_000
 
-# UTF-32 first: its mark begins with that of UTF-16
-_MARKS = (
+# UTF-32 comes first, because its byte order mark starts with the one of UTF-16.
+_BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_IMAGES = (
+_IMAGE_SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF87a", "image/gif"),
@@ -30,15 +30,18 @@ _IMAGES = (
 
 
 class Encoding(NamedTuple):
-    """How a file is written, and the mark that it begins with."""
+    """The encoding of a file and its byte order mark."""
 
     name: str
     mark: bytes = b""
 
 
-def encoding_of(sample: bytes) -> Encoding | None:
-    """By its mark, else UTF-8, else Latin-1, which gives every byte back as it was; None when it is no text at all."""
-    for mark, name in _MARKS:
+def detect_encoding(sample: bytes) -> Encoding | None:
+    """Detect the encoding: by the byte order mark, else UTF-8, else Latin-1. Return None for binary data.
+
+    Latin-1 maps every byte to one character, so writing the text back never changes other bytes.
+    """
+    for mark, name in _BYTE_ORDER_MARKS:
         if sample.startswith(mark):
             return Encoding(name, mark)
     if b"\0" in sample:
@@ -50,24 +53,24 @@ def encoding_of(sample: bytes) -> Encoding | None:
     return Encoding("utf-8")
 
 
-def image_type(sample: bytes) -> str:
-    """The media type of an image that models can see, or ""."""
+def detect_image(sample: bytes) -> str:
+    """Return the media type of an image that models can see, or ""."""
     if sample.startswith(b"RIFF") and sample[8:12] == b"WEBP":
         return "image/webp"
-    return next((kind for magic, kind in _IMAGES if sample.startswith(magic)), "")
+    return next((kind for signature, kind in _IMAGE_SIGNATURES if sample.startswith(signature)), "")
 
 
-class Text(NamedTuple):
-    """A whole file, and what it takes to write it back as it was."""
+class TextFile(NamedTuple):
+    """The content of a text file, with what is needed to write it back in the same form."""
 
     text: str
     encoding: Encoding
     newline: str
 
     @classmethod
-    def decoded(cls, data: bytes) -> Text | None:
-        """None when it is no text."""
-        encoding = encoding_of(data)
+    def decode(cls, data: bytes) -> TextFile | None:
+        """Decode a file. Return None if it isn't text."""
+        encoding = detect_encoding(data)
         if encoding is None:
             return None
         try:
@@ -76,84 +79,91 @@ class Text(NamedTuple):
             return None
         return cls(text, encoding, "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n")
 
-    def encoded(self, text: str) -> bytes:
-        """UnicodeEncodeError when the file's encoding cannot say it."""
+    def encode(self, text: str) -> bytes:
+        """Encode a new content for this file.
+
+        Raises:
+            UnicodeEncodeError: the file's encoding lacks a character.
+        """
         return self.encoding.mark + text.encode(self.encoding.name)
 
 
-def counted(number: int, one: str, several: str = "") -> str:
-    """`1 line`, `2 lines`."""
-    return f"{number} {one if number == 1 else several or one + 's'}"
+def pluralize(number: int, singular: str, plural: str = "") -> str:
+    """Return `1 line` or `2 lines`."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
-# --- pages
+# ------------------------------------------------------------------------------------------------------------ pages
 
 
-def page_of(file: BinaryIO, encoding: Encoding, offset: int, limit: int) -> str:
-    """These lines with their numbers, and how to go on. It reads no more than it shows, but for counting the rest."""
+def read_page(file: BinaryIO, encoding: Encoding, offset: int, limit: int) -> str:
+    """Return up to `limit` lines from line `offset` on, numbered, and a note about how to continue.
+
+    Reads no more of the file than it shows, except to count the remaining lines.
+    """
     file.seek(len(encoding.mark))
     reader = io.TextIOWrapper(file, encoding.name, errors="replace")
     try:
-        return _page(reader, offset, limit)
+        return _read_page(reader, offset, limit)
     finally:
-        reader.detach()  # the file is the caller's to close
+        reader.detach()  # The caller closes the file.
 
 
-def _page(reader: io.TextIOWrapper, offset: int, limit: int) -> str:
+def _read_page(reader: io.TextIOWrapper, offset: int, limit: int) -> str:
     for skipped in range(offset - 1):
-        length = _skipped(reader)
+        length = _skip_line(reader)
         if not length:
-            return _beyond(offset, skipped)
-        if length >= _READ_ON:
-            return f"[line {skipped + 1} is too long to read on behind it]"
-    shown: list[str] = []
+            return _no_such_line(offset, skipped)
+        if length >= _SKIP_LIMIT:
+            return f"[line {skipped + 1} is too long to read past it]"
+    lines: list[str] = []
     room = PAGE_CHARS
-    while len(shown) < limit and room > 0:
-        text, length = _line(reader, LINE_CHARS)
+    while len(lines) < limit and room > 0:
+        text, length = _read_line(reader, LINE_CHARS)
         if not length:
             break
-        shown.append(f"{offset + len(shown):>6}\t{text}")
-        room -= len(shown[-1]) + 1
-        if length >= _READ_ON:
-            return "\n".join([*shown, "[the last line is too long to read on behind it]"])
-    if not shown:
-        return _beyond(offset, offset - 1)
-    return "\n".join(shown) + _rest(reader, offset, offset + len(shown))
+        lines.append(f"{offset + len(lines):>6}\t{text}")
+        room -= len(lines[-1]) + 1
+        if length >= _SKIP_LIMIT:
+            return "\n".join([*lines, "[the last line is too long to read past it]"])
+    if not lines:
+        return _no_such_line(offset, offset - 1)
+    return "\n".join(lines) + _continuation_note(reader, offset, offset + len(lines))
 
 
-def _beyond(offset: int, lines: int) -> str:
-    return "[the file is empty]" if not lines else f"[no line {offset}: the file has {counted(lines, 'line')}]"
+def _no_such_line(offset: int, lines: int) -> str:
+    return "[the file is empty]" if not lines else f"[no line {offset}: the file has {pluralize(lines, 'line')}]"
 
 
-def _line(reader: io.TextIOWrapper, keep: int) -> tuple[str, int]:
-    """The first characters of the next line, and how long it is with its end; 0 at the end of the file."""
-    text = reader.readline(keep + 1)
+def _read_line(reader: io.TextIOWrapper, limit: int) -> tuple[str, int]:
+    """Return the first characters of the next line, and its length with the line ending: 0 at the end of the file."""
+    text = reader.readline(limit + 1)
     length = len(text)
-    if text.endswith("\n") or length <= keep:
+    if text.endswith("\n") or length <= limit:
         return text.removesuffix("\n"), length
-    length += _skipped(reader)
-    return f"{text[:keep]} … [a line of {length} characters]", length
+    length += _skip_line(reader)
+    return f"{text[:limit]} … [line of {length} characters]", length
 
 
-def _skipped(reader: io.TextIOWrapper) -> int:
-    """How long the next line was, with its end; _READ_ON or more when its end was not looked for any longer."""
+def _skip_line(reader: io.TextIOWrapper) -> int:
+    """Skip the rest of a line and return its length. Stops at _SKIP_LIMIT without having found the end."""
     length = 0
     while text := reader.readline(SAMPLE):
         length += len(text)
-        if text.endswith("\n") or length >= _READ_ON:
+        if text.endswith("\n") or length >= _SKIP_LIMIT:
             break
     return length
 
 
-def _rest(reader: io.TextIOWrapper, first: int, following: int) -> str:
-    lines, budget = 0, _READ_ON
+def _continuation_note(reader: io.TextIOWrapper, first: int, following: int) -> str:
+    remaining, budget = 0, _SKIP_LIMIT
     while budget > 0:
-        length = _skipped(reader)
+        length = _skip_line(reader)
         if not length:
             break
-        lines += 1
+        remaining += 1
         budget -= length
-    if not lines:
-        return "" if first == 1 else f"\n[lines {first}-{following - 1}; that is the end]"
-    total = f"of {following - 1 + lines}" if budget > 0 else "of many more"
-    return f"\n[lines {first}-{following - 1} {total}; go on with offset={following}]"
+    if not remaining:
+        return "" if first == 1 else f"\n[lines {first}-{following - 1}, the end of the file]"
+    total = f"of {following - 1 + remaining}" if budget > 0 else "of many more"
+    return f"\n[lines {first}-{following - 1} {total}; continue with offset={following}]"

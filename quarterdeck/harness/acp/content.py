@@ -12,7 +12,7 @@ from msgspec import Struct
 from quarterdeck.events import Block, HistoryMessage, Image, Json, Option, Plan, PlanStep, Question
 from quarterdeck.harness.acp.profile import Profile
 from quarterdeck.harness.base import Object, list_of, object_of, objects_of, text_of
-from quarterdeck.kernel.timeline import plain
+from quarterdeck.kernel.timeline import json_text
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Content blocks
@@ -259,7 +259,7 @@ class History:
         status = update.get("status")
         if status in ("completed", "failed"):
             result = result_of(update)
-            text = result if isinstance(result, str) else "" if result is None else plain(result)
+            text = result if isinstance(result, str) else "" if result is None else json_text(result)
             block = Block(block=len(blocks), kind="tool_result", call_id=call_id, text=text, ok=status == "completed")
             blocks.append(block)
             self._open_calls.discard(call_id)

@@ -1,55 +1,51 @@
-"""What a person is asked: approvals, questions and forms.
+"""Track what Claude Code asks a person: approvals, questions and forms.
 
-One approval may be asked at three places at once: by a PermissionRequest hook, by can_use_tool on the stream, and by the
-terminal's own dialog; whoever answers first wins. So an approval is named after its call, however it comes, and is decided
-once. The hook's payload has no tool_use_id: it is matched to the open call of the same agent, tool and arguments.
+One approval may be asked in three places at once: by a PermissionRequest hook, by can_use_tool on the stream, and by the
+terminal's own dialog. Whoever answers first wins. So an approval is identified by its call, whichever way it arrives, and
+is decided once. The hook's payload has no tool_use_id: `Calls.find` matches it to an open call.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct
-
 from quarterdeck import events as ev
 from quarterdeck.events import Json, Option, Question
-from quarterdeck.harness.base import Object, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, list_of, object_of, objects_of, text_of
 from quarterdeck.harness.claude import tables
-from quarterdeck.harness.claude.calls import Calls
+from quarterdeck.harness.claude.calls import Calls, plain_answer
+from quarterdeck.harness.claude.session import ClaudeSession, Prompts
 from quarterdeck.harness.tracker import AgentPath
 
-Decision: TypeAlias = Literal["allow", "deny"]
-_OPTIONS = (Option(id="allow", label="Allow", kind="allow_once"), Option(id="deny", label="Deny", kind="reject_once"))
-#: An approval of which only the fact is known, from a notification or the session file.
-VAGUE = "terminal-dialog"
-_PENDING_KEPT = 64
-#: How well a reply's delay must fit the moment of its hook.
-_FIT_S = 0.5
+Verdict: TypeAlias = Literal["allow", "deny"]
+
+_ALLOW = Option(id="allow", label="Allow", kind="allow_once")
+_DENY = Option(id="deny", label="Deny", kind="reject_once")
+#: Reference of a dialog in the terminal of which nothing but its existence is known.
+TERMINAL_DIALOG = "terminal-dialog"
 
 
-class Pending(Struct):
-    """A hook that may be answered. `ref` is the call, or the form, that it is about."""
+class Approvals:
+    """The gates of one session, opened and closed by the source that reports first."""
 
-    event: str
-    at: float
-    ref: str
+    def __init__(self, session: ClaudeSession, prompts: Prompts, calls: Calls) -> None:
+        self.session = session
+        self.tracker = session.tracker
+        self.prompts = prompts
+        self.calls = calls
+        self.reset()
 
-
-class Asks(Calls):
-    """Gates of Claude Code, opened and closed by whoever tells first."""
-
-    def new_process(self) -> None:
-        Calls.new_process(self)
-        self.decided: dict[str, None] = {}
-        #: approvals that wait for a can_use_tool answer, by request id
+    def reset(self) -> None:
+        #: can_use_tool requests that wait for our answer → the call.
         self.requests: dict[str, str] = {}
-        self.forms: dict[str, tuple[str, str]] = {}
+        #: elicitation requests that wait for our answer → the form.
         self.form_requests: dict[str, str] = {}
-        self.pending: list[Pending] = []
+        #: Open forms → (MCP server, message).
+        self._forms: dict[str, tuple[str, str]] = {}
 
     # --- approvals and questions
 
-    def asks(
+    def open(
         self,
         call_id: str,
         tool: str,
@@ -58,225 +54,186 @@ class Asks(Calls):
         suggestions: list[Any] | None = None,
         hint: str = "",
     ) -> None:
-        """A person is asked about a call. What was decided already is not asked again."""
-        if call_id in self.decided or call_id in self.over or call_id in self.tracker.gates:
+        """Record that a person is asked about a call, unless that was asked or decided before."""
+        if call_id in self.calls.decided or self.calls.has_ended(call_id) or call_id in self.tracker.gates:
             return
         if not path:
-            self.working()
-            self.unask_vague()
+            self.prompts.note_work()
+            self.close_terminal_dialog()
         if tool == tables.QUESTION_TOOL:
-            self.asks_questions(call_id, args, path)
+            self._open_question(call_id, args, path)
             return
         if call_id not in self.tracker.calls:
             self.tracker.open_call(call_id, tool, args, path=path)
-            self.args[call_id] = args
+            self.calls.args[call_id] = args
         ask = "command" if tool in tables.SHELL_TOOLS else "mcp" if tool.startswith("mcp__") else "tool"
-        options = (_OPTIONS[0], *suggested(suggestions or []), _OPTIONS[1])
+        options = (_ALLOW, *_suggested_options(suggestions or []), _DENY)
         self.tracker.open_approval(call_id, tool, args, call_id, ask, hint=hint, options=options, path=path)
 
-    def call_like(self, name: str, args: Json, path: AgentPath) -> str:
-        """The open call that an ask without an id is about: same agent, same tool, best with the same arguments.
-
-        Calls that need a permission run one after the other, so it is the oldest that nobody decided yet.
-        """
-        found = [call_id for call_id, call in self.tracker.calls.items() if call.path == path and call.name == name]
-        same = [call_id for call_id in found if args is not None and self.args.get(call_id) == args] or found
-        undecided = [call_id for call_id in same if call_id not in self.decided]
-        return (undecided or same or [""])[0]
-
-    def asks_questions(self, call_id: str, args: Json, path: AgentPath) -> None:
-        """The model asks; the call waits for the answers."""
-        questions = questions_in(args)
+    def _open_question(self, call_id: str, args: Json, path: AgentPath) -> None:
+        """Record the model's questions. Their call runs and waits for the answers."""
+        questions = _questions_in(args)
         first = questions[0] if questions else Question(text=tables.QUESTION_TOOL)
-        self.call_runs(call_id, tables.QUESTION_TOOL, args, path)
+        self.calls.start(call_id, tables.QUESTION_TOOL, args, path)
         self.tracker.open_question(call_id, first.text, first.options, questions, call_id, path=path)
 
-    def decides(self, call_id: str, decision: Decision, by: str, reason: str = "", answers: Json = None) -> None:
-        """An approval or a question is decided. A refused call ends at once: it never ran."""
+    def apply_decision(self, call_id: str, decision: Object) -> None:
+        """Apply `{behavior: allow | deny, …}`, which hooks and can_use_tool share. Anything else decides nothing."""
+        behavior = text_of(decision, "behavior")
+        if behavior == "allow":
+            tool = self.calls.name_of(call_id)
+            was_open = call_id in self.tracker.gates
+            updated = object_of(decision, "updatedInput")
+            self.decide(call_id, "allow", "user", answers=updated.get("answers"))
+            if was_open:
+                self._record_rules(tool, list_of(decision, "updatedPermissions"))
+                self.calls.change_args(call_id, updated)
+        elif behavior == "deny":
+            self.decide(call_id, "deny", "user", text_of(decision, "message"))
+
+    def decide(self, call_id: str, verdict: Verdict, by: str, reason: str = "", answers: Json = None) -> None:
+        """Record the decision on an approval or a question. A denied call ends at once: it never ran."""
         gate = self.tracker.gates.get(call_id)
         if gate is None:
             return
-        self.decided[call_id] = None
-        if gate.kind == "question":
-            self.answered(call_id, decision, by, answers)
-        elif decision == "allow":
+        self.calls.decided.add(call_id)
+        if gate.kind == "question" and verdict == "deny":
+            self.tracker.answer_question(call_id, status="withdrawn", by=by)
+        elif gate.kind == "question":
+            self.tracker.answer_question(call_id, plain_answer(answers), by=by)
+        elif verdict == "allow":
             self.tracker.approve_call(call_id, by)
         else:
             self.tracker.reject_call(call_id, by, reason=reason)
-        if decision == "deny":
-            self.call_over(call_id, ok=False, result=reason or "denied", path=gate.path)
+        if verdict == "deny":
+            self.calls.end(call_id, ok=False, result=reason or "denied", path=gate.path)
 
-    def answered(self, call_id: str, decision: Decision, by: str, answers: Json) -> None:
-        """A question is answered, or refused."""
-        if decision == "deny":
-            self.tracker.answer_question(call_id, status="withdrawn", by=by)
-        else:
-            self.tracker.answer_question(call_id, answer_in(answers), by=by)
+    def withdraw(self, ref: str) -> None:
+        """Close a gate whose answer Claude Code no longer waits for."""
+        if ref in self.tracker.gates:
+            self.calls.decided.add(ref)
+            self.tracker.close_gate(ref, "withdrawn")
 
-    def withdraws(self, call_id: str) -> None:
-        """Nobody waits for this answer any more."""
-        if call_id not in self.tracker.gates:
-            return
-        self.decided[call_id] = None
-        self.tracker.close_gate(call_id, "withdrawn")
+    def block(self, call_id: str, reason: str) -> None:
+        """Record that a hook refused a call before a person was asked."""
+        self.withdraw(call_id)
+        self.calls.block(call_id, reason)
 
-    def call_over(
-        self, call_id: str, ok: bool, result: Json, name: str = "", path: AgentPath = (), response: Json = None
-    ) -> None:
-        """A call that ended waits for nobody: its question was answered somewhere, perhaps with these words."""
-        gate = self.tracker.gates.get(call_id)
-        if gate is not None and gate.kind == "question":
-            answers = object_of(response).get("answers")
-            status = "answered" if ok and answers else "answered_elsewhere"
-            self.tracker.answer_question(call_id, answer_in(answers) if ok else None, status)
-        self.decided.pop(call_id, None)
-        Calls.call_over(self, call_id, ok, result, name, path, response)
-
-    def moved_on(self, path: AgentPath) -> None:
-        """An agent went on: whatever it asked was answered, here or in the terminal."""
+    def close_answered_elsewhere(self, path: AgentPath) -> None:
+        """Close the gates of an agent that went on: they were answered here or in the terminal."""
         self.tracker.close_gates("answered_elsewhere", "approval", "question", path=path)
 
-    def asks_vaguely(self, title: str) -> None:
-        """Somebody says that a dialog is open, and nothing else is known of it: where a sub-agent asks, it is that one's."""
-        if self.tracker.turn_id and not self.tracker.gates:
-            running = [name for name, call in self.tracker.calls.items() if call.running and not call.path]
+    def open_terminal_dialog(self, title: str) -> None:
+        """Record a dialog in the terminal that has no hook. If a gate is open, it is that one's dialog."""
+        if self.session.turn_is_open and not self.tracker.gates:
+            running = [call_id for call_id, call in self.tracker.calls.items() if call.running and not call.path]
             call_id = running[-1] if running else ""
-            tool = self.name_of(call_id)
-            self.tracker.open_approval(VAGUE, tool, self.args.get(call_id), call_id, title=title)
+            tool = self.calls.name_of(call_id)
+            self.tracker.open_approval(TERMINAL_DIALOG, tool, self.calls.args.get(call_id), call_id, title=title)
 
-    def unask_vague(self) -> None:
-        """The dialog is known by its name now, or gone."""
-        if self.tracker.gates:
-            self.tracker.resolve_approval(VAGUE, "answered_elsewhere")
+    def close_terminal_dialog(self) -> None:
+        """Close the unidentified dialog: it is gone, or known by its call now."""
+        self.tracker.resolve_approval(TERMINAL_DIALOG, "answered_elsewhere")
 
-    def allowed_always(self, tool: str, permissions: list[Any]) -> None:
-        """Rules that came with an answer."""
-        for one in permissions:
-            found = object_of(one)
-            if text_of(found, "type") == "addRules" and text_of(found, "behavior") == "allow":
-                scope = tables.SCOPES.get(text_of(found, "destination"), "session")
-                self.tracker.emit(ev.ToolApprovedAlways(tool=tool, scope=scope, rule=rules_of(found)))
+    def _record_rules(self, tool: str, permissions: list[Any]) -> None:
+        """Record the permanent permissions that came with an answer."""
+        for permission in map(object_of, permissions):
+            if text_of(permission, "type") == "addRules" and text_of(permission, "behavior") == "allow":
+                scope = tables.SCOPES.get(text_of(permission, "destination"), "session")
+                self.tracker.emit(ev.ToolApprovedAlways(tool=tool, scope=scope, rule=_rules_text(permission)))
 
     # --- forms of MCP servers
 
-    def form_opens(self, found: Object, request_id: str = "") -> str:
-        """A server wants something of a person. The hook and the stream tell the same form; its name is the first one."""
-        key = (text_of(found, "mcp_server_name"), text_of(found, "message"))
-        for ref, known in self.forms.items():
-            if known == key and ref in self.tracker.gates:
+    def open_form(self, form: Object, request_id: str = "") -> str:
+        """Record a form and return its reference. The hook and the stream report the same form; the first one names it."""
+        server, message = text_of(form, "mcp_server_name"), text_of(form, "message")
+        for ref, known in self._forms.items():
+            if known == (server, message) and ref in self.tracker.gates:
                 return ref
-        ref = request_id or self.named("form")
-        self.forms[ref] = key
-        method, options = shape_of(object_of(found, "requested_schema"), text_of(found, "mode"))
-        self.tracker.open_dialog(ref, method, title=key[0], message=key[1] or text_of(found, "url"), options=options)
+        ref = request_id or self.session.new_id("form")
+        self._forms[ref] = (server, message)
+        method, options = _form_method(object_of(form, "requested_schema"), text_of(form, "mode"))
+        self.tracker.open_dialog(ref, method, title=server, message=message or text_of(form, "url"), options=options)
         return ref
 
-    def form_closes(self, ref: str, action: str, content: Json) -> None:
-        """The form was filled in, or not."""
-        self.forms.pop(ref, None)
+    def close_form(self, ref: str, action: str, content: Json) -> None:
+        """Record that a form was filled in or dismissed."""
+        self._forms.pop(ref, None)
         self.tracker.close_dialog(ref, content, "answered" if action == "accept" else "cancelled")
 
-    def forms_gone(self) -> None:
-        """The call that wanted a form is over."""
-        for ref in list(self.forms):
-            self.forms.pop(ref)
+    def close_server_forms(self, server: str, action: str, content: Json) -> None:
+        """Close the open forms of one MCP server."""
+        for ref in [ref for ref, (owner, _) in self._forms.items() if owner == server]:
+            self.close_form(ref, action, content)
+
+    def close_forms(self) -> None:
+        """Close all forms, because the call that wanted them ended."""
+        for ref in list(self._forms):
+            del self._forms[ref]
             self.tracker.close_dialog(ref, status="answered_elsewhere")
 
-    # --- hooks that we may answer
 
-    def awaits(self, event: str, ref: str) -> None:
-        """A hook waits for our answer."""
-        self.pending.append(Pending(event, self.now, ref))
-        if len(self.pending) > _PENDING_KEPT:
-            del self.pending[0]
-
-    def awaited(self, event: str, found: Object) -> str:
-        """What an answer of ours is about: by its name, by the time that it took, else the oldest that is still open."""
-        ref = text_of(found, "tool_use_id", "ref")
-        mine = [one for one in self.pending if one.event == event]
-        if ref or not mine:
-            return ref
-        after = found.get("after_s")
-        if isinstance(after, int | float) and not isinstance(after, bool):
-            best = min(mine, key=lambda one: abs(self.now - after - one.at))
-            chosen = best if abs(self.now - after - best.at) <= _FIT_S else None
-        else:
-            chosen = next((one for one in mine if one.ref in self.tracker.gates), mine[-1])
-        if chosen is None:
-            return ""
-        self.pending.remove(chosen)
-        return chosen.ref
-
-
-def questions_in(args: Json) -> tuple[Question, ...]:
-    """The questions of an AskUserQuestion call."""
-    found = (object_of(one) for one in list_of(object_of(args), "questions"))
+def _questions_in(args: Json) -> tuple[Question, ...]:
+    """Return the questions of an AskUserQuestion call."""
     return tuple(
         Question(
-            text=text_of(one, "question", "header"),
-            options=tuple(choice(option) for option in list_of(one, "options")),
-            multiple=one.get("multiSelect") is True,
-            header=text_of(one, "header"),
+            text=text_of(question, "question", "header"),
+            options=tuple(_choice(option) for option in list_of(question, "options")),
+            multiple=question.get("multiSelect") is True,
+            header=text_of(question, "header"),
         )
-        for one in found
-        if text_of(one, "question", "header")
+        for question in objects_of(object_of(args), "questions")
+        if text_of(question, "question", "header")
     )
 
 
-def choice(option: Any) -> Option:
-    """An answer is given by its label, so the label is its name."""
-    found = object_of(option)
-    label = text_of(found, "label") or (option if isinstance(option, str) else "")
-    return Option(id=label, label=text_of(found, "description") or label)
+def _choice(option: Any) -> Option:
+    """Return a choice of a question. Claude Code expects an answer to be its label, so the label is its id."""
+    fields = object_of(option)
+    label = text_of(fields, "label") or (option if isinstance(option, str) else "")
+    return Option(id=label, label=text_of(fields, "description") or label)
 
 
-def answer_in(answers: Json) -> Json:
-    """The answers by question; one alone needs no question beside it."""
-    found = object_of(answers)
-    if len(found) == 1:
-        return next(iter(found.values()))
-    return found or None
-
-
-def suggested(suggestions: list[Any]) -> tuple[Option, ...]:
-    """The wider permissions that Claude Code offers beside yes and no."""
-    found = ((place, object_of(one)) for place, one in enumerate(suggestions))
+def _suggested_options(suggestions: list[Any]) -> tuple[Option, ...]:
+    """Return the wider permissions that Claude Code offers besides allow and deny."""
     return tuple(
-        Option(id=f"suggestion:{place}", label=label, kind="allow_always")
-        for place, one in found
-        if (label := _label(one))
+        Option(id=f"suggestion:{number}", label=label, kind="allow_always")
+        for number, suggestion in enumerate(suggestions)
+        if (label := _suggestion_label(object_of(suggestion)))
     )
 
 
-def _label(suggestion: Object) -> str:
+def _suggestion_label(suggestion: Object) -> str:
     kind = text_of(suggestion, "type")
     if kind == "addRules":
-        return f"Always allow {rules_of(suggestion)}"
+        return f"Always allow {_rules_text(suggestion)}"
     if kind == "setMode":
-        return f"Allow, and switch to {tables.MODES.get(text_of(suggestion, 'mode'), text_of(suggestion, 'mode'))}"
-    directories = [one for one in list_of(suggestion, "directories") if isinstance(one, str)]
+        mode = text_of(suggestion, "mode")
+        return f"Allow, and switch to {tables.MODES.get(mode, mode)}"
+    directories = [name for name in list_of(suggestion, "directories") if isinstance(name, str)]
     return f"Allow, and add {', '.join(directories)}" if kind == "addDirectories" and directories else ""
 
 
-def rules_of(suggestion: Object) -> str:
-    """Rules as they are written in its settings: Tool(pattern)."""
-    found = (object_of(one) for one in list_of(suggestion, "rules"))
+def _rules_text(permission: Object) -> str:
+    """Return rules as Claude Code's settings write them: Tool(pattern)."""
     return ", ".join(
-        f"{text_of(one, 'toolName')}({text_of(one, 'ruleContent')})"
-        if text_of(one, "ruleContent")
-        else text_of(one, "toolName")
-        for one in found
+        f"{text_of(rule, 'toolName')}({text_of(rule, 'ruleContent')})"
+        if text_of(rule, "ruleContent")
+        else text_of(rule, "toolName")
+        for rule in map(object_of, list_of(permission, "rules"))
     )
 
 
-def shape_of(schema: Object, mode: str) -> tuple[Literal["select", "confirm", "input", "editor"], tuple[Option, ...]]:
-    """How a form is shown: one field that is yes or no, or a choice, has a shape of its own."""
-    fields = [object_of(one) for one in object_of(schema, "properties").values()]
+def _form_method(
+    schema: Object, mode: str
+) -> tuple[Literal["select", "confirm", "input", "editor"], tuple[Option, ...]]:
+    """Return how to show a form. A single yes/no field or choice has a control of its own."""
+    fields = [object_of(field) for field in object_of(schema, "properties").values()]
     if mode == "url":
         return "confirm", ()
     if len(fields) == 1 and text_of(fields[0], "type") == "boolean":
         return "confirm", ()
-    choices = [one for one in list_of(fields[0], "enum") if isinstance(one, str)] if len(fields) == 1 else []
+    choices = [value for value in list_of(fields[0], "enum") if isinstance(value, str)] if len(fields) == 1 else []
     if choices:
-        return "select", tuple(Option(id=one, label=one) for one in choices)
+        return "select", tuple(Option(id=value, label=value) for value in choices)
     return "input", ()

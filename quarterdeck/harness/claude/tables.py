@@ -1,4 +1,4 @@
-"""What is known of Claude Code's words, as data: lines that mean nothing to the state, modes, errors, tools."""
+"""List the names that Claude Code uses, as data: modes, tools, errors, and signals that say nothing about the state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quarterdeck.events import FailureKind
 
 Mode: TypeAlias = Literal["plan", "ask", "edits", "auto", "bypass"]
 
-#: Its permission modes on our scale. `dontAsk` refuses what nobody allowed before, so nothing more runs than in `ask`.
+#: Claude Code's permission modes on our scale. `dontAsk` denies what isn't allowed already, so no more runs than in `ask`.
 MODES: dict[str, Mode] = {
     "plan": "plan",
     "default": "ask",
@@ -20,7 +20,7 @@ MODES: dict[str, Mode] = {
 }
 AUTO_MODES = frozenset({"auto", "bypass"})
 
-#: Lines of stdout that are known and say nothing about the state.
+#: Lines of stdout that say nothing about the state.
 QUIET_LINES = frozenset(
     {
         "attachment",
@@ -33,7 +33,7 @@ QUIET_LINES = frozenset(
         "transcript_mirror",
     }
 )
-#: The same for lines of type `system`.
+#: Lines of type `system` that say nothing about the state.
 QUIET_SYSTEM = frozenset(
     {
         "agents_killed",
@@ -56,10 +56,10 @@ QUIET_SYSTEM = frozenset(
         "worker_shutting_down",
     }
 )
-#: Parts of a streamed answer that carry no words of their own.
+#: Events and deltas of a streamed reply that carry no text.
 QUIET_EVENTS = frozenset({"content_block_stop", "ping"})
 QUIET_DELTAS = frozenset({"citations_delta", "compaction_delta", "input_json_delta", "signature_delta"})
-#: Hooks that are known and say nothing about the state.
+#: Hooks that say nothing about the state.
 QUIET_HOOKS = frozenset(
     {
         "ConfigChange",
@@ -75,9 +75,9 @@ QUIET_HOOKS = frozenset(
         "WorktreeRemove",
     }
 )
-#: After a process is gone only these show that another one took its place; anything else is a straggler.
+#: Hooks that show a new process after an exit. All others are leftovers of the old one.
 REVIVING_HOOKS = frozenset({"SessionStart", "UserPromptSubmit"})
-#: Lines that we send and that need no reading.
+#: Lines that we send and that say nothing about the state.
 QUIET_INPUT = frozenset({"control_cancel_request", "keep_alive", "update_environment_variables"})
 
 #: Tools that start a sub-agent; `Task` is the older name.
@@ -85,11 +85,11 @@ AGENT_TOOLS = frozenset({"Agent", "Task"})
 QUESTION_TOOL = "AskUserQuestion"
 PLAN_TOOL = "ExitPlanMode"
 TODO_TOOL = "TodoWrite"
-#: Tools that change the list of what is to do.
+#: Tools that change the todo list.
 LISTING_TOOLS = frozenset({TODO_TOOL, "TaskCreate", "TaskUpdate"})
 SHELL_TOOLS = frozenset({"Bash", "PowerShell"})
 
-#: Prompts that nobody typed: finished background work, schedules, team mates, and the resuming of a deferred call.
+#: Beginnings of prompts that no person typed: finished background work, schedules, team mates, a resumed deferred call.
 AGENT_PROMPTS = (
     "<task-notification>",
     "<cron",
@@ -98,12 +98,12 @@ AGENT_PROMPTS = (
     "<agent-notification",
     "Continue from where you left off.",
 )
-#: Texts of the user's role that say that a person interrupted.
+#: Beginning of the text in the user's role that reports an interrupt.
 INTERRUPTED = "[Request interrupted by user"
-#: What a local command printed stands between these.
+#: Beginnings of texts that contain the output of a local command.
 LOCAL_OUTPUT = ("<local-command-stdout>", "<local-command-stderr>")
 
-#: Its names of errors (StopFailure.error, assistant.error, api_error_type) that need no look at the text.
+#: Error names (StopFailure.error, assistant.error, api_error_type) that say the kind of failure by themselves.
 FAILURES: dict[str, FailureKind] = {
     "authentication_failed": "auth",
     "authentication_error": "auth",
@@ -127,7 +127,7 @@ FAILURES: dict[str, FailureKind] = {
     "network_error": "network",
     "timeout": "network",
 }
-#: Words of its own texts, narrower ones first; looked at before the words that all agents share.
+#: Words of Claude Code's own error texts, narrower ones first. They come before the words of harness/failures.py.
 FAILURE_WORDS: tuple[tuple[FailureKind, tuple[str, ...]], ...] = (
     ("usage_limit", ("usage limit", "hour limit", "weekly limit", "session limit", "hit your limit", "opus limit")),
     ("payment", ("credit balance", "billing", "out of credits", "payment")),
@@ -135,16 +135,16 @@ FAILURE_WORDS: tuple[tuple[FailureKind, tuple[str, ...]], ...] = (
     ("invalid_model", ("issue with the selected model", "may not exist or you may not have access")),
     ("network", ("connection error", "unable to connect", "connection refused", "request timed out", "socket")),
 )
-#: Results that are failures by their subtype.
+#: Subtypes of results that are failures.
 RESULT_FAILURES: dict[str, FailureKind] = {
     "error_max_turns": "turn_limit",
     "error_max_budget_usd": "usage_limit",
     "error_max_structured_output_retries": "internal",
 }
-#: Before what went wrong in a request.
+#: Beginning of the text of a failed request.
 API_ERROR = "API Error: "
 
-#: The status of a background task once it is over, and whether that is success.
+#: Status of a background task that ended → whether it succeeded.
 TASK_ENDS: dict[str, bool] = {
     "completed": True,
     "failed": False,
@@ -153,7 +153,7 @@ TASK_ENDS: dict[str, bool] = {
     "cancelled": False,
     "error": False,
 }
-#: Where an allowed rule is kept.
+#: Where Claude Code stores an allowed rule → the rule's scope.
 SCOPES: dict[str, Literal["session", "repo", "user"]] = {
     "session": "session",
     "localSettings": "repo",
@@ -161,6 +161,6 @@ SCOPES: dict[str, Literal["session", "repo", "user"]] = {
     "userSettings": "user",
 }
 
-#: Telemetry records that are known; only the first is read.
+#: The telemetry record that is read, and the prefix that some releases put before record names.
 OTLP_USAGE = "api_request"
 OTLP_PREFIX = "claude_code."

@@ -1,181 +1,134 @@
-"""Claude Code's translator: all of its sources together.
+"""Translate Claude Code: build the parts of one session and give each source its reader.
 
-stdout and stdin are read by stream.py, results.py and control.py, hooks and our answers to them by hooks.py and replies.py.
-Below them stands what they share: asks.py (what a person is asked), calls.py, agents.py, core.py (session, turn, prompts).
-Here are the sources that only add to those: the session file, telemetry, and the process.
+The parts hold one shared `ClaudeSession` (`session.py`):
+
+    prompts      texts that were sent or typed, and the turns that they start
+    turns        how turns end
+    calls        tool calls and the todo list
+    subagents    sub-agents and background work
+    approvals    approvals, questions and forms
+    usage        tokens and cost
+
+One reader per source writes through them: `stream` (stdout), `control` (stdin and the control protocol), `hooks` (hooks
+and our answers to them), `status_file` (the session file). Telemetry is read by `usage`.
 """
 
 from __future__ import annotations
 
-import msgspec
-
-from quarterdeck import events as ev
-from quarterdeck.events import Json, TokenUsage
-from quarterdeck.harness.base import Object, ignore, object_of, text_of
-from quarterdeck.harness.claude import tables
-from quarterdeck.harness.claude.core import FILE_LAG_S
-from quarterdeck.harness.claude.spending import tokens_of
+from quarterdeck.events import Body, Json
+from quarterdeck.harness.base import BaseTranslator, Signal, ignore, object_of, text_of
+from quarterdeck.harness.claude.approvals import Approvals
+from quarterdeck.harness.claude.calls import Calls
+from quarterdeck.harness.claude.control import Control
+from quarterdeck.harness.claude.hooks import Hooks
+from quarterdeck.harness.claude.session import ClaudeSession, Prompts
+from quarterdeck.harness.claude.status_file import StatusFile
 from quarterdeck.harness.claude.stream import Stream
+from quarterdeck.harness.claude.subagents import Subagents
+from quarterdeck.harness.claude.turns import Turns
+from quarterdeck.harness.claude.usage import Usage
+from quarterdeck.kernel.view import View
 
-_STDERR_KEPT = 500
+#: How much of stderr is shown if the process fails.
+_STDERR_LIMIT = 500
 
 
-def claude() -> Claude:
-    """A new translator."""
-    return Claude()
-
-
-class Claude(Stream):
-    """Everything that is known of one session of Claude Code."""
+class ClaudeTranslator(BaseTranslator):
+    """Reads all sources of one session of Claude Code."""
 
     def __init__(self) -> None:
         super().__init__()
+        session = self.session = ClaudeSession(self)
+        prompts = Prompts(session)
+        subagents = Subagents(session)
+        calls = Calls(session, prompts, subagents)
+        approvals = Approvals(session, prompts, calls)
+        self.turns = Turns(session, prompts, calls, subagents)
+        self.usage = Usage(session)
+        self.hooks = Hooks(session, prompts, self.turns, calls, approvals, subagents)
+        control = Control(session, prompts, calls, approvals, subagents, self.hooks)
+        stream = Stream(session, prompts, self.turns, calls, approvals, subagents, self.usage, self.hooks, control)
+        status_file = StatusFile(session, prompts, self.turns, approvals)
+        #: The parts whose state belongs to one process.
+        self._parts = (
+            session,
+            prompts,
+            subagents,
+            calls,
+            approvals,
+            self.usage,
+            self.hooks,
+            control,
+            stream,
+            status_file,
+        )
+        self._stderr = ""
         self.readers |= {
-            "stdout": self.read_stdout,
-            "stdin": self.read_stdin,
+            "stdout": stream.read,
+            "stdin": control.read_stdin,
             "stderr": self.read_stderr,
-            "hook": self.read_hook,
-            "hook.reply": self.read_reply,
-            "hook.disconnect": self.read_disconnect,
-            "file": self.read_file,
+            "hook": self.hooks.read,
+            "hook.reply": self.hooks.read_reply,
+            "hook.disconnect": self.hooks.read_disconnect,
+            "file": status_file.read,
             "notify": self.read_notify,
-            "otlp.log": self.read_otlp,
+            "otlp.log": self.usage.read_telemetry,
             "otlp.metric": ignore,
             "otlp.span": ignore,
         }
         self.timer_callbacks |= {
-            "held": self.on_held,
-            "silence": self.on_silence,
-            "lingers": self.on_lingers,
-            "settled": self.on_settled,
+            "held": prompts.release_held,
+            "silence": self.hooks.on_silence,
+            "lingers": stream.on_lingers,
+            "settled": status_file.on_settled,
         }
 
-    def new_process(self) -> None:
-        Stream.new_process(self)
-        self.waits_for = ""
-        self.dialog_left = False
-        self.title = ""
-        self.last_words = ""
+    def feed(self, signal: Signal, now: float) -> list[Body]:
+        if self.tracker.signal == "stale":
+            self.tracker.set_signal("live")
+        return super().feed(signal, now)
 
-    # --- the session file: idle, busy or waiting, and nothing more
-
-    def read_file(self, data: Json) -> bool:
-        found = content_in(data)
-        status = text_of(found, "status")
-        if self.stream or self.gone or not status:
-            return data is None or isinstance(data, dict | str)
-        before, self.status = self.status, status
-        self.told_title(text_of(found, "name"))
-        session_id = text_of(found, "sessionId")
-        if session_id and (session_id != self.session_id or not self.tracker.is_ready or self.tracker.has_exited):
-            self.ready(session_id, version=text_of(found, "version"))
-        self.waits_for = text_of(found, "waitingFor")
-        if not self.hooked:
-            self.alone(status)
-        elif status != before:
-            # hooks know more, but not that a turn was interrupted, nor of a dialog whose hook is not installed
-            self.dialog_left = before == "waiting" and status == "busy"
-            self.clear_timer("silence")
-            self.set_timer("settled", FILE_LAG_S)
-        return True
-
-    def alone(self, status: str) -> None:
-        """No hook has come: the file is all there is."""
-        if status == "idle":
-            self.unask_vague()
-            self.finish()
-            return
-        self.working()
-        if status == "waiting":
-            self.asks_vaguely(self.waits_for)
-        else:
-            self.unask_vague()
-
-    def on_settled(self) -> None:
-        """What the file says still holds, and no hook has said more since."""
-        if self.status == "idle":
-            # nobody told the end of the turn: it was interrupted
-            self.stop()
-        elif self.status == "waiting":
-            self.asks_vaguely(self.waits_for)
-        elif self.dialog_left:
-            # somebody answered in the terminal, whoever asked: no dialog is left there
-            for path in {gate.path for gate in self.tracker.gates.values()}:
-                self.moved_on(path)
-
-    def told_title(self, title: str) -> None:
-        if title and title != self.title:
-            self.title = title
-            self.tracker.emit(ev.TitleGenerated(title=title))
-
-    # --- telemetry: late and batched, so it is for the cost only
-
-    def read_otlp(self, data: Json) -> bool:
-        found = object_of(data)
-        attributes = object_of(found, "attributes")
-        name = text_of(attributes, "event.name") or text_of(found, "body")
-        if self.stream or name.removeprefix(tables.OTLP_PREFIX) != tables.OTLP_USAGE:
-            return bool(name)
-        session_id = text_of(attributes, "session.id")
-        if not session_id or not self.session_id or session_id == self.session_id:
-            self.api_request(attributes)
-        return True
-
-    def api_request(self, attributes: Object) -> None:
-        told = tokens_of(attributes)
-        cost = number_in(attributes.get("cost_usd"))
-        tokens = TokenUsage(
-            input=told.input,
-            output=told.output,
-            cache_read=told.cache_read,
-            cache_write=told.cache_write,
-            cost_usd=cost,
-        )
-        name = text_of(attributes, "request_id") or self.named("request")
-        self.tracker.record_usage(tokens, name, text_of(attributes, "model"), self.billing)
+    def restore(self, view: View) -> None:
+        super().restore(view)
+        self.session.restore(view)
+        self.usage.restore(view.state.usage)
 
     def read_notify(self, data: Json) -> bool:
-        """A notification may be forwarded as the hook that it is."""
-        found = object_of(data)
-        return self.read_hook(found) if "hook_event_name" in found else bool(found)
+        """Read a notification, which may be forwarded as the hook that it is."""
+        fields = object_of(data)
+        return self.hooks.read(fields) if "hook_event_name" in fields else bool(fields)
 
-    # --- the process
+    # ------------------------------------------------------------------------------------------------------------------
+    # The process
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def read_proc(self, data: Json) -> bool:
+        event = object_of(data).get("event")
+        if event == "start":
+            for part in self._parts:
+                part.reset()
+            self.session.session_id = ""
+            self._stderr = ""
+        elif event == "stdin_closed":
+            self.session.input_closed = True
+        return super().read_proc(data)
 
     def read_stderr(self, data: Json) -> bool:
         text = data if isinstance(data, str) else text_of(object_of(data), "raw", "text")
-        self.last_words = text.strip()[-_STDERR_KEPT:] or self.last_words
+        self._stderr = text.strip()[-_STDERR_LIMIT:] or self._stderr
         return True
 
     def on_exit(self, code: int | None, signal: str | None) -> None:
-        if self.deferred:
-            self.pause()
-        # whoever closes its input asks it to leave: the code then only repeats how the last turn ended
-        self.tracker.stop_requested |= self.closing
+        if self.session.deferred_call_id:
+            self.turns.defer()
+        # Closing its input asks Claude Code to exit. The exit code then only repeats how the last turn ended.
+        self.tracker.stop_requested |= self.session.input_closed
         if code and not self.tracker.stop_requested:
-            self.tracker.add_notice(self.last_words, "error", "stderr")
-        self.gone = True
-        Stream.on_exit(self, code, signal)
+            self.tracker.add_notice(self._stderr, "error", "stderr")
+        self.session.has_exited = True
+        super().on_exit(code, signal)
 
 
-def content_in(data: Json) -> Object:
-    """A file's content: itself, beside its path, or still as text."""
-    found = object_of(data)
-    content = next((found[name] for name in ("content", "data", "json", "text") if name in found), data)
-    if isinstance(content, str):
-        try:
-            content = msgspec.json.decode(content)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return {}
-    return object_of(content)
-
-
-def number_in(value: Json) -> float | None:
-    """A number, also one written as text."""
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        return None
-    return float(value)
+def claude() -> ClaudeTranslator:
+    """Return a new translator for one session of Claude Code."""
+    return ClaudeTranslator()

@@ -1,1 +1,1 @@
-"""Agents that speak 000's say/ask vocabulary: Cline 1 and 2, Kilo before 7."""
+"""Translate agents that print say/ask messages: Cline 1, Cline 2 and Kilo before 7. Start reading at `translate.py`."""

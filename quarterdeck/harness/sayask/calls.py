@@ -1,278 +1,279 @@
-"""Calls, and what a person is asked about them.
+"""Track calls and what the user is asked about them.
 
-A call is one row or two: `ask:tool` while it is streamed may become `say:tool` under another time when it needs no
-yes. An ask that is partial is not a question yet. How a call ended nobody says to us: the next request tells it to the
-model, and that is where it is read.
+A call is one row or two: `ask:tool` while it is streamed may become `say:tool` under another time if it needs no approval.
+A partial ask isn't a question yet. No message reports how a call ended: the next request passes its result to the model,
+and it is read there.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from quarterdeck import events as ev
 from quarterdeck.events import Option
-from quarterdeck.harness.base import Object, list_of, text_of
-from quarterdeck.harness.sayask.message import Message, Result, call_args, call_name
-from quarterdeck.harness.sayask.rows import Row, Rows
+from quarterdeck.harness.base import Object, list_of, object_of, text_of
+from quarterdeck.harness.sayask.message import CallResult, Message, call_args, call_name
+from quarterdeck.harness.sayask.session import Row, SayAskSession
 from quarterdeck.harness.todos import todos_in
+from quarterdeck.kernel.view import View
 
-#: A question that is still partial and did not grow for so long is whole: some agents never send the whole one.
+#: A partial question that didn't grow for this long is complete: some agents never send the complete one.
 QUESTION_GRACE_S = 5.0
-#: Output may come a moment after the word that the command is over.
+#: Output may arrive this long after the message that the command is over.
 OUTPUT_GRACE_S = 0.5
 
-_ASKS: dict[str, Literal["tool", "command", "browser", "mcp"]] = {
+_ASK_KINDS: dict[str, Literal["tool", "command", "browser", "mcp"]] = {
     "command": "command",
     "browser_action_launch": "browser",
     "use_mcp_server": "mcp",
 }
 
 
-class Calls(Rows):
-    """Calls by id, with the gate that each waits on."""
+class Calls:
+    """Calls that aren't over, and the questions of the agent."""
 
-    def __init__(self) -> None:
-        Rows.__init__(self)
-        #: Calls whose end nobody told, in the order of their beginning.
+    def __init__(self, session: SayAskSession) -> None:
+        self.session = session
+        self.tracker = session.tracker
+        #: Ids of calls whose end isn't known, in the order of their beginning.
         self.pending: list[str] = []
         #: The call that is still being streamed.
-        self.draft = ""
+        self._draft_id = ""
         #: The call that output belongs to, and what it printed so far.
-        self.command = ""
-        self.printed: list[str] = []
+        self._command_id = ""
+        self._printed: list[str] = []
         #: The question that is still being streamed.
-        self.asking: tuple[Message, Row] | None = None
+        self._partial_question: tuple[Message, Row] | None = None
 
-    # --- what is called
+    def restore(self, _view: View) -> None:
+        self.pending = [call_id for call_id, call in self.tracker.calls.items() if not call.path]
+        self._command_id = self.pending[-1] if self.pending else ""
 
-    def ask_call(self, message: Message, row: Row) -> None:
-        """A call that a person must allow, once it is whole."""
-        data = message.data()
-        self._call(message, row, data)
-        if message.partial or self.halted or not row.call:
+    # --- calls that are announced
+
+    def read_asked_call(self, message: Message, row: Row) -> None:
+        """Read a call that the user must allow. It asks when it is complete."""
+        self._announce(message, row)
+        if message.partial or self.session.is_halted or not row.call_id:
             return
-        if message.answered:
-            self.allow(row.call)
-        elif not row.told:
-            row.told = True
-            self._ask(message, row, data)
+        if message.is_answered:
+            self.allow(row.call_id)
+        elif not row.is_recorded:
+            row.is_recorded = True
+            self._open_approval(message, row)
         if message.raw.get("commandCompleted") is True:
-            self.set_timer("output", OUTPUT_GRACE_S)
+            self.session.set_timer("output", OUTPUT_GRACE_S)
 
-    def say_call(self, message: Message, row: Row) -> None:
-        """A call that needs no yes: it runs."""
-        self._call(message, row, message.data())
-        if not message.partial and row.call and not self.halted:
-            self.tracker.start_call(row.call)
+    def read_said_call(self, message: Message, row: Row) -> None:
+        """Read a call that needs no approval. It runs as soon as it is complete."""
+        self._announce(message, row)
+        if not message.partial and row.call_id and not self.session.is_halted:
+            self.tracker.start_call(row.call_id)
 
-    def _call(self, message: Message, row: Row, data: Object) -> None:
-        """Announces the call of this row, in pieces or whole."""
-        if self.halted:
+    def _announce(self, message: Message, row: Row) -> None:
+        """Announce the call of this row when it begins and when it is complete."""
+        if self.session.is_halted:
             return
-        self._todos(data)
-        if not row.call:
-            self.moved_on(message)
-            row.call = self.draft or f"call-{message.ts or self.new_name()}"
-            if row.call not in self.pending:
-                self.pending.append(row.call)
-        elif message.partial or not row.partial:
+        self._record_todos(message.data().get("todos"))
+        if not row.call_id:
+            self.close_older_gates(message)
+            row.call_id = self._draft_id or f"call-{message.ts or self.session.new_id()}"
+            if row.call_id not in self.pending:
+                self.pending.append(row.call_id)
+        elif not row.is_completed_by(message):
             return
-        self._announce(message, row, data)
+        args = call_args(message)
+        self.tracker.open_call(row.call_id, call_name(message), args, message.ts, partial=message.partial)
+        self._draft_id = row.call_id if message.partial else ""
+        if message.subtype == "command":
+            self._command_id, self._printed = row.call_id, []
 
-    def _announce(self, message: Message, row: Row, data: Object) -> None:
-        args = call_args(message, data)
-        self.tracker.open_call(row.call, call_name(message, data), args, message.ts, partial=message.partial)
-        self.draft = row.call if message.partial else ""
-        if message.what == "command":
-            self.command, self.printed = row.call, []
-
-    def _ask(self, message: Message, row: Row, data: Object) -> None:
-        self.moved_on(message)
-        name = call_name(message, data)
-        args = call_args(message, data)
-        target = text_of(cast(Object, args), "command", "path", "uri", "text") if isinstance(args, dict) else ""
+    def _open_approval(self, message: Message, row: Row) -> None:
+        self.close_older_gates(message)
+        name, args = call_name(message), call_args(message)
+        target = text_of(object_of(args), "command", "path", "uri", "text")
         self.tracker.open_approval(
-            message.ts or row.call,
+            message.ts or row.call_id,
             name,
             args,
-            row.call,
-            _ASKS.get(message.what, "tool"),
+            row.call_id,
+            _ASK_KINDS.get(message.subtype, "tool"),
             title=f"{name}: {target}" if target else name,
         )
 
-    def _todos(self, data: Object) -> None:
-        if "todos" in data and (todos := todos_in(data["todos"])) is not None:
+    def read_task_progress(self, message: Message, _row: Row) -> None:
+        if not message.partial:
+            self._record_todos(message.text)
+
+    def _record_todos(self, value: Any) -> None:
+        todos = todos_in(value)
+        if todos is not None:
             self.tracker.emit(ev.TodoChange(todos=todos))
 
-    def say_task_progress(self, message: Message, row: Row) -> None:
-        del row
-        todos = todos_in(message.text)
-        if todos is not None and not message.partial:
-            self.tracker.emit(ev.TodoChange(todos=todos))
+    # --- calls that run
 
-    # --- how it goes
+    def read_output(self, message: Message, row: Row) -> None:
+        """Read output of a command. It is never a question, although some agents send it as an ask.
 
-    def command_output(self, message: Message, row: Row) -> None:
-        """Never a question, though some agents call it an ask. Each row adds to what the command printed."""
-        call = row.call = row.call or self.command
-        open_call = self.tracker.calls.get(call)
-        if not call or open_call is None:
+        Each row adds to what the command printed.
+        """
+        call_id = row.call_id = row.call_id or self._command_id
+        call = self.tracker.calls.get(call_id)
+        if not call_id or call is None:
             return
-        if self.tracker.gates or not open_call.running:
-            self.allow(call)
+        if self.tracker.gates or not call.running:
+            self.allow(call_id)
         data = message.data()
-        # a command may print JSON of its own: only a report on an execution is to be looked into
+        # A command may print JSON of its own. Only a report on an execution has its output in a field.
         text = text_of(data, "output", "text") if "executionId" in data else message.text
-        fresh = text[len(row.said) :] if text.startswith(row.said) else ""
-        if fresh and not row.said and self.printed and not self.printed[-1].endswith("\n"):
-            fresh = "\n" + fresh
-        row.said = text
-        if fresh:
-            self.printed.append(fresh)
-            self.tracker.add_output(call, fresh)
+        delta = text[len(row.output) :] if text.startswith(row.output) else ""
+        if delta and not row.output and self._printed and not self._printed[-1].endswith("\n"):
+            delta = "\n" + delta
+        row.output = text
+        if delta:
+            self._printed.append(delta)
+            self.tracker.add_output(call_id, delta)
 
-    def on_output(self) -> None:
-        """The command is over, and nothing more was printed."""
-        self.end_pending(self.command, True, "".join(self.printed) or None)
+    def end_command(self) -> None:
+        """End the command that is over, after the time in which it may still print."""
+        self.end(self._command_id, True, "".join(self._printed) or None)
 
-    def say_done(self, message: Message, row: Row) -> None:
-        """The answer of a server or of a browser."""
-        if row.partial and not message.partial and self.pending:
-            self.end_pending(self.pending[-1], True, message.text or None)
+    def read_answer(self, message: Message, row: Row) -> None:
+        """Read the answer of an MCP server or a browser. It ends the last call."""
+        if row.is_completed_by(message) and self.pending:
+            self.end(self.pending[-1], True, message.text or None)
 
-    def say_runs(self, message: Message, row: Row) -> None:
-        """A request to a server went out: whoever was asked said yes."""
-        del message, row
+    def read_request_sent(self, _message: Message, _row: Row) -> None:
+        """Note that a request went out to an MCP server, so the call was allowed."""
         if self.pending:
             self.allow(self.pending[-1])
 
-    def say_call_error(self, message: Message, row: Row) -> None:
-        """The call did not work; without a call it is a line for people."""
-        if message.partial or not row.partial or not message.text:
+    def read_error(self, message: Message, row: Row) -> None:
+        """Read an error. It ends the last call; without a call it is a notice."""
+        if not row.is_completed_by(message) or not message.text:
             return
         if self.pending:
-            self.end_pending(self.pending[-1], False, message.text)
+            self.end(self.pending[-1], False, message.text)
         else:
             self.tracker.add_notice(message.text, "error")
 
-    def allow(self, call: str, by: str = "") -> None:
-        """The call runs, so it was allowed."""
-        self.tracker.approve_call(self.gate_of(call), by)
-        self.tracker.start_call(call)
+    # --- decisions and ends
 
-    def refuse(self, call: str, by: str = "", reason: str = "") -> None:
-        """The call will not run. Nobody will tell its end, so it is told here."""
-        self.tracker.reject_call(self.gate_of(call), by, reason=reason)
-        if call in self.pending:
-            self.pending.remove(call)
-            self.tracker.block_call(call, reason or "denied")
+    def allow(self, call_id: str, by: str = "") -> None:
+        """Record that the call runs, so it was allowed."""
+        self.tracker.approve_call(self._approval_of(call_id), by)
+        self.tracker.start_call(call_id)
 
-    def gate_of(self, call: str) -> str:
-        """The open gate of a call; '' when there is none."""
-        for ref, gate in self.tracker.gates.items():
-            if gate.call_id == call and gate.kind == "approval":
-                return ref
-        return ""
+    def refuse(self, call_id: str, by: str = "", reason: str = "") -> None:
+        """Record that the call won't run. No message will report its end, so it is recorded here."""
+        self.tracker.reject_call(self._approval_of(call_id), by, reason=reason)
+        if call_id in self.pending:
+            self.pending.remove(call_id)
+            self.tracker.block_call(call_id, reason or "denied")
 
-    def end_pending(self, call: str, ok: bool, result: str | None) -> None:
-        """The call ended; an open approval of it was given."""
-        if call not in self.pending:
+    def _approval_of(self, call_id: str) -> str:
+        """Return the ref of the call's open approval, or ''."""
+        gates = self.tracker.gates.items()
+        return next((ref for ref, gate in gates if gate.call_id == call_id and gate.kind == "approval"), "")
+
+    def end(self, call_id: str, ok: bool, result: str | None) -> None:
+        """End a pending call. If its approval is open, it was given."""
+        if call_id not in self.pending:
             return
-        self.pending.remove(call)
-        if call == self.draft:
-            self.draft = ""
-        self.tracker.approve_call(self.gate_of(call))
-        self.tracker.end_call(call, ok, result)
+        self.pending.remove(call_id)
+        if call_id == self._draft_id:
+            self._draft_id = ""
+        self.tracker.approve_call(self._approval_of(call_id))
+        self.tracker.end_call(call_id, ok, result)
 
-    def settle_calls(self, results: list[Result], ok: bool = True) -> None:
-        """No call of the past goes on: each ended as the request says, or as `ok` when it says nothing."""
-        if self.pending:
-            self._end_all(results, ok)
-        self.calls_over()
+    def end_all(self, results: list[CallResult], ok: bool = True) -> None:
+        """End all calls with the results that the next request reports; a call without a result ended as `ok` says.
 
-    def _end_all(self, results: list[Result], ok: bool) -> None:
-        known: list[Result | None] = [None] * (len(self.pending) - len(results)) + list(results[-len(self.pending) :])
-        for call, result in zip(list(self.pending), known, strict=False):
+        A request may report the results of the last calls only.
+        """
+        missing = len(self.pending) - len(results)
+        known: list[CallResult | None] = [None] * missing + list(results[-len(self.pending) :])
+        for call_id, result in zip(list(self.pending), known, strict=False):
             if result is not None and result.denied:
-                self.refuse(call, reason=result.text)
-            elif result is None and call == self.draft:
-                self.refuse(call, reason="not run")
+                self.refuse(call_id, reason=result.text)
+            elif result is not None:
+                self.end(call_id, result.ok, result.text or None)
+            elif call_id == self._draft_id:
+                self.refuse(call_id, reason="not run")
             else:
-                text = result.text if result is not None else "".join(self.printed) if call == self.command else ""
-                self.end_pending(call, ok if result is None else result.ok, text or None)
+                printed = "".join(self._printed) if call_id == self._command_id else ""
+                self.end(call_id, ok, printed or None)
+        self.clear()
 
-    def calls_over(self) -> None:
-        """Nothing is called any more."""
-        if self.timers:
-            self.clear_timer("output")
+    def clear(self) -> None:
+        """Forget all calls: the turn or the process is over, and the tracker closes what is open."""
+        self.session.clear_timer("output")
         self.pending.clear()
-        self.printed.clear()
-        self.draft = self.command = ""
+        self._printed.clear()
+        self._draft_id = self._command_id = ""
 
-    # --- what is asked
+    # --- questions
 
-    def ask_question(self, message: Message, row: Row) -> None:
-        """A question, once it is whole or has not grown for a while."""
-        if self.halted:
+    def read_question(self, message: Message, row: Row) -> None:
+        """Ask a question when it is complete or didn't grow for a while."""
+        if self.session.is_halted:
             return
-        data = message.data()
         if message.partial:
-            self.asking = (message, row)
-            self.set_timer("question", QUESTION_GRACE_S)
+            self._partial_question = (message, row)
+            self.session.set_timer("question", QUESTION_GRACE_S)
             return
-        self._whole_question()
-        chosen = text_of(data, "selected")
-        if chosen or message.answered:
-            self.tracker.answer_question(message.ts, chosen or None)
-        elif not row.told or message.ts in self.tracker.gates:
-            self._question(message, row, data)
+        self.drop_partial_question()
+        selected = text_of(message.data(), "selected")
+        if selected or message.is_answered:
+            self.tracker.answer_question(message.ts, selected or None)
+        elif not row.is_recorded or message.ts in self.tracker.gates:
+            self._open_question(message, row)
 
-    def on_question(self) -> None:
-        if self.asking is not None:
-            message, row = self.asking
-            self.asking = None
-            self._question(message, row, message.data())
+    def ask_partial_question(self) -> None:
+        """Ask the question that stopped growing."""
+        if self._partial_question is not None:
+            message, row = self._partial_question
+            self._partial_question = None
+            self._open_question(message, row)
 
-    def _whole_question(self) -> None:
-        """What was being asked is whole, or given up; only then is there a timer for it."""
-        if self.asking is not None:
-            self.asking = None
-            self.clear_timer("question")
+    def drop_partial_question(self) -> None:
+        """Stop waiting for the rest of a question: it is complete, or the agent gave it up."""
+        if self._partial_question is not None:
+            self._partial_question = None
+            self.session.clear_timer("question")
 
-    def _question(self, message: Message, row: Row, data: Object) -> None:
-        """Asked again because there is more of it, it takes the place of what was asked."""
-        self.moved_on(message)
-        row.told = True
+    def _open_question(self, message: Message, row: Row) -> None:
+        """Open a question. One that was asked before and has grown since replaces the gate that is open."""
+        self.close_older_gates(message)
+        row.is_recorded = True
         self.tracker.gates.pop(message.ts, None)
+        data = message.data()
         text = text_of(data, "question", "response") or message.text
-        self.tracker.open_question(message.ts or self.new_name(), text, options_of(data))
+        self.tracker.open_question(message.ts or self.session.new_id(), text, _options_of(data))
 
-    def moved_on(self, message: Message) -> None:
-        """The agent says something new: what it asked before is answered, whoever answered it."""
-        if self.asking is not None:
-            self._whole_question()
-        for ref, gate in list(self.tracker.gates.items()) if self.tracker.gates else ():
-            if not gate.path and ref.isdecimal() and len(ref) < 20 and int(ref) < message.age:
+    # --- gates
+
+    def close_older_gates(self, message: Message) -> None:
+        """Close what the agent asked before this message: it continues, so it has an answer from elsewhere."""
+        self.drop_partial_question()
+        for ref, gate in list(self.tracker.gates.items()):
+            if not gate.path and ref.isdecimal() and len(ref) < 20 and int(ref) < message.time:
                 self.tracker.close_gate(ref, "answered_elsewhere")
 
     def is_asking(self) -> bool:
-        """Whether a person is asked something now."""
-        return bool(self.tracker.gates) and bool(self.open_gate("approval") or self.open_gate("question"))
+        """Return whether the user is asked something now."""
+        return bool(self.open_gate("approval") or self.open_gate("question"))
 
     def open_gate(self, kind: str) -> str:
-        """The oldest open gate of this kind; '' when there is none."""
-        for ref, gate in self.tracker.gates.items():
-            if gate.kind == kind:
-                return ref
-        return ""
+        """Return the ref of the oldest open gate of this kind, or ''."""
+        return next((ref for ref, gate in self.tracker.gates.items() if gate.kind == kind), "")
 
 
-def options_of(data: Object) -> tuple[Option, ...]:
-    """The answers that a question offers: plain texts, or objects with one."""
-    found: list[Any] = list_of(data, "options") or list_of(data, "suggest")
-    labels = [one if isinstance(one, str) else _label(one) for one in found]
+def _options_of(data: Object) -> tuple[Option, ...]:
+    """Return the answers that a question offers: plain texts, or objects with one."""
+    choices = list_of(data, "options") or list_of(data, "suggest")
+    labels = [
+        choice if isinstance(choice, str) else text_of(object_of(choice), "answer", "label", "text")
+        for choice in choices
+    ]
     return tuple(Option(id=label, label=label) for label in labels if label)
-
-
-def _label(one: Any) -> str:
-    return text_of(cast(Object, one), "answer", "label", "text") if isinstance(one, dict) else ""

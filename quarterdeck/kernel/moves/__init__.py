@@ -1,20 +1,21 @@
-"""Which event moves which owner: one handler per event type, named after it, each a pure step of the state.
+"""Define which event changes which part of the state: one handler per event type, named after it.
 
-This is the only place where owners meet. A handler hands each owner what it needs (the table the event's name and the
-guard that holds, the gates their request, the ledger its tokens) and puts the cells that changed into one new state.
+Handlers are the only place where the owners meet. A handler passes to each owner what it needs (to a machine the event's
+name and the guard that holds, to the gates their request, to the ledger its tokens) and returns one new state.
 
-Three tables come out of it:
-  MOVES      the main agent of a session in use
-  SUB_MOVES  events with an agent_path: they move only gates (and so the phase), background and usage
-  AT_REST    a suspended, archived or failed session: nothing that claims life moves it any more
+There are three tables of handlers:
+  MOVES           events of the main agent in an active session
+  SUB_MOVES       events with an agent_path: they change only gates (and so the phase), background work and usage
+  INACTIVE_MOVES  events of the main agent in a suspended, archived or failed session, where no event may claim that
+                  an agent is alive
 
-How the events become 000's inputs is written in the handlers, as `phase.step(..., "input", guard)`; design section 4 has
-the same as a table. An open gate shows a waiting phase whatever lies beneath (phase.py).
+How events become 000's inputs is in the handlers, as `phase.step(..., "input", guard)`. While a gate is open, a waiting
+phase is shown whatever the base phase is (phase.py).
 """
 
 from __future__ import annotations
 
 from quarterdeck.kernel.moves import context, gate, session, tool, turn
-from quarterdeck.kernel.moves.base import AT_REST, MOVES, SUB_MOVES, Move
+from quarterdeck.kernel.moves.base import INACTIVE_MOVES, MOVES, SUB_MOVES, Move
 
-__all__ = ["AT_REST", "MOVES", "SUB_MOVES", "Move", "context", "gate", "session", "tool", "turn"]
+__all__ = ["INACTIVE_MOVES", "MOVES", "SUB_MOVES", "Move", "context", "gate", "session", "tool", "turn"]

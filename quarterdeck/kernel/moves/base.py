@@ -1,4 +1,4 @@
-"""The tables of moves, and the steps that several of them share."""
+"""Hold the tables of moves, and the steps and guards that several handlers share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from quarterdeck.events import NAMES, Body, Event
+from quarterdeck.events import Body, Event
 from quarterdeck.kernel import gate, phase
 from quarterdeck.kernel.gate import Gate, Gates
 from quarterdeck.kernel.machine import Machine
@@ -19,16 +19,14 @@ from quarterdeck.kernel.turn import Turn
 Move: TypeAlias = Callable[[State, Event, Any], State]
 _B = TypeVar("_B", bound=Body)
 _Handler: TypeAlias = Callable[[State, Event, _B], State]
-#: One of 000's events, with the guard that came with it.
-Input: TypeAlias = tuple[str, str | None]
 
 MOVES: dict[type[Body], Move] = {}
 SUB_MOVES: dict[type[Body], Move] = {}
-AT_REST: dict[type[Body], Move] = {}
+INACTIVE_MOVES: dict[type[Body], Move] = {}
 
 
 def on(*kinds: type[_B], to: tuple[dict[type[Body], Move], ...] = (MOVES,)) -> Callable[[_Handler[_B]], _Handler[_B]]:
-    """Registers a handler for these types, in these tables."""
+    """Register a handler for these event types, in these tables."""
 
     def register(handler: _Handler[_B]) -> _Handler[_B]:
         for kind in kinds:
@@ -39,114 +37,116 @@ def on(*kinds: type[_B], to: tuple[dict[type[Body], Move], ...] = (MOVES,)) -> C
     return register
 
 
+# ------------------------------------------------------------------------------------------------- steps
+
+
 def cell(event: Event, value: str) -> Cell:
-    """A value that this event brought."""
-    return Cell(value, event.at, event.index, NAMES[type(event.body)], event.origin)
+    """Create a cell whose value this event caused."""
+    return Cell(value, event.at, event.index, event.type, event.origin)
 
 
-def moved(machine: Machine, held: Cell, event: Event, guard: str | None = None) -> Cell:
-    """The owner's cell after this event; the same one if its table has no row."""
-    name = NAMES[type(event.body)]
-    after = machine.targets.get((held.value, name, guard))
-    if after is None or after == held.value:
-        return held
-    return Cell(after, event.at, event.index, name, event.origin)
+def moved(machine: Machine, current: Cell, event: Event, guard: str | None = None) -> Cell:
+    """Step a machine. Return the same cell if its value doesn't change."""
+    value = machine.step(current.value, event.type, guard)
+    return current if value == current.value else cell(event, value)
 
 
-def shown(state: State, event: Event, gates: Gates, beneath: Phase) -> Cell:
-    """The phase that shows with these gates over this one beneath."""
-    value = phase.shown(beneath, gate.waiting_phase(gates)) if gates.open else beneath.value
-    if value == state.phase.value:
-        return state.phase
-    return Cell(value, event.at, event.index, NAMES[type(event.body)], event.origin)
+def updated(
+    state: State, event: Event, *, gates: Gates | None = None, base_phase: Phase | None = None, **changes: Any
+) -> State:
+    """Return the state with new gates, a new base phase and other changes, and with the phase that is then shown."""
+    new_gates = state.gates if gates is None else gates
+    new_base = state.base_phase if base_phase is None else base_phase
+    value = phase.shown(new_base, gate.waiting_phase(new_gates))
+    shown = state.phase if value == state.phase.value else cell(event, value)
+    return replace(state, gates=new_gates, base_phase=new_base, phase=shown, **changes)
+
+
+def with_run(state: State, run: Cell) -> State:
+    """Return the state with this cell of the run, or the same object if it is the same cell."""
+    return state if run is state.run else replace(state, run=run)
 
 
 def with_profile(state: State, **changes: Any) -> State:
-    """With these fields of the profile changed."""
+    """Return the state with these fields of the profile changed."""
     return replace(state, profile=replace(state.profile, **changes))
 
 
-def of_main(one: Gate) -> bool:
-    """A gate that the main agent waits on: when it goes on, the gate is answered."""
-    return not one.path and one.kind != "dialog"
+# --------------------------------------------------------------------------------- closing several gates
+
+
+def blocks_main_agent(gate: Gate) -> bool:
+    """Return whether the main agent waits for this gate, so that the gate is answered when the agent moves on."""
+    return not gate.path and gate.kind != "dialog"
 
 
 def turn_gates_closed(state: State, event: Event, status: str) -> Gates:
-    """The gates of the turn close with it. What stays open: dialogs, which belong to an extension that goes on waiting,
-    and a sub-agent's, while sub-agents go on in the background."""
-    gates = state.gates
-    for one in gates.open:
-        if one.kind != "dialog" and not (one.path and "subagent" in [task.kind for task in state.background]):
-            gates = gate.closed(gates, one, status, event.at)
-    return gates
+    """Close the gates of the turn.
+
+    Dialogs stay open, because the extension that requested them still waits. Gates of sub-agents stay open while a
+    sub-agent continues in the background.
+    """
+    has_subagents = any(task.kind == "subagent" for task in state.background)
+    return gate.closed_where(
+        state.gates, lambda gate: gate.kind != "dialog" and not (gate.path and has_subagents), status, event.at
+    )
 
 
 def call_gate_closed(gates: Gates, call_id: str, event: Event) -> Gates:
-    """A call that runs, or has ended, is not waiting for an approval any more."""
-    for one in gates.open:
-        if one.call_id == call_id and one.kind == "approval" and call_id:
-            gates = gate.closed(gates, one, "answered_elsewhere", event.at)
-    return gates
+    """Close the approval of a call that runs or has ended. Return the same object if there is none."""
+    if not call_id:
+        return gates
+    return gate.closed_where(
+        gates, lambda gate: gate.call_id == call_id and gate.kind == "approval", "answered_elsewhere", event.at
+    )
 
 
-def gates_settled(state: State, event: Event, chosen: Callable[[Gate], bool], status: str) -> State:
-    """Without the gates that are meant, and with the phase that then shows; the same object when none was."""
-    gates = gate.closed_where(state.gates, chosen, status, event.at)
-    if gates is state.gates:
-        return state
-    return replace(state, gates=gates, phase=shown(state, event, gates, state.beneath))
+def gates_closed_where(state: State, event: Event, predicate: Callable[[Gate], bool], status: str) -> State:
+    """Close every gate for which the predicate is true. Return the same object if there is none."""
+    gates = gate.closed_where(state.gates, predicate, status, event.at)
+    return state if gates is state.gates else updated(state, event, gates=gates)
 
 
-def approvals_open(gates: Gates) -> bool:
-    """Whether the main agent waits for an approval."""
-    for one in gates.open:
-        if one.kind == "approval" and not one.path:
-            return True
-    return False
+# -------------------------------------------------------------------------------------- guards of the run
 
 
-def any_runs(open_turn: Turn, gates: Gates) -> bool:
-    """Whether a call is running that does not itself wait for an approval. A tool that asks a question runs, told or not."""
-    asking: list[str] = []
-    for one in gates.open:
-        if one.kind == "approval":
-            asking.append(one.call_id)
-        elif one.kind == "question" and not one.path:
-            return True
-    for call in open_turn.calls:
-        if call.id not in asking:
-            return True
-    return False
+def turn_guard(turn: Turn) -> str | None:
+    """Return the guard that holds while a turn is open."""
+    return "turn_open" if turn.is_open else None
 
 
-def in_turn(open_turn: Turn) -> str | None:
-    """The guard that holds while a turn is open."""
-    return "turn_open" if open_turn.id else None
-
-
-def reply_guard(open_turn: Turn, gates: Gates) -> str | None:
-    """The guard that holds when nothing of the open turn runs, is held or asks: what the model says now is its reply."""
-    if not open_turn.id or open_turn.calls:
+def reply_guard(turn: Turn, gates: Gates) -> str | None:
+    """Return the guard that holds if nothing of the open turn runs, is held or asks: a text is the model's reply."""
+    if not turn.is_open or turn.calls or any(map(blocks_main_agent, gates.open)):
         return None
-    for one in gates.open:
-        if of_main(one):
-            return None
     return "free"
 
 
-def resume_guard(open_turn: Turn, gates: Gates) -> str | None:
-    """The guard that holds when a call of the open turn runs again, or nothing of it waits for an approval any more."""
-    if not open_turn.id:
+def resume_guard(turn: Turn, gates: Gates) -> str | None:
+    """Return the guard that holds if a call of the open turn runs again, or if the turn has no open approval left."""
+    if not turn.is_open:
         return None
-    if not gates.open:
-        return "resumes_call" if open_turn.calls else "resumes"
-    if any_runs(open_turn, gates):
+    if is_any_call_running(turn, gates):
         return "resumes_call"
-    return None if approvals_open(gates) else "resumes"
+    return None if has_open_approval(gates) else "resumes"
 
 
-def held_guard(open_turn: Turn, gates: Gates) -> str | None:
-    """The guard that holds when an approval is open and nothing runs beside it."""
-    if not gates.open or not approvals_open(gates):
-        return None
-    return None if any_runs(open_turn, gates) else "held"
+def held_guard(turn: Turn, gates: Gates) -> str | None:
+    """Return the guard that holds if an approval is open and nothing runs beside it."""
+    return "held" if has_open_approval(gates) and not is_any_call_running(turn, gates) else None
+
+
+def has_open_approval(gates: Gates) -> bool:
+    """Return whether the main agent waits for an approval."""
+    return any(gate.kind == "approval" and not gate.path for gate in gates.open)
+
+
+def is_any_call_running(turn: Turn, gates: Gates) -> bool:
+    """Return whether a call runs that isn't held.
+
+    A tool that asks a question runs while it waits for the answer, whether or not the agent reported its start.
+    """
+    if any(gate.kind == "question" and not gate.path for gate in gates.open):
+        return True
+    held_calls = {gate.call_id for gate in gates.open if gate.kind == "approval"}
+    return any(call.id not in held_calls for call in turn.calls)

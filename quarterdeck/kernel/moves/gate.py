@@ -1,10 +1,8 @@
-"""Moves of gates: what is asked, and how it is decided."""
+"""Handle events that open and close gates."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
-
-from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Event
@@ -13,100 +11,108 @@ from quarterdeck.kernel.gate import Gates
 from quarterdeck.kernel.moves.base import (
     MOVES,
     SUB_MOVES,
-    any_runs,
-    gates_settled,
+    gates_closed_where,
     held_guard,
-    in_turn,
+    is_any_call_running,
     moved,
     on,
     resume_guard,
-    shown,
+    turn_guard,
+    updated,
 )
-from quarterdeck.kernel.state import Cell, State
+from quarterdeck.kernel.state import State
 
 _Resolved: TypeAlias = ev.ApprovalResolved | ev.UserResponded | ev.DialogResolved
 
 
-def _with_gates(state: State, event: Event, gates: Gates, run_now: Cell) -> State:
-    """With other gates, and with the phase that then shows."""
-    if gates is state.gates:
-        return state
-    phase_now = shown(state, event, gates, state.beneath)
-    return replace(state, gates=gates, last_active_at=event.at, phase=phase_now, run=run_now)
+# ------------------------------------------------------------------------------------------------ opening
 
 
-def _opened(state: State, event: Event) -> Gates:
-    return gate.opened(state.gates, gate.asked(event))
+def _with_gate(state: State, event: Event) -> Gates:
+    return gate.opened(state.gates, gate.gate_of(event))
 
 
 @on(ev.ApprovalRequired)
 def approval_required(state: State, event: Event, _body: ev.ApprovalRequired) -> State:
-    gates = _opened(state, event)
-    guard = "beside" if any_runs(state.turn, gates) else "alone"
-    return _with_gates(state, event, gates, moved(run.MACHINE, state.run, event, guard))
+    gates = _with_gate(state, event)
+    guard = "beside" if is_any_call_running(state.turn, gates) else "alone"
+    run_after = moved(run.MACHINE, state.run, event, guard)
+    return updated(state, event, gates=gates, run=run_after, last_active_at=event.at)
 
 
 @on(ev.AskUser)
 def ask_user(state: State, event: Event, _body: ev.AskUser) -> State:
-    """The tool that asks blocks, so the run executes tools."""
-    return _with_gates(state, event, _opened(state, event), moved(run.MACHINE, state.run, event, in_turn(state.turn)))
+    """Open a question. The tool that asks it runs until it is answered, so the run executes tools."""
+    run_after = moved(run.MACHINE, state.run, event, turn_guard(state.turn))
+    return updated(state, event, gates=_with_gate(state, event), run=run_after, last_active_at=event.at)
 
 
-@on(ev.DialogRequired, to=(MOVES, SUB_MOVES))
+@on(ev.DialogRequired)
 def dialog_required(state: State, event: Event, _body: ev.DialogRequired) -> State:
-    return _with_gates(state, event, _opened(state, event), state.run)
+    return updated(state, event, gates=_with_gate(state, event), last_active_at=event.at)
 
 
-@on(ev.ApprovalRequired, ev.AskUser, to=(SUB_MOVES,))
+@on(ev.ApprovalRequired, ev.AskUser, ev.DialogRequired, to=(SUB_MOVES,))
 def sub_agent_asked(state: State, event: Event, _body: Body) -> State:
-    return _with_gates(state, event, _opened(state, event), state.run)
+    return updated(state, event, gates=_with_gate(state, event), last_active_at=event.at)
 
 
-def _closed(state: State, event: Event, kind: gate.Kind, body: _Resolved) -> Gates:
-    """The same object when no open gate is meant."""
-    found = gate.find(state.gates, body.gate_id, body.ref, kind)
-    if found is None:
-        return state.gates
+# ------------------------------------------------------------------------------------------------ closing
+
+
+def _without_gate(state: State, event: Event, kind: gate.Kind, body: _Resolved) -> Gates | None:
+    """Close the gate that a decision refers to. Return None if it isn't open."""
+    decided = gate.find(state.gates, body.gate_id, body.ref, kind)
+    if decided is None:
+        return None
     rule = body.rule if isinstance(body, ev.ApprovalResolved) else ""
-    return gate.closed(state.gates, found, body.status, event.at, body.by, rule)
+    return gate.closed(state.gates, decided, body.status, event.at, body.by, rule)
 
 
 @on(ev.ApprovalResolved)
 def approval_resolved(state: State, event: Event, body: ev.ApprovalResolved) -> State:
-    gates = _closed(state, event, "approval", body)
-    run_now = moved(run.MACHINE, state.run, event, resume_guard(state.turn, gates))
-    return _with_gates(state, event, gates, run_now)
-
-
-@on(ev.ApprovalResolved, to=(SUB_MOVES,))
-def sub_agent_approval_resolved(state: State, event: Event, body: ev.ApprovalResolved) -> State:
-    return _with_gates(state, event, _closed(state, event, "approval", body), state.run)
+    gates = _without_gate(state, event, "approval", body)
+    if gates is None:
+        return state
+    run_after = moved(run.MACHINE, state.run, event, resume_guard(state.turn, gates))
+    return updated(state, event, gates=gates, run=run_after, last_active_at=event.at)
 
 
 @on(ev.UserResponded)
 def user_responded(state: State, event: Event, body: ev.UserResponded) -> State:
-    """The tool that asked is done; if it was all that ran beside an approval, the turn is held now."""
-    gates = _closed(state, event, "question", body)
-    run_now = moved(run.MACHINE, state.run, event, held_guard(state.turn, gates))
-    return _with_gates(state, event, gates, run_now)
-
-
-@on(ev.UserResponded, to=(SUB_MOVES,))
-def sub_agent_question_answered(state: State, event: Event, body: ev.UserResponded) -> State:
-    return _with_gates(state, event, _closed(state, event, "question", body), state.run)
+    """Close a question. If the tool that asked it was the only one running beside an approval, the turn is held now."""
+    gates = _without_gate(state, event, "question", body)
+    if gates is None:
+        return state
+    run_after = moved(run.MACHINE, state.run, event, held_guard(state.turn, gates))
+    return updated(state, event, gates=gates, run=run_after, last_active_at=event.at)
 
 
 @on(ev.DialogResolved, to=(MOVES, SUB_MOVES))
 def dialog_resolved(state: State, event: Event, body: ev.DialogResolved) -> State:
-    return _with_gates(state, event, _closed(state, event, "dialog", body), state.run)
+    return _closed_beside_run(state, event, _without_gate(state, event, "dialog", body))
+
+
+@on(ev.ApprovalResolved, to=(SUB_MOVES,))
+def sub_agent_approval_resolved(state: State, event: Event, body: ev.ApprovalResolved) -> State:
+    return _closed_beside_run(state, event, _without_gate(state, event, "approval", body))
+
+
+@on(ev.UserResponded, to=(SUB_MOVES,))
+def sub_agent_question_answered(state: State, event: Event, body: ev.UserResponded) -> State:
+    return _closed_beside_run(state, event, _without_gate(state, event, "question", body))
+
+
+def _closed_beside_run(state: State, event: Event, gates: Gates | None) -> State:
+    return state if gates is None else updated(state, event, gates=gates, last_active_at=event.at)
 
 
 @on(ev.RequestStart, ev.AgentEnd, ev.AgentAbort, to=(SUB_MOVES,))
 def sub_agent_moved_on(state: State, event: Event, body: Body) -> State:
-    """What a sub-agent asked is answered when it goes on, and nobody waits for it when it is done."""
-    return gates_settled(state, event, lambda one: one.path == body.agent_path, "answered_elsewhere")
+    """Close the gates of a sub-agent that continued or ended: they were answered, or are no longer needed."""
+    return gates_closed_where(state, event, lambda gate: gate.path == body.agent_path, "answered_elsewhere")
 
 
 @on(ev.SubagentEnd, to=(MOVES, SUB_MOVES))
 def subagent_end(state: State, event: Event, body: ev.SubagentEnd) -> State:
-    return gates_settled(state, event, lambda one: body.child_sid in one.path, "withdrawn")
+    return gates_closed_where(state, event, lambda gate: body.child_sid in gate.path, "withdrawn")

@@ -1,31 +1,34 @@
-"""Moves of the session itself, of its process, and of the agent that lives in it."""
+"""Handle events of the session, of its process, and of the agent in that process."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.events import NAMES, Event
+from quarterdeck.events import Event
 from quarterdeck.kernel import activity, gate, lifecycle, phase, process, run
-from quarterdeck.kernel.machine import Machine
 from quarterdeck.kernel.moves.base import (
-    AT_REST,
+    INACTIVE_MOVES,
     MOVES,
-    Input,
     cell,
     moved,
     on,
-    shown,
+    updated,
     with_profile,
 )
 from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.profile import Failure, label
-from quarterdeck.kernel.state import NOT_OPENED, Cell, State
+from quarterdeck.kernel.state import NOT_OPENED, State
 from quarterdeck.kernel.turn import NO_TURN
 
 TITLE_LENGTH = 60
-#: Phases in which something is under way that an end must end.
-_ACTIVE = frozenset(phase.FLAGS["isActive"])
+#: The phases that an end of the session or process must end.
+_ACTIVE_PHASES = frozenset(phase.FLAGS["isActive"])
+
+
+# ------------------------------------------------------------------------------------------- the session
 
 
 @on(ev.SessionOpened)
@@ -46,145 +49,170 @@ def session_opened(state: State, event: Event, body: ev.SessionOpened) -> State:
         created_at=event.at,
         continues=body.continues,
         arguments=body.arguments,
-        unmet=body.owner == "deck",
+        never_ready=body.owner == "deck",
     )
-    beneath = state.beneath if body.prompt is None else phase.step(state.beneath, "start_session")
-    return replace(
+    base_phase = state.base_phase if body.prompt is None else phase.step(state.base_phase, "start_session")
+    return updated(
         state,
+        event,
+        base_phase=base_phase,
         lifecycle=cell(event, lifecycle.MACHINE.initial),
         profile=profile,
         last_active_at=event.at,
-        beneath=beneath,
-        phase=shown(state, event, state.gates, beneath),
     )
 
 
-@on(ev.SessionResumed, to=(AT_REST,))
+@on(ev.SessionResumed, to=(INACTIVE_MOVES,))
 def session_resumed(state: State, event: Event, _body: ev.SessionResumed) -> State:
     after = moved(lifecycle.MACHINE, state.lifecycle, event)
     if after is state.lifecycle:
         return state
-    profile = replace(state.profile, end_reason=None)
-    beneath = phase.step(state.beneath, "resume_session")
-    return replace(
+    return updated(
         state,
+        event,
+        base_phase=phase.step(state.base_phase, "resume_session"),
         lifecycle=after,
-        profile=profile,
+        profile=replace(state.profile, end_reason=None),
         error=None,
         exit=None,
         last_active_at=event.at,
-        beneath=beneath,
-        phase=shown(state, event, state.gates, beneath),
     )
 
 
-def _gone(
-    state: State,
-    event: Event,
-    given: Input | None,
-    close_as: str,
-    ended: Exit | None,
-    error: Failure | None,
-    settled: int,
-) -> State:
-    """Nobody is left who could go on: no process, no run, no turn, no open gate, nothing in the background.
-
-    How it ended is told with it, though not every caller has something new to tell: one state is made, not two.
-    """
-    at, index, name, origin = event.at, event.index, NAMES[type(event.body)], event.origin
-    gates, beneath, shown = state.gates, state.beneath, state.phase
-    if given is not None:
-        # what closes every gate at once meets the phase that shows, as in 000, not the one beneath
-        beneath = phase.step(beneath, given[0], given[1], shown.value if gates.open else "")
-    if gates.open:
-        gates = gate.closed_all(gates, close_as, at)
-    was_process, was_run, was_activity = state.process, state.run, state.activity
-    return replace(
-        state,
-        process=was_process if was_process.value == _NO_PROCESS else Cell(_NO_PROCESS, at, index, name, origin),
-        run=was_run if was_run.value == _NO_RUN else Cell(_NO_RUN, at, index, name, origin),
-        activity=was_activity if was_activity.value == _NO_AGENT else Cell(_NO_AGENT, at, index, name, origin),
-        phase=shown if shown.value == beneath.value else Cell(beneath.value, at, index, name, origin),
-        turn=NO_TURN,
-        gates=gates,
-        background=(),
-        beneath=beneath,
-        exit=ended,
-        error=error,
-        settled_index=settled,
-    )
-
-
-def _from_anywhere(machine: Machine) -> str:
-    """Where the events that end all three owners lead, whatever the state is: one row for all."""
-    ends = ("process_error", "process_exited", "session_suspended", "session_archived", "session_failed")
-    (target,) = {machine.step(state, name) for state in machine.states for name in ends}
-    return target
-
-
-_NO_PROCESS, _NO_RUN, _NO_AGENT = map(_from_anywhere, (process.MACHINE, run.MACHINE, activity.MACHINE))
-
-
-#: What ends a phase that is active.
-_CANCELLED: Input = ("cancel_session", None)
-_RESUMABLE: Input = ("ask:resume_task", None)
-_BROKEN: Input = ("process_error", None)
-
-
-@on(ev.SessionSuspended)
-def session_suspended(state: State, event: Event, _body: ev.SessionSuspended) -> State:
-    """Streaming becomes paused; creating and waiting become stopped. Judged by what shows before the gates close."""
-    was = state.phase.value
-    given = _RESUMABLE if was == "streaming" else _CANCELLED if was in _ACTIVE else None
-    after = moved(lifecycle.MACHINE, state.lifecycle, event)
-    gone = _gone(state, event, given, "stale", state.exit, state.error, state.settled_index)
-    return replace(gone, lifecycle=after, last_active_at=event.at)
-
-
-@on(ev.SessionArchived)
-def session_archived(state: State, event: Event, body: ev.SessionArchived) -> State:
-    after = moved(lifecycle.MACHINE, state.lifecycle, event)
-    profile = replace(state.profile, end_reason=body.end_reason)
-    gone = _gone(state, event, _CANCELLED, "withdrawn", state.exit, state.error, state.settled_index)
-    return replace(gone, lifecycle=after, profile=profile, last_active_at=event.at)
-
-
-@on(ev.SessionFailed)
-def session_failed(state: State, event: Event, body: ev.SessionFailed) -> State:
-    after = moved(lifecycle.MACHINE, state.lifecycle, event)
-    given, failure = _BROKEN if state.phase.value in _ACTIVE else None, Failure(body.kind, body.message)
-    gone = _gone(state, event, given, "withdrawn", state.exit, failure, state.settled_index)
-    return replace(gone, lifecycle=after, last_active_at=event.at)
-
-
-@on(ev.SessionRenamed, to=(MOVES, AT_REST))
+@on(ev.SessionRenamed, to=(MOVES, INACTIVE_MOVES))
 def session_renamed(state: State, _event: Event, body: ev.SessionRenamed) -> State:
     return with_profile(state, name=body.name, named_by="user")
 
 
-@on(ev.TitleGenerated, to=(MOVES, AT_REST))
+@on(ev.TitleGenerated, to=(MOVES, INACTIVE_MOVES))
 def title_generated(state: State, _event: Event, body: ev.TitleGenerated) -> State:
-    """A name that a person gave stays."""
+    """Name the session, unless a user named it."""
     if state.profile.named_by == "user" or not body.title.strip():
         return state
     return with_profile(state, name=body.title[:TITLE_LENGTH], named_by="agent")
 
 
-@on(ev.SessionMarked, to=(MOVES, AT_REST))
+@on(ev.SessionMarked, to=(MOVES, INACTIVE_MOVES))
 def session_marked(state: State, _event: Event, body: ev.SessionMarked) -> State:
     profile = state.profile
-    snoozed = profile.snoozed_until if body.snoozed_until is None else body.snoozed_until or None
     return with_profile(
         state,
         pinned=profile.pinned if body.pinned is None else body.pinned,
-        snoozed_until=snoozed,
+        # 0 ends a snooze.
+        snoozed_until=profile.snoozed_until if body.snoozed_until is None else body.snoozed_until or None,
         read_index=profile.read_index if body.read_index is None else body.read_index,
     )
 
 
-@on(ev.OwnerChanged, to=(MOVES, AT_REST))
+@on(ev.OwnerChanged, to=(MOVES, INACTIVE_MOVES))
 def owner_changed(state: State, _event: Event, body: ev.OwnerChanged) -> State:
     return with_profile(state, epoch=body.epoch, owner=body.owner or state.profile.owner)
+
+
+# ----------------------------------------------------------------------- the end of session or process
+
+
+class _PhaseInput(NamedTuple):
+    """One of 000's inputs, and the guard that holds."""
+
+    name: str
+    guard: str | None = None
+
+
+_CANCELLED = _PhaseInput("cancel_session")
+_RESUMABLE = _PhaseInput("ask:resume_task")
+_BROKEN = _PhaseInput("process_error")
+_EXIT_FAILED = _PhaseInput("process_exit", "error")
+_EXIT_SUCCEEDED = _PhaseInput("process_exit", "success")
+
+
+def _ended(state: State, event: Event, phase_input: _PhaseInput | None, gate_status: str, **changes: Any) -> State:
+    """End everything that needs a living agent: process, run, activity, turn, gates and background work."""
+    base_phase, gates = state.base_phase, state.gates
+    if phase_input is not None:
+        # As in 000, an input that closes all gates acts on the shown phase and not on the base phase.
+        over = state.phase.value if gates.open else ""
+        base_phase = phase.step(base_phase, phase_input.name, phase_input.guard, over)
+    return updated(
+        state,
+        event,
+        gates=gate.closed_all(gates, gate_status, event.at),
+        base_phase=base_phase,
+        process=moved(process.MACHINE, state.process, event),
+        run=moved(run.MACHINE, state.run, event),
+        activity=moved(activity.MACHINE, state.activity, event),
+        turn=NO_TURN,
+        background=(),
+        **changes,
+    )
+
+
+@on(ev.SessionSuspended)
+def session_suspended(state: State, event: Event, _body: ev.SessionSuspended) -> State:
+    """Suspend the session. By the phase that was shown: streaming becomes paused, creating and waiting become stopped."""
+    shown = state.phase.value
+    phase_input = _RESUMABLE if shown == "streaming" else _CANCELLED if shown in _ACTIVE_PHASES else None
+    after = moved(lifecycle.MACHINE, state.lifecycle, event)
+    return _ended(state, event, phase_input, "stale", lifecycle=after, last_active_at=event.at)
+
+
+@on(ev.SessionArchived)
+def session_archived(state: State, event: Event, body: ev.SessionArchived) -> State:
+    return _ended(
+        state,
+        event,
+        _CANCELLED,
+        "withdrawn",
+        lifecycle=moved(lifecycle.MACHINE, state.lifecycle, event),
+        profile=replace(state.profile, end_reason=body.end_reason),
+        last_active_at=event.at,
+    )
+
+
+@on(ev.SessionFailed)
+def session_failed(state: State, event: Event, body: ev.SessionFailed) -> State:
+    return _ended(
+        state,
+        event,
+        _BROKEN if state.phase.value in _ACTIVE_PHASES else None,
+        "withdrawn",
+        lifecycle=moved(lifecycle.MACHINE, state.lifecycle, event),
+        error=Failure(body.kind, body.message),
+        last_active_at=event.at,
+    )
+
+
+@on(ev.ProcessError)
+def process_error(state: State, event: Event, body: ev.ProcessError) -> State:
+    failure = Failure("process", body.message)
+    return _ended(state, event, _BROKEN, "withdrawn", exit=None, error=failure, outcome_index=event.index)
+
+
+@on(ev.ProcessExited)
+def process_exited(state: State, event: Event, body: ev.ProcessExited) -> State:
+    phase_input, exit_status = _exit_input(state, body), Exit(body.code, body.signal)
+    if phase_input is not _EXIT_FAILED:
+        return _ended(state, event, phase_input, "withdrawn", exit=exit_status)
+    failure = Failure("process", process.exit_message(body.code, body.signal))
+    return _ended(state, event, phase_input, "withdrawn", exit=exit_status, error=failure, outcome_index=event.index)
+
+
+def _exit_input(state: State, body: ev.ProcessExited) -> _PhaseInput | None:
+    """Translate an exit to 000's input."""
+    if body.asked:
+        # 000's table doesn't know an exit that we requested. It ends an open turn, and also one that is about to start:
+        # its spinner must not continue.
+        is_busy = state.turn.is_open or state.base_phase.value in phase.FLAGS["showSpinner"]
+        return _CANCELLED if is_busy else None
+    if body.code:
+        return _EXIT_FAILED
+    if body.code is None:
+        return _CANCELLED if process.was_stopped(None, body.signal) else _EXIT_FAILED
+    # 000 requires "no pending ask" for a success. An open gate is one: it is withdrawn, as by a cancel.
+    return _CANCELLED if state.gates.open else _EXIT_SUCCEEDED
+
+
+# ------------------------------------------------------------------------------------ process and agent
 
 
 @on(ev.ProcessStarting)
@@ -208,53 +236,17 @@ def agent_ready(state: State, event: Event, body: ev.AgentReady) -> State:
         agent_version=body.version or old.agent_version,
         capabilities=body.capabilities or old.capabilities,
         resumable=old.resumable if body.resumable is None else body.resumable,
-        unmet=False,
+        never_ready=False,
     )
-    after = replace(
+    # `session_created` only acts on a session that is being created, which requires that it was opened with a prompt.
+    return updated(
         state,
+        event,
+        base_phase=phase.step(state.base_phase, "session_created"),
         process=moved(process.MACHINE, state.process, event),
         activity=moved(activity.MACHINE, state.activity, event),
         profile=profile,
     )
-    # a session that this deck did not start with a prompt is not being created, whoever says so
-    if state.beneath.value != "creating":
-        return after
-    beneath = phase.step(state.beneath, "session_created")
-    return replace(after, beneath=beneath, phase=shown(state, event, state.gates, beneath))
-
-
-#: An exit in 000's words.
-_FAILED: Input = ("process_exit", "error")
-_SUCCEEDED: Input = ("process_exit", "success")
-
-
-@on(ev.ProcessError)
-def process_error(state: State, event: Event, body: ev.ProcessError) -> State:
-    return _gone(state, event, _BROKEN, "withdrawn", None, Failure("process", body.message), event.index)
-
-
-@on(ev.ProcessExited)
-def process_exited(state: State, event: Event, body: ev.ProcessExited) -> State:
-    """With a failure there is something that a person should see."""
-    given, ended = _exit_input(state, body), Exit(body.code, body.signal)
-    if given is not _FAILED:
-        return _gone(state, event, given, "withdrawn", ended, state.error, state.settled_index)
-    failure = Failure("process", process.last_words(body.code, body.signal))
-    return _gone(state, event, given, "withdrawn", ended, failure, event.index)
-
-
-def _exit_input(state: State, body: ev.ProcessExited) -> Input | None:
-    """An exit that we asked for is no exit of 000's table, but it ends what was under way."""
-    if body.asked:
-        # a turn that was promised and not begun is under way too: no spinner may turn for it now
-        under_way = state.turn.id or state.beneath.value in phase.FLAGS["showSpinner"]
-        return _CANCELLED if under_way else None
-    if body.code:
-        return _FAILED
-    if body.code is None:
-        return _CANCELLED if process.was_stopped(None, body.signal) else _FAILED
-    # "no pending ask" is false while a gate is open: the ask is withdrawn as by a cancel
-    return _CANCELLED if state.gates.open else _SUCCEEDED
 
 
 @on(ev.AgentEnded)
@@ -264,11 +256,8 @@ def agent_ended(state: State, event: Event, _body: ev.AgentEnded) -> State:
 
 @on(ev.StateChange)
 def state_change(state: State, event: Event, body: ev.StateChange) -> State:
-    # every other event is one of these, so nothing here is left to a helper
-    value = activity.ACTIVE_STATES[body.sub] if body.state == "active" else body.state
-    if value == state.activity.value:
-        return state
-    return replace(state, activity=Cell(value, event.at, event.index, "state_change", event.origin))
+    value = activity.joined(body.state, body.sub)
+    return state if value == state.activity.value else replace(state, activity=cell(event, value))
 
 
 @on(ev.SignalChanged)

@@ -1,10 +1,8 @@
-"""Moves of tool calls."""
+"""Handle events of tool calls."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
-
-from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.events import Event
@@ -13,11 +11,12 @@ from quarterdeck.kernel.moves.base import (
     SUB_MOVES,
     call_gate_closed,
     held_guard,
-    in_turn,
     moved,
     on,
     resume_guard,
-    shown,
+    turn_guard,
+    updated,
+    with_run,
 )
 from quarterdeck.kernel.state import State
 
@@ -28,41 +27,42 @@ _Ended: TypeAlias = (
 
 @on(ev.ToolCall)
 def tool_call(state: State, event: Event, body: ev.ToolCall) -> State:
-    after = moved(run.MACHINE, state.run, event, "partial" if body.partial else None)
-    return state if after is state.run else replace(state, run=after)
+    return with_run(state, moved(run.MACHINE, state.run, event, "partial" if body.partial else None))
 
 
 @on(ev.ToolCalls)
 def tool_calls(state: State, event: Event, _body: ev.ToolCalls) -> State:
-    after = moved(run.MACHINE, state.run, event, in_turn(state.turn))
-    return state if after is state.run else replace(state, run=after)
+    return with_run(state, moved(run.MACHINE, state.run, event, turn_guard(state.turn)))
 
 
 @on(ev.ToolExecutionStart)
 def tool_execution_start(state: State, event: Event, body: ev.ToolExecutionStart) -> State:
-    open_turn, gates = state.turn, state.gates
-    run_now = moved(run.MACHINE, state.run, event, in_turn(open_turn))
-    if open_turn.id:
-        open_turn = turn.with_call(open_turn, body.call_id, body.name, body.args, event.at)
-    if gates.open:
-        gates = call_gate_closed(gates, body.call_id, event)
-    if gates is state.gates:
-        return replace(state, run=run_now, turn=open_turn)
-    phase_now = shown(state, event, gates, state.beneath)
-    return replace(state, run=run_now, turn=open_turn, gates=gates, phase=phase_now)
+    """Add the call to the turn. Its approval is closed: a call that runs was approved somewhere."""
+    turn_after = state.turn
+    if state.turn.is_open:
+        turn_after = turn.with_call(state.turn, body.call_id, body.name, body.args, event.at)
+    return updated(
+        state,
+        event,
+        gates=call_gate_closed(state.gates, body.call_id, event),
+        run=moved(run.MACHINE, state.run, event, turn_guard(state.turn)),
+        turn=turn_after,
+    )
 
 
 @on(ev.ToolExecutionEnd, ev.ToolBlocked, ev.ToolKilled, ev.ToolSkippedForSteering, ev.ToolCallUnknown)
 def tool_ended(state: State, event: Event, body: _Ended) -> State:
-    open_turn = turn.without_call(state.turn, body.call_id)
-    gates = state.gates
-    if not gates.open:
-        return state if open_turn is state.turn else replace(state, turn=open_turn)
-    gates = call_gate_closed(gates, body.call_id, event)
-    guard = held_guard(open_turn, gates) or (None if gates is state.gates else resume_guard(open_turn, gates))
-    run_now = moved(run.MACHINE, state.run, event, guard)
-    phase_now = shown(state, event, gates, state.beneath)
-    return replace(state, run=run_now, turn=open_turn, gates=gates, phase=phase_now)
+    """Remove the call from the turn and close its approval.
+
+    If the remaining calls are held, so is the turn. If the approval was the last one, the turn resumes.
+    """
+    turn_after = turn.without_call(state.turn, body.call_id)
+    gates = call_gate_closed(state.gates, body.call_id, event)
+    guard = held_guard(turn_after, gates)
+    if guard is None and gates is not state.gates:
+        guard = resume_guard(turn_after, gates)
+    run_after = moved(run.MACHINE, state.run, event, guard)
+    return updated(state, event, gates=gates, run=run_after, turn=turn_after)
 
 
 @on(
@@ -76,6 +76,4 @@ def tool_ended(state: State, event: Event, body: _Ended) -> State:
 )
 def sub_agent_call_moved(state: State, event: Event, body: ev.ToolExecutionStart | _Ended) -> State:
     gates = call_gate_closed(state.gates, body.call_id, event)
-    if gates is state.gates:
-        return state
-    return replace(state, gates=gates, phase=shown(state, event, gates, state.beneath))
+    return state if gates is state.gates else updated(state, event, gates=gates)

@@ -14,7 +14,7 @@ import apsw
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
-from quarterdeck.log.base import NewerLog, Row
+from quarterdeck.log.base import CatalogueRow, NewerLog
 from quarterdeck.log.sqlite.connection import Store, refusals
 from quarterdeck.log.sqlite.reader import Reader
 from quarterdeck.log.sqlite.sql import newest_version, typed
@@ -94,8 +94,8 @@ class Inspection:
         with self.moment():
             return self._store.one("count_sessions"), self._store.one("count_events"), self._store.one("last_cursor")
 
-    def stored(self, session_id: str) -> tuple[Row, int, bytes, int]:
-        """Row, last index, view, index of the view."""
+    def stored(self, session_id: str) -> tuple[CatalogueRow, int, bytes, int]:
+        """CatalogueRow, last index, view, index of the view."""
         return self._reader.session(session_id)
 
     def events(self, session_id: str) -> Iterator[Event]:
@@ -124,7 +124,9 @@ class Inspection:
             self._store.copy_to(path, told)
 
 
-def rewritten(path: Path, session_id: str, folded: Callable[[Inspection], tuple[Row, bytes, int, int]]) -> None:
+def rewritten(
+    path: Path, session_id: str, folded: Callable[[Inspection], tuple[CatalogueRow, bytes, int, int]]
+) -> None:
     """Writes the projections of one session again. `folded` reads the events while nobody else can write."""
     store, look = Store(path), Inspection(path)
     try:

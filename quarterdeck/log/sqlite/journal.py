@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from quarterdeck.events import decode_body
 from quarterdeck.log.base import LogUnavailable
-from quarterdeck.log.deltas import growing
+from quarterdeck.log.deltas import delta_target
 
 
 class Piece(Struct, frozen=True, array_like=True, gc=False):
@@ -55,7 +55,7 @@ class Journal:
         last: dict[tuple[int, str], int] = {}
         for cursor, blob in packs:
             pieces = unpacked(blob)
-            parts = [(piece.session, growing(decode_body(piece.body)[0])) for piece in pieces]
+            parts = [(piece.session, delta_target(decode_body(piece.body)[0])) for piece in pieces]
             self.add(cursor, parts)
             last.update(zip(parts, (piece.index for piece in pieces), strict=True))
         return last

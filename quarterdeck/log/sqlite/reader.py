@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from quarterdeck.events import Event, Origin, decode_body
-from quarterdeck.log.base import NoSuchSession, Row
+from quarterdeck.log.base import CatalogueRow, NoSuchSession
 from quarterdeck.log.deltas import DELTA_TYPES
 from quarterdeck.log.sqlite.connection import Store, refusals
 from quarterdeck.log.sqlite.journal import Piece, unpacked
@@ -80,12 +80,12 @@ class Reader:
         """Every delta that is kept."""
         return [piece for _, blob in self._store.rows("deltas") for piece in unpacked(blob)]
 
-    def sessions(self) -> list[tuple[Row, int, bytes, int]]:
+    def sessions(self) -> list[tuple[CatalogueRow, int, bytes, int]]:
         """The catalogue: row, last index, view, index of the view."""
         with refusals():
             return [_stored(found) for found in self._store.rows("sessions")]
 
-    def session(self, session_id: str) -> tuple[Row, int, bytes, int]:
+    def session(self, session_id: str) -> tuple[CatalogueRow, int, bytes, int]:
         """One session of the catalogue."""
         with refusals():
             found = self._store.rows("session", (session_id,))
@@ -114,9 +114,9 @@ def _chosen(events: list[Event], types: Collection[str] | None) -> list[Event]:
     return events if types is None else [event for event in events if event.type in types]
 
 
-def _stored(found: Any) -> tuple[Row, int, bytes, int]:
-    row = Row(
-        id=found[0],
+def _stored(found: Any) -> tuple[CatalogueRow, int, bytes, int]:
+    row = CatalogueRow(
+        session_id=found[0],
         agent=found[1],
         agent_version=found[2],
         cwd=found[3],
@@ -129,6 +129,6 @@ def _stored(found: Any) -> tuple[Row, int, bytes, int]:
         pinned=bool(found[10]),
         created_at=found[11],
         last_active_at=found[12],
-        last_gate=found[13],
+        last_gate_number=found[13],
     )
     return row, found[14], found[15], found[16]

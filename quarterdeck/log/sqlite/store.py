@@ -12,15 +12,26 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from quarterdeck.events import Event
-from quarterdeck.log.base import PAGE, START, Append, Cursor, Fence, LogUnavailable, Receipt, Row, Stored, Told, unheard
+from quarterdeck.log.base import (
+    PAGE,
+    START,
+    Append,
+    CatalogueRow,
+    Cursor,
+    Fence,
+    LogUnavailable,
+    Receipt,
+    StoredSession,
+)
 from quarterdeck.log.sqlite.reader import Reader
 from quarterdeck.log.sqlite.worker import Worker, told
 from quarterdeck.log.sqlite.writer import Outcome, Writer, cursor_text
 
 _T = TypeVar("_T")
+Told: TypeAlias = Callable[[Receipt | None, BaseException | None], None]
 
 #: What is committed on the loop: one append of not more events than these,
 _FEW = 16
@@ -177,18 +188,18 @@ class SqliteLog:
     ) -> list[Event]:
         return await self._on_reader(lambda: self._reader.read_all(int(since or 0), limit, types))
 
-    async def sessions(self) -> list[Stored]:
+    async def sessions(self) -> list[StoredSession]:
         return [self._stored(*found) for found in await self._on_reader(self._reader.sessions)]
 
-    async def session(self, session_id: str) -> Stored:
+    async def session(self, session_id: str) -> StoredSession:
         return self._stored(*await self._on_reader(lambda: self._reader.session(session_id)))
 
     async def delete(
-        self, session_id: str, fence: Fence, event: Event, told: Callable[[Receipt], None] = unheard
+        self, session_id: str, fence: Fence, event: Event, on_durable: Callable[[Receipt], None] | None = None
     ) -> Receipt:
         # one at a time: appends come between two of them, and do not wait for a queue
         async with self._deleting:
-            receipt = await self._on_writer(lambda: self._writer.delete(session_id, fence, event), told)
+            receipt = await self._on_writer(lambda: self._writer.delete(session_id, fence, event), on_durable)
             self._fold_if_long()
             return receipt
 
@@ -224,8 +235,8 @@ class SqliteLog:
             raise _closed()
         return await self._reading.call(work)
 
-    def _stored(self, row: Row, last_index: int, view: bytes, view_index: int) -> Stored:
-        return Stored(row, last_index, view, view_index, self._writer.fence_at(last_index))
+    def _stored(self, row: CatalogueRow, last_index: int, view: bytes, view_index: int) -> StoredSession:
+        return StoredSession(row, last_index, view, view_index, self._writer.fence_at(last_index))
 
 
 def _kept(one: _T, among: list[_T]) -> _T:

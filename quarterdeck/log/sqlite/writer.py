@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import DELTAS, NAMES, Event, decode_body, encode_body, type_of
-from quarterdeck.log.base import NEW, Append, Fence, LogUnavailable, NoSuchSession, Receipt, Row, StaleFence
-from quarterdeck.log.deltas import RESTATING, WHOLES, growing, restated, whole_of
+from quarterdeck.log.base import NEW, Append, CatalogueRow, Fence, LogUnavailable, NoSuchSession, Receipt, StaleFence
+from quarterdeck.log.deltas import RESTATING, delta_target, restated_target
 from quarterdeck.log.sqlite.connection import Store, refusals, unavailable
 from quarterdeck.log.sqlite.journal import Journal, Piece, packed, unpacked
 from quarterdeck.log.sqlite.room import PAGES, make_room
@@ -50,7 +50,7 @@ class _Kind(NamedTuple):
     is_whole: bool = False
 
 
-_KINDS = {kind: _Kind(name, RARE_MARKS.get(name), kind in DELTAS, kind in WHOLES) for kind, name in NAMES.items()}
+_KINDS = {kind: _Kind(name, RARE_MARKS.get(name), kind in DELTAS, name in RESTATING) for kind, name in NAMES.items()}
 
 
 class _TooMuch(Exception):
@@ -223,7 +223,7 @@ class Writer:
         for session in {session for session, _ in last}:
             first = min(index for (one, _), index in last.items() if one == session)
             for _, index, _, _, body in self._store.events("read_session", (session, first), -1, RESTATING):
-                part = (session, restated(decode_body(body)[0]) or "")
+                part = (session, restated_target(decode_body(body)[0]) or "")
                 if index > last.get(part, index):
                     told.add(part)
         return told
@@ -286,13 +286,13 @@ class Writer:
         place = self._places.get(append.session_id) or self._place(append.session_id)
         if append.fence != (NEW if place is None else f"{self.epoch}.{place.last_index}"):
             return StaleFence(append.session_id) if place is not None else NoSuchSession(append.session_id)
-        if not append.events or (place is None and (append.row is None or append.view is None)):
+        if not append.events or (place is None and (append.row is None or append.snapshot is None)):
             return LogUnavailable("an append needs events, the first one its row and view", "This is a defect.")
         try:
             bodies = [encode_body(event.body, event.raw) for event in append.events]
         except QuarterdeckError as error:
             return error
-        if self._is_hasty and sum(map(len, bodies)) + len(append.view or b"") > _LIGHT:
+        if self._is_hasty and sum(map(len, bodies)) + len(append.snapshot or b"") > _LIGHT:
             raise _TooMuch
         last = append.events[-1].index
         if place is None:
@@ -300,7 +300,7 @@ class Writer:
             group.added.append(append.session_id)
         else:
             group.moved.append((place, place.last_index))
-            if append.row is not None or append.view is not None or type(append.events[-1].body) in DELTAS:
+            if append.row is not None or append.snapshot is not None or type(append.events[-1].body) in DELTAS:
                 self._updated(append, place, last)
         written = self._entered(append.events, bodies, place.number, group)
         place.last_index = last
@@ -315,11 +315,11 @@ class Writer:
             body, index, at, origin = event.body, event.index, event.at, event.origin
             kind = _KINDS.get(type(body)) or _Kind(type_of(body))
             if kind.is_delta:
-                group.parts.append((number, growing(body)))
+                group.parts.append((number, delta_target(body)))
                 group.pieces.append(Piece(cursor, number, index, at, origin, data))
             else:
                 if kind.is_whole:
-                    group.told[number, whole_of(body)] = index
+                    group.told[number, restated_target(body) or ""] = index
                 group.rows.append((cursor, number, index, at, origin, kind.name, data, kind.mark))
             written.append(
                 Event(event.session_id, index, at, origin, body, str(cursor).zfill(CURSOR_DIGITS), event.raw)
@@ -329,15 +329,15 @@ class Writer:
 
     def _inserted(self, append: Append, last: int) -> _Place:
         assert append.row is not None
-        values = (append.row.id, *row_values(append.row), last, append.view, last)
+        values = (append.row.session_id, *row_values(append.row), last, append.snapshot, last)
         number = self._store.rows("insert_session", values)[0][0]
         return _Place(int(number), last)
 
     def _updated(self, append: Append, place: _Place, last: int) -> None:
         if append.row is not None:
             self._store.run("update_row", (*row_values(append.row), place.number))
-        if append.view is not None:
-            self._store.run("update_view", (last, append.view, last, place.number))
+        if append.snapshot is not None:
+            self._store.run("update_view", (last, append.snapshot, last, place.number))
         elif type(append.events[-1].body) in DELTAS:
             self._store.run("update_index", (last, place.number))
 
@@ -384,7 +384,7 @@ def cursor_text(cursor: int) -> str:
     return str(cursor).zfill(CURSOR_DIGITS)
 
 
-def row_values(row: Row) -> tuple[str | int | None, ...]:
+def row_values(row: CatalogueRow) -> tuple[str | int | None, ...]:
     """The columns of the catalogue, in the order of the queries."""
     return (
         row.agent,
@@ -399,5 +399,5 @@ def row_values(row: Row) -> tuple[str | int | None, ...]:
         int(row.pinned),
         row.created_at,
         row.last_active_at,
-        row.last_gate,
+        row.last_gate_number,
     )

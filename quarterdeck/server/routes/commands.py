@@ -114,9 +114,7 @@ async def edit(call: Call) -> QueueShown:
     return QueueShown(session.queue)
 
 
-@TABLE.add(
-    "DELETE", "/sessions/{id}/queue/{item}", "Remove a queued text", body=Keyed, answer=Dropped, errors=_ERRORS
-)
+@TABLE.add("DELETE", "/sessions/{id}/queue/{item}", "Remove a queued text", body=Keyed, answer=Dropped, errors=_ERRORS)
 async def drop(call: Call) -> Dropped:
     return await call.session.drop_queued(call.path["item"], client_id=call.client_id)
 

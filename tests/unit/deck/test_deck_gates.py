@@ -191,7 +191,7 @@ async def test_always_holds_for_an_agent_of_somebody_elses_that_comes_back(tmp_p
             session = await adoption.session("claude", "n1", str(tmp_path))
             observation = session.observed_agent or session.observe(registry.translator("claude"))
             observation.hear(Signal("hook", {"session_id": "n1", "cwd": str(tmp_path), **payload}))
-            await session.writer.settled()
+            await session.writer.flush()
             return session
 
         await told(hook_event_name="UserPromptSubmit", prompt="one")
@@ -255,7 +255,7 @@ class TestADecisionOnItsWay:
             await session.approve(gate.id)
             for sub in ("tool_use", "thinking", "tool_use"):
                 live.hear(live.connection, [ev.StateChange(state="active", sub=sub)], "stream")
-            await live.writer.settled()
+            await live.writer.flush()
             assert (await _activities(session))[-4:] == ["waiting_for_permission", "tool_use", "thinking", "tool_use"]
 
     @on_loop
@@ -328,14 +328,14 @@ class TestADecisionOnItsWay:
             live = await _observed(deck)
             for call, command in (("c1", "rm x"), ("c2", "ls"), ("c3", "ls")):
                 live.observed_agent.hear(_asking(call, command))
-            await live.writer.settled()
+            await live.writer.flush()
             session = deck.session(live.id)
             (left,) = live.state.gates.open
             assert (live.state.activity.value, left.call_id) == ("active/waiting_for_permission", "c1")
             await session.approve(left.id)
             assert session.view.state.activity.value == "active/tool_use"
             live.observed_agent.hear(_asking("c4", "ls"))
-            await live.writer.settled()
+            await live.writer.flush()
             assert (await _activities(session)).count("waiting_for_permission") == 1
             assert legal(session.view)
 
@@ -346,10 +346,10 @@ class TestADecisionOnItsWay:
             asks = [ev.ApprovalRequired(gate=ev.GateRequest(ref=ref, tool="Bash")) for ref in refs]
             live.hear(live.observed_agent, asks, "hook")
             live.note(*live.closings(live.state.gates.open, Decision(status="approved"), "user"))
-            await live.writer.settled()
+            await live.writer.flush()
             told: list[Body] = [ev.ApprovalResolved(ref=ref, status="approved") for ref in refs]
             live.hear(live.observed_agent, told, "hook")
-            await live.writer.settled()
+            await live.writer.flush()
             assert len(await _resolved(deck.session(live.id))) == 40
 
 
@@ -409,7 +409,7 @@ class TestARuleOfASession:
         async with at_home(tmp_path) as deck:
             assert await deck.session(session.id).rules() == ()
             entries = await deck.session(session.id).timeline()
-            assert f"No rule any more: {rule.text}" in [entry.text for entry in entries]
+            assert f"Rule removed: {rule.text}" in [entry.text for entry in entries]
 
 
 class TestADecisionThatDoesNotResume:

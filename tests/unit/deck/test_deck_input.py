@@ -17,7 +17,7 @@ from quarterdeck.events import Image
 from quarterdeck.harness.driver import CannotDo
 from quarterdeck.kernel.session_list import Filter
 from quarterdeck.log.base import Append, NoSuchSession, StaleFence
-from quarterdeck.process.identity import descendants_of_launch
+from quarterdeck.process.identity import find_by_nonce
 from tests import agents
 from tests.decks import all_events, at_home, gate_of, on_loop
 
@@ -102,7 +102,7 @@ async def test_no_session_is_made(tmp_path: Path, given: dict[str, object], code
         assert deck._supervisor.sessions == {}
         assert len(deck.environments) == 0
         assert deck._recorded == set()
-        assert descendants_of_launch(home_id(deck.home)) == []
+        assert find_by_nonce([home_id(deck.home)]) == []
 
 
 Do = Callable[[SessionHandle], Awaitable[object]]

@@ -24,7 +24,7 @@ from quarterdeck.events import Event
 from quarterdeck.kernel.session_list import Filter
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import START, Append
-from quarterdeck.log.session_writer import Record
+from quarterdeck.log.session_writer import SessionWriter
 from tests import agents
 from tests.decks import all_events, at_home, is_alive
 from tests.table import legal, shown_by
@@ -70,13 +70,13 @@ class Judge:
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     """What is handed to the log as one unit is what anybody can ever see."""
-    judging, unit = Judge(), Record._unit
+    judging, unit = Judge(), SessionWriter._build_append
 
-    def judged(self: Record, events: tuple[Event, ...], view: View) -> Append:
-        judging.look(events, view)
-        return unit(self, events, view)
+    def judged(self: SessionWriter, events: tuple[Event, ...]) -> Append:
+        judging.look(events, self.view)
+        return unit(self, events)
 
-    monkeypatch.setattr(Record, "_unit", judged)
+    monkeypatch.setattr(SessionWriter, "_build_append", judged)
     agents.known(monkeypatch)
     return judging
 

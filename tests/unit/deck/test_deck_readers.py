@@ -12,7 +12,7 @@ import pytest
 from quarterdeck import SessionHandle
 from quarterdeck import events as ev
 from quarterdeck.events import Event
-from quarterdeck.log.base import Append, NoSuchSession, Receipt, Told
+from quarterdeck.log.base import Append, NoSuchSession, Receipt
 from quarterdeck.log.tail import Feed
 from tests import agents
 from tests.conformance.marks import case
@@ -267,17 +267,15 @@ async def test_who_waits_for_a_state_is_not_ahead_of_it(tmp_path: Path) -> None:
     """The log has the event before the deck knows that it has: the event was seen, and the view not asked again."""
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
-        real, is_kept, go = deck._log.submit, asyncio.Event(), asyncio.Event()
+        real, is_kept, go = deck._log.append, asyncio.Event(), asyncio.Event()
 
-        async def later(told: Told, receipt: Receipt | None, error: BaseException | None) -> None:
+        async def slowly(append: Append) -> Receipt:
+            receipt = await real(append)
             is_kept.set()
             await go.wait()
-            told(receipt, error)
+            return receipt
 
-        def slowly(unit: Append, told: Told) -> None:
-            real(unit, lambda receipt, error: asyncio.ensure_future(later(told, receipt, error)))
-
-        deck._log.submit = slowly  # type: ignore[method-assign]
+        deck._log.append = slowly  # type: ignore[method-assign]
         renaming = asyncio.create_task(session.rename("x"))
         await is_kept.wait()
         waiting = asyncio.create_task(session.until(lambda view: view.state.profile.name == "x"))
@@ -340,7 +338,7 @@ class TestStreams:
             begun = ev.MessageStart(message_id="m", turn_id=session.view.state.turn.id)
             a, b = (ev.MessageDelta(message_id="m", delta=piece) for piece in "ab")
             live.note(begun, a, begun, b)
-            await live.writer.settled()
+            await live.writer.flush()
             assert len(session.view.timeline.open) == 1
             assert await texts_of(session, "assistant") == ["ab"]
 

@@ -186,11 +186,11 @@ class TestReaper:
             session, pid = await _done(deck, tmp_path)
             live = deck._supervisor.sessions[session.id]
             live.note(ev.BackgroundStarted(kind="shell", id="b1", title="npm run dev"))
-            await live.writer.settled()
+            await live.writer.flush()
             await _pass(deck, time, 70)
             assert is_alive(pid)
             live.note(ev.BackgroundEnded(kind="shell", id="b1"))
-            await live.writer.settled()
+            await live.writer.flush()
             await _pass(deck, time, 6)
             assert not is_alive(pid)
 
@@ -201,7 +201,7 @@ class TestReaper:
             session, pid = await _done(deck, tmp_path)
             live = deck._supervisor.sessions[session.id]
             live.note(ev.BackgroundStarted(kind="shell", id="b1", title="npm run dev"))
-            await live.writer.settled()
+            await live.writer.flush()
             time.moved += deck.settings.background_cap + MINUTE
             await deck.reap()
             assert not is_alive(pid)
@@ -332,7 +332,7 @@ class TestRetention:
             failed = await deck.create("test", cwd=str(folder))
             live = deck._supervisor.sessions[failed.id]
             live.note(ev.SessionFailed(message="the store of the agent is gone"))
-            await live.writer.settled()
+            await live.writer.flush()
             return made | {"archived": archived.id, "error": failed.id}
 
     @case("2-021", "2-079")

@@ -44,7 +44,7 @@ async def _next_number(folder: Path) -> int:
 async def _look(folder: Path) -> None:
     """What is listed was last active when its last event happened, and so says the row."""
     async with at_home(folder) as deck:
-        rows = {row.id: row for row in deck.rows()}
+        rows = {row.session_id: row for row in deck.rows()}
         for shown in deck.list(Filter(archived=True)).sessions:
             events = await deck.session(shown.id).events(0, 10_000)
             assert shown.last_active_at == rows[shown.id].last_active_at == events[-1].at

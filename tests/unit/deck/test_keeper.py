@@ -17,27 +17,27 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.process import identity as identities
-from quarterdeck.process import subreaper
+from quarterdeck.process import subreaper, tree
 from quarterdeck.process.identity import (
-    NONCE,
+    NONCE_VARIABLE,
     Identity,
-    carriers_of_home,
-    descendants_of_launch,
+    find_by_home,
+    find_by_nonce,
     is_alive,
     launch_nonce,
     start_time,
 )
-from quarterdeck.process.subreaper import (
-    descendants,
-    end,
-    end_left_over,
-    end_left_over_of,
-    gone_within,
-    kill,
-    left_over,
-    left_over_of,
-    lifeline,
-    send,
+from quarterdeck.process.subreaper import take_lifeline
+from quarterdeck.process.tree import (
+    end_leftovers,
+    end_leftovers_of_home,
+    end_processes,
+    find_descendants,
+    find_leftovers,
+    find_leftovers_of_home,
+    kill_processes,
+    signal_processes,
+    wait_until_gone,
 )
 
 SERVER = str(Path(__file__).parents[2] / "kept_server.py")
@@ -66,13 +66,17 @@ class Kept:
         self.tools: list[int] = said["tools"]
 
     def left(self) -> list[int]:
-        return descendants_of_launch(self.nonce)
+        return pids_of_launch(self.nonce)
 
     def clean(self) -> None:
         self.keeper.kill()
         self.keeper.communicate()
         eventually(lambda: not is_alive(self.server))
-        end_left_over([self.nonce], grace=0)
+        end_leftovers([self.nonce], grace=0)
+
+
+def pids_of_launch(nonce: str) -> list[int]:
+    return [process.pid for process in find_by_nonce([nonce])]
 
 
 def identity(pid: int) -> Identity:
@@ -90,7 +94,7 @@ def eventually(holds: Callable[[], bool]) -> None:
 def nonce() -> Iterator[str]:
     name = uuid.uuid4().hex
     yield name
-    end_left_over([name], grace=0)
+    end_leftovers([name], grace=0)
 
 
 @pytest.fixture
@@ -103,7 +107,7 @@ def kept(nonce: str) -> Iterator[Kept]:
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
     """A process of somebody else, which has a nonce, too, but not ours."""
-    with sleeper({NONCE: "somebody else's"}) as child:
+    with sleeper({NONCE_VARIABLE: "somebody else's"}) as child:
         yield child
         assert child.poll() is None
 
@@ -147,8 +151,8 @@ def test_a_server_whose_keeper_is_killed_leaves_and_the_next_start_cleans_up(
     kept.keeper.kill()
     kept.keeper.wait()
     eventually(lambda: not is_alive(kept.server))
-    assert set(kept.tools) <= {one.pid for one in left_over([kept.nonce])}
-    assert end_left_over(["a launch long gone", kept.nonce], grace=0.2) == []
+    assert set(kept.tools) <= {one.pid for one in find_leftovers([kept.nonce])}
+    assert end_leftovers(["a launch long gone", kept.nonce], grace=0.2) == []
     eventually(lambda: not kept.left())
 
 
@@ -157,7 +161,7 @@ def test_when_both_are_killed_the_next_start_cleans_up(kept: Kept, bystander: su
     kept.keeper.kill()
     kept.keeper.wait()
     eventually(lambda: not is_alive(kept.server))
-    assert end_left_over([kept.nonce], grace=0.2) == []
+    assert end_leftovers([kept.nonce], grace=0.2) == []
     eventually(lambda: not kept.left())
 
 
@@ -169,10 +173,10 @@ def test_one_that_forks_as_fast_as_it_dies_is_ended(nonce: str, tmp_path: Path) 
     )
     started = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {runaway!r}], start_new_session=True)"
     waits = f"{started}.wait()"
-    environment = {**os.environ, NONCE: nonce}
+    environment = {**os.environ, NONCE_VARIABLE: nonce}
     done = subprocess.run([*KEEPER, sys.executable, "-c", waits], env=environment, timeout=60, capture_output=True)
     assert (done.returncode, done.stdout) == (0, b"up\n")
-    assert descendants_of_launch(nonce) == []
+    assert pids_of_launch(nonce) == []
 
 
 # --- what is passed through
@@ -272,20 +276,20 @@ def test_jobs_that_the_shell_had_before_are_not_ours(nonce: str) -> None:
     orphan = "setsid sleep 300 & exit 4"
     done = subprocess.run(
         ["sh", "-c", job, "sh", *KEEPER, "sh", "-c", orphan],
-        env={**os.environ, NONCE: nonce},
+        env={**os.environ, NONCE_VARIABLE: nonce},
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.returncode == 4
-    assert descendants_of_launch(nonce) == [int(done.stdout)]
+    assert pids_of_launch(nonce) == [int(done.stdout)]
 
 
 def test_a_pid_that_comes_again_is_left_alone(bystander: subprocess.Popen[bytes]) -> None:
     started = start_time(bystander.pid)
     assert started is not None
     recycled = Identity(bystander.pid, started - 1, "somebody else's")
-    assert end([recycled], grace=5) == []
+    assert end_processes([recycled], grace=5) == []
     assert bystander.poll() is None
 
 
@@ -296,22 +300,22 @@ def test_only_the_named_launches_are_left_over(nonce: str, bystander: subprocess
     )
     away = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True)"
     told = subprocess.Popen(
-        [sys.executable, "-c", away, starts], env={**os.environ, NONCE: nonce}, stdout=subprocess.PIPE
+        [sys.executable, "-c", away, starts], env={**os.environ, NONCE_VARIABLE: nonce}, stdout=subprocess.PIPE
     )
     assert told.stdout is not None
     bare = identity(int(told.stdout.readline()))
     told.stdout.close()
     told.wait()
-    with sleeper({NONCE: nonce}) as own:
-        assert own.pid in descendants_of_launch(nonce)
-        found = left_over([nonce])
+    with sleeper({NONCE_VARIABLE: nonce}) as own:
+        assert own.pid in pids_of_launch(nonce)
+        found = find_leftovers([nonce])
         assert bare.pid in {one.pid for one in found}
         assert {one.nonce for one in found} == {nonce}
         assert own.pid not in {one.pid for one in found}
-        assert end_left_over([nonce]) == []
+        assert end_leftovers([nonce]) == []
         assert own.poll() is None
     eventually(lambda: not is_alive(bare))
-    assert left_over([]) == []
+    assert find_leftovers([]) == []
 
 
 # --- a whole home
@@ -321,7 +325,7 @@ def test_only_the_named_launches_are_left_over(nonce: str, bystander: subprocess
 def home() -> Iterator[str]:
     name = uuid.uuid4().hex
     yield name
-    end_left_over_of(name, grace=0)
+    end_leftovers_of_home(name, grace=0)
 
 
 def test_a_home_finds_all_that_its_launches_left_without_a_list(home: str, bystander: subprocess.Popen[bytes]) -> None:
@@ -333,10 +337,10 @@ def test_a_home_finds_all_that_its_launches_left_without_a_list(home: str, bysta
             one.keeper.wait()
             eventually(lambda one=one: not is_alive(one.server))
         tools = {tool for one in launches for tool in one.tools}
-        assert tools <= {one.pid for one in left_over_of(home)}
-        assert {one.nonce for one in left_over_of(home)} == {f"{home}.1", f"{home}.2"}
-        assert end_left_over_of(home, grace=0.2) == []
-        assert left_over_of(home) == []
+        assert tools <= {one.pid for one in find_leftovers_of_home(home)}
+        assert {one.nonce for one in find_leftovers_of_home(home)} == {f"{home}.1", f"{home}.2"}
+        assert end_leftovers_of_home(home, grace=0.2) == []
+        assert find_leftovers_of_home(home) == []
         assert [one.left() for one in launches] == [[], []]
     finally:
         for one in launches:
@@ -349,25 +353,26 @@ def test_another_home_is_left_alone_though_its_name_begins_alike(home: str) -> N
     )
     others = [launch_nonce(f"{home}0", "1"), launch_nonce(f"0{home}", "1"), home, f"{home}-.1"]
     left = [
-        int(subprocess.check_output([sys.executable, "-c", away], env={**os.environ, NONCE: one})) for one in others
+        int(subprocess.check_output([sys.executable, "-c", away], env={**os.environ, NONCE_VARIABLE: one}))
+        for one in others
     ]
     try:
-        assert end_left_over_of(home, grace=0) == []
+        assert end_leftovers_of_home(home, grace=0) == []
         assert all(start_time(pid) for pid in left)
-        assert end_left_over_of(f"{home}0", grace=0) == []
+        assert end_leftovers_of_home(f"{home}0", grace=0) == []
         eventually(lambda: start_time(left[0]) is None)
         assert all(start_time(pid) for pid in left[1:])
     finally:
-        end_left_over(others, grace=0)
+        end_leftovers(others, grace=0)
 
 
 def test_a_deck_started_in_an_agents_shell_spares_that_agent(home: str) -> None:
     """The start-up scan runs in a process that itself carries a nonce of its home, below another that does."""
-    scans = "from quarterdeck.deck import keeper as k; import sys; print(len(k.left_over_of(sys.argv[1])))"
+    scans = "from quarterdeck.process import tree; import sys; print(len(tree.find_leftovers_of_home(sys.argv[1])))"
     shell = f"import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {scans!r}, sys.argv[1]]))"
     done = subprocess.run(
         [sys.executable, "-c", shell, home],
-        env={**os.environ, NONCE: launch_nonce(home, "1")},
+        env={**os.environ, NONCE_VARIABLE: launch_nonce(home, "1")},
         capture_output=True,
         text=True,
         timeout=60,
@@ -377,15 +382,15 @@ def test_a_deck_started_in_an_agents_shell_spares_that_agent(home: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["", "a.b", "."])
 def test_a_home_that_could_be_the_beginning_of_another_is_refused(wrong: str) -> None:
-    for ask in (carriers_of_home, lambda name: launch_nonce(name, "1")):
-        with pytest.raises(ValueError, match="no dot"):
+    for ask in (find_by_home, lambda name: launch_nonce(name, "1")):
+        with pytest.raises(ValueError, match="a dot"):
             ask(wrong)
 
 
 def test_a_kill_hits_exactly_who_is_meant(bystander: subprocess.Popen[bytes]) -> None:
     with sleeper({}) as child:
         meant = identity(child.pid)
-        kill([Identity(bystander.pid, identity(bystander.pid).started_at - 1, ""), meant])
+        kill_processes([Identity(bystander.pid, identity(bystander.pid).started_at - 1, ""), meant])
         assert child.wait(30) == -signal.SIGKILL
         assert bystander.poll() is None
 
@@ -396,14 +401,14 @@ def test_a_kill_hits_exactly_who_is_meant(bystander: subprocess.Popen[bytes]) ->
 @pytest.mark.parametrize("value", ["", "x", "99999:1", "0:1", "-1:"])
 def test_without_a_keeper_there_is_no_lifeline(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(subreaper.LIFELINE, value)
-    assert lifeline() is None
+    assert take_lifeline() is None
     assert subreaper.LIFELINE not in os.environ
 
 
 def test_a_pipe_of_the_same_number_is_not_the_lifeline(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     monkeypatch.setenv(subreaper.LIFELINE, f"{reader}:{os.fstat(reader).st_ino + 1}")
-    assert lifeline() is None
+    assert take_lifeline() is None
     os.close(reader)
     os.close(writer)
 
@@ -417,26 +422,26 @@ def test_it_imports_nothing_heavy() -> None:
 @pytest.mark.skipif(not shutil.which("ps"), reason="ps, which serves where there is no /proc, is not installed")
 def test_without_proc_the_table_of_ps_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identities, "_HAS_PROC", False)
-    monkeypatch.setattr(subreaper, "_HAS_CHILDREN_FILES", False)
+    monkeypatch.setattr(tree, "_HAS_CHILDREN_FILES", False)
     monkeypatch.delattr(os, "pidfd_open")
     with sleeper({}) as child:
-        (found,) = [one for one in descendants() if one.pid == child.pid]
-        assert end([Identity(found.pid, found.started_at - 60, "")], grace=0.2) == []
+        (found,) = [one for one in find_descendants() if one.pid == child.pid]
+        assert end_processes([Identity(found.pid, found.started_at - 60, "")], grace=0.2) == []
         assert child.poll() is None
-        assert not gone_within(found, 0.01)
-        send([found], signal.SIGTERM)
-        assert gone_within(found, 30)
+        assert not wait_until_gone(found, 0.01)
+        signal_processes([found], signal.SIGTERM)
+        assert wait_until_gone(found, 30)
         assert child.wait() == -signal.SIGTERM
-    assert left_over(["any"]) == []
+    assert find_leftovers(["any"]) == []
 
 
 def test_a_signal_and_a_wait_are_for_the_process_that_was_meant() -> None:
     with sleeper({}) as child:
         meant = identity(child.pid)
         other = meant._replace(started_at=meant.started_at + 1)
-        send([other], signal.SIGKILL)
-        assert gone_within(other, 0)
-        assert not gone_within(meant, 0.01)
-        send([meant], signal.SIGINT)
-        assert gone_within(meant, 30)
+        signal_processes([other], signal.SIGKILL)
+        assert wait_until_gone(other, 0)
+        assert not wait_until_gone(meant, 0.01)
+        signal_processes([meant], signal.SIGINT)
+        assert wait_until_gone(meant, 30)
         assert child.wait() != -signal.SIGKILL

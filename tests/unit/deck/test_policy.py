@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from quarterdeck import events as ev
 from quarterdeck.deck.rules import NoSuchRule, RuleStore, RulesUnreadable
 from quarterdeck.events import Event, GateRequest, Origin
-from quarterdeck.kernel.gate import Gate, asked
+from quarterdeck.kernel.gate import Gate, gate_of
 from quarterdeck.policy import (
     InvalidRule,
     Place,
@@ -41,7 +41,7 @@ HERE = Place(session_id="s1", cwd="/home/ann/site", repo="/home/ann/site", home=
 
 def gate(tool: str, args: Any = None, ask: Any = "tool", title: str = "") -> Gate:
     request = GateRequest(ref="r", tool=tool, args=args, ask=ask, title=title)
-    return asked(Event("s1", 1, 5, "stream", ev.ApprovalRequired(gate=request)))
+    return gate_of(Event("s1", 1, 5, "stream", ev.ApprovalRequired(gate=request)))
 
 
 def shell(command: Any, tool: str = "Bash", **args: Any) -> Gate:
@@ -96,7 +96,7 @@ class TestWhoWins:
         assert found.text == "allow shell git status everywhere + allow shell npm test everywhere"
 
     def test_only_approvals_are_decided(self) -> None:
-        question = asked(Event("s1", 1, 5, "stream", ev.AskUser(question="Which?")))
+        question = gate_of(Event("s1", 1, 5, "stream", ev.AskUser(question="Which?")))
         assert decide(request_of(question, HERE), [parse("allow *")]).effect == "ask"
 
     @pytest.mark.parametrize(
@@ -580,7 +580,7 @@ class TestAlways:
             gate("exec_command", {"command": "ls"}, "command", "Network access to x"),
             gate("Edit", {"paths": ["src/a", "/etc/x"]}),
             gate("Edit", {"paths": [".env", "a"]}),
-            asked(Event("s1", 1, 5, "stream", ev.AskUser(question="Which?"))),
+            gate_of(Event("s1", 1, 5, "stream", ev.AskUser(question="Which?"))),
         ],
     )
     def test_is_refused_where_no_rule_would_be_true(self, asked_for: Gate) -> None:

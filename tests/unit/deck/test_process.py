@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.deck.agents.pipes import WRITE_LIMIT
 from quarterdeck.deck.agents.process import AgentProcess, CannotStart
 from quarterdeck.deck.validation import NoSuchFolder
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.driver import NotInstalled, Spawn, Start
-from quarterdeck.process.identity import Identity, descendants_of_launch, is_alive, start_time
+from quarterdeck.process.child import INPUT_LIMIT
+from quarterdeck.process.identity import Identity, find_by_nonce, is_alive, start_time
 from quarterdeck.testing.harness import TestDriver, TestTranslator
 
 Work = Callable[["Rig"], Awaitable[None]]
@@ -60,9 +60,7 @@ def run(folder: Path, work: Work, spawn: Spawn | None = None, environment: dict[
         rig = Rig()
         told = spawn or rig.driver.spawn(Start(cwd=str(folder)))
         nonce = f"{os.getpid()}-{time.monotonic_ns()}"
-        rig.process = await AgentProcess.start(
-            told, str(folder), {**os.environ, **(environment or {})}, nonce, rig.hear
-        )
+        rig.process = AgentProcess.start(told, str(folder), {**os.environ, **(environment or {})}, nonce, rig.hear)
         try:
             await work(rig)
         finally:
@@ -118,7 +116,7 @@ def test_a_stop_leaves_nothing_behind(tmp_path: Path, watched: None, script: str
                 await rig.until("stdout", "call_end", number + 1)
         assert await rig.process.stop(rig.driver.farewell(), grace=5)
         assert not is_alive(rig.process.identity)
-        assert descendants_of_launch(rig.process.identity.nonce) == []
+        assert find_by_nonce([rig.process.identity.nonce]) == []
         assert rig.signals[-1].data["event"] == "exit"
 
     run(tmp_path, work)
@@ -189,24 +187,6 @@ def test_what_dropped_the_nonce_and_left_the_group_goes_when_the_agent_is_stoppe
     run(tmp_path, work, program(BARE % True + "; input()"))
 
 
-def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        rig = Rig()
-        nonce = f"given-up-{time.monotonic_ns()}"
-        start = AgentProcess.start(
-            rig.driver.spawn(Start(cwd=str(tmp_path))), str(tmp_path), dict(os.environ), nonce, rig.hear
-        )
-        task = asyncio.ensure_future(start)
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert [one["event"] for one in rig.of("proc")] == ["start", "exit"]
-        assert descendants_of_launch(nonce) == []
-
-    asyncio.run(main())
-
-
 def test_a_pid_that_comes_again_is_somebody_else() -> None:
     mine = start_time(os.getpid())
     assert mine is not None
@@ -238,7 +218,7 @@ def test_what_an_agent_does_not_read_waits_up_to_a_limit_and_then_is_refused(tmp
             taken += 1
             assert taken < 20
         assert taken >= 4
-        assert WRITE_LIMIT < rig.process.unread < WRITE_LIMIT + 2_000_000
+        assert INPUT_LIMIT < rig.process.unread < INPUT_LIMIT + 2_000_000
         assert len(rig.of("stdin")) == taken + 1  # what was refused was not said
         assert await rig.process.stop(rig.driver.farewell(), grace=0.5)
 
@@ -248,8 +228,8 @@ def test_what_an_agent_does_not_read_waits_up_to_a_limit_and_then_is_refused(tmp
 def test_one_large_text_is_always_taken(tmp_path: Path) -> None:
     async def work(rig: Rig) -> None:
         await rig.until("stdout", "ready")
-        assert rig.process.write(rig.driver.prompt("x" * (WRITE_LIMIT * 3), "m1"))
-        assert len((await rig.until("stdout", "text_end"))["text"]) == WRITE_LIMIT * 3 + 1
+        assert rig.process.write(rig.driver.prompt("x" * (INPUT_LIMIT * 3), "m1"))
+        assert len((await rig.until("stdout", "text_end"))["text"]) == INPUT_LIMIT * 3 + 1
         assert rig.process.unread == 0
 
     run(tmp_path, work)
@@ -323,7 +303,7 @@ def test_a_line_without_an_end_is_left_out_and_said(tmp_path: Path) -> None:
         rig.prompt("say before; long 100000000; say after; long 30000000; say last")
         await rig.until("stdout", "turn_end")
         notes = [one for one in rig.of("proc") if one["event"] == "note"]
-        assert notes == [{"event": "note", "warning": "a line of more than 32 MiB on the agent's stdout was left out"}]
+        assert notes == [{"event": "note", "warning": "dropped a line of more than 32 MiB on the agent's stdout"}]
         said = [len(one) if isinstance(one, str) else one["text"] for one in rig.of("stdout") if _is_said(one)]
         assert said == ["before ", "after ", 30_000_000, "last "]
         assert isinstance(_told(TestTranslator(), rig, "note")[-1], ev.Notice)
@@ -359,11 +339,11 @@ def refusal(folder: Path, spawn: Spawn, cwd: str = "", environment: dict[str, st
     async def main() -> None:
         nonce = f"refused-{time.monotonic_ns()}"
         with pytest.raises(QuarterdeckError) as caught:
-            await AgentProcess.start(
+            AgentProcess.start(
                 spawn, cwd or str(folder), os.environ if environment is None else environment, nonce, heard.append
             )
         found.append(caught.value)
-        assert descendants_of_launch(nonce) == []
+        assert find_by_nonce([nonce]) == []
 
     found: list[QuarterdeckError] = []
     asyncio.run(main())

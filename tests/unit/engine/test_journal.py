@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.engine import journal as module
 from quarterdeck.engine.journal import Journal, activity_of
 from quarterdeck.kernel.state import EMPTY
+from quarterdeck.log import session_writer
 from quarterdeck.log.base import Append, LogUnavailable, Receipt
 from quarterdeck.log.memory import MemoryLog
 from tests.engine import Gate, Heard, Script, calls, opened, run, text, tool
@@ -35,7 +35,7 @@ class Stubborn(MemoryLog):
 
 
 def opened_journal(log: Any) -> Journal:
-    journal = Journal("s", log)
+    journal = Journal("s", log, log)
     journal.write((ev.SessionOpened(agent="builtin"),), "user")
     return journal
 
@@ -44,7 +44,7 @@ def test_nothing_is_heard_before_it_is_durable() -> None:
     async def work() -> None:
         log = Stubborn()
         journal = opened_journal(log)
-        await journal.settled()
+        await journal.flush()
         stream = journal.subscribe(None, None)
         log.gate.clear()
         journal.write((ev.AgentReady(),))
@@ -63,24 +63,24 @@ def test_what_comes_during_an_append_shares_the_next_and_nobody_waits_for_what_c
     async def work() -> None:
         log = Stubborn()
         journal = opened_journal(log)
-        await journal.settled()
+        await journal.flush()
         log.gate.clear()
         journal.write((ev.AgentReady(),))
-        first = asyncio.ensure_future(journal.settled())
+        first = asyncio.ensure_future(journal.flush())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for _ in range(50):
             journal.write((ev.Notice(text="x"),))
         log.gate.set()
         await first
-        await journal.settled()
+        await journal.flush()
         assert log.sizes == [1, 1, 50]
 
     run(work)
 
 
 def test_a_store_that_refuses_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_RETRY_S", (0.001, 0.002))
+    monkeypatch.setattr(session_writer, "RETRY_S", 0.001)
 
     async def work() -> None:
         log = Stubborn()

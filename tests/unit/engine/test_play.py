@@ -199,8 +199,8 @@ async def play(drawn: list[list[Any]], steps: list[tuple[str, int]]) -> None:
             await act(agent, action, waits, number)
         for _ in range(passes):
             await asyncio.sleep(0)
-    while agent._runtime.journal._pending:
-        await agent._runtime.journal.settled()
+    while agent._runtime.journal._writer._pending:
+        await agent._runtime.journal.flush()
     check(agent.messages)
     core = agent._runtime
     events = await read_all_events(log, agent.session_id)

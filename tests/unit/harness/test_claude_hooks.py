@@ -645,7 +645,7 @@ def test_a_translator_goes_on_where_another_one_stopped() -> None:
     agent = asked()
     other = claude()
     other.restore(agent.view)
-    assert other.session_id == ID
+    assert other.session.session_id == ID
     assert other.feed(Signal("hook", {"hook_event_name": "Stop", "session_id": "foreign"}), 1.0) == []
     agent.translator = other
     post(agent)

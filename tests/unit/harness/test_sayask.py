@@ -9,8 +9,8 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.harness.sayask.calls import OUTPUT_GRACE_S, QUESTION_GRACE_S
-from quarterdeck.harness.sayask.history import HOLD_S
 from quarterdeck.harness.sayask.message import message_of, partial_message_of, results_in
+from quarterdeck.harness.sayask.translate import HOLD_S
 from tests.stream_talk import StreamTalk
 
 NEW_REQUEST = '{"request":"<task>go</task>"}'
@@ -72,7 +72,7 @@ class TestShapes:
     )
     def test_what_protobuf_leaves_out(self, raw: dict[str, Any], kind: str, what: str) -> None:
         found = partial_message_of(raw)
-        assert (found.kind, found.what, found.partial) == (kind, what, False)
+        assert (found.kind, found.subtype, found.partial) == (kind, what, False)
 
     @pytest.mark.parametrize("raw", [{}, {"type": "say"}, {"type": "say", "say": 5}, {"type": "welcome"}, {"type": []}])
     def test_what_is_no_message(self, raw: dict[str, Any]) -> None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import io
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import apsw
 import apsw.shell
 
 from quarterdeck import events as ev
-from quarterdeck.events import Body, Event
-from quarterdeck.log.session_writer import Record
+from quarterdeck.events import Body
+from quarterdeck.log.session_writer import SessionWriter
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.sql import newest_version
 
@@ -75,15 +74,11 @@ async def written(path: Path) -> None:
     """All of it, through the deck's own way into the log."""
     log = await SqliteLog.open(path)
     for number, (session_id, bodies) in enumerate(SESSIONS.items()):
-        record = Record(log, _nobody, session_id, clock=lambda at=1_000 * (number + 1): at)
+        record = SessionWriter(log, session_id, clock=lambda at=1_000 * (number + 1): at)
         for body in bodies:
             record.write([body], "engine")
-            await record.settled()
+            await record.flush()
     await log.close()
-
-
-def _nobody(_: Sequence[Event]) -> None:
-    pass
 
 
 def dumped(path: Path) -> str:

@@ -136,7 +136,7 @@ asyncio.run(main())
 @own_disk
 def test_a_disk_that_is_full_before_the_store_is_made(tmp_path: Path) -> None:
     said = child(FULL_AT_START, tmp_path, *NAMESPACE)
-    assert "the log cannot be used" in str(said["message"])
+    assert "the log is unavailable" in str(said["message"])
     assert said["then"] == 1
 
 
@@ -275,7 +275,7 @@ asyncio.run(main())
 
 def test_a_store_that_finds_no_room_to_be_made(tmp_path: Path) -> None:
     said = child(LIMITED_AT_START, tmp_path)
-    assert "the log cannot be used" in str(said["message"])
+    assert "the log is unavailable" in str(said["message"])
     assert said["then"] == 1
 
 
@@ -390,7 +390,7 @@ def _prefix(killed: Path, copy: Path, wal: bytes) -> int:
 
     async def work(log: SqliteLog) -> None:
         for stored in await log.sessions():
-            found.extend(event.index for event in await log.read(stored.row.id))
+            found.extend(event.index for event in await log.read(stored.row.session_id))
             assert stored.last_index == len(found)
         fresh = Writing(log, "fresh")
         await fresh.write(OPENED)

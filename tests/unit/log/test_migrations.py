@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from quarterdeck import events as ev
 from quarterdeck.kernel.view import FOLD_VERSION, fold_all
-from quarterdeck.log.rows import row_of, unpacked
+from quarterdeck.log.rows import catalogue_row, decode_snapshot
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.connection import Store
 from quarterdeck.log.sqlite.sql import newest_version
@@ -84,17 +84,17 @@ def test_a_store_of_any_version_is_opened_read_and_written(version: int, tmp_pat
 
     async def work() -> None:
         log = await SqliteLog.open(path)
-        stored = {one.row.id: one for one in await log.sessions()}
+        stored = {one.row.session_id: one for one in await log.sessions()}
         assert stored.keys() == SESSIONS.keys()
         for session_id, one in stored.items():
             events = await log.read(session_id)
             view = fold_all(events)
-            known = unpacked(one.view)
+            known = decode_snapshot(one.snapshot)
             if known.fold_version == FOLD_VERSION:  # an older fold is made anew by the deck
-                assert known == fold_all(event for event in events if event.index <= one.view_index).state
+                assert known == fold_all(event for event in events if event.index <= one.snapshot_index).state
             # what a row says of resuming may be another thing by now
-            same = {"last_gate": 0, "supports_resume": False}
-            assert replace(one.row, **same) == replace(row_of(view.state), **same)
+            same = {"last_gate_number": 0, "supports_resume": False}
+            assert replace(one.row, **same) == replace(catalogue_row(view.state), **same)
         assert [event.type for event in await log.read("talk", types={"command_receipt", "process_starting"})] == [
             "command_receipt",
             "process_starting",

@@ -301,7 +301,7 @@ def _indexes(path: Path) -> list[int]:
 
     async def work(log: SqliteLog) -> None:
         for stored in await log.sessions():
-            found.extend(event.index for event in await log.read(stored.row.id))
+            found.extend(event.index for event in await log.read(stored.row.session_id))
 
     with_log(path, work)
     return found
@@ -364,7 +364,7 @@ def test_how_far_a_session_is_does_not_depend_on_when_its_row_was_told(
         one = await log.session("s1")
         stored = await log.sessions()
         assert one in stored
-        return {(each.row.id, each.last_index, each.fence) for each in stored}
+        return {(each.row.session_id, each.last_index, each.fence) for each in stored}
 
     async def work(log: SqliteLog) -> None:
         first, second = Writing(log), Writing(log, "s2")

@@ -24,7 +24,7 @@ def _hook(event: str = "UserPromptSubmit", native: str = "native", **more: Any) 
 
 async def _sessions(house: House) -> list[dict[str, Any]]:
     for session in list(house.deck._supervisor.sessions.values()):
-        await session.writer.settled()
+        await session.writer.flush()
     return (await house.get("/sessions?archived=true")).json["sessions"]
 
 

@@ -70,7 +70,7 @@ class _Held:
 
     async def shown(self) -> dict[str, Any]:
         live = self.house.deck._supervisor.sessions[self.id]
-        await live.writer.settled()
+        await live.writer.flush()
         return (await self.house.get(f"/sessions/{self.id}")).json
 
     async def resolved(self) -> list[tuple[str, str, str]]:
@@ -89,13 +89,13 @@ def _decision(**told: Any) -> dict[str, Any]:
 
 def _held_up(house: House, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Nothing is committed until this is set."""
-    go, submit = asyncio.Event(), house.deck._log.submit
+    go, append = asyncio.Event(), house.deck._log.append
 
-    async def later(unit: Any, told: Any) -> None:
+    async def wait_and_append(unit: Any) -> Any:
         await go.wait()
-        submit(unit, told)
+        return await append(unit)
 
-    monkeypatch.setattr(house.deck._log, "submit", lambda unit, told: asyncio.ensure_future(later(unit, told)))
+    monkeypatch.setattr(house.deck._log, "append", wait_and_append)
     return go
 
 
@@ -193,7 +193,7 @@ class TestDecidedHere:
                 lambda: len(house.deck.session_ids()) == 1 and house.deck.view(house.deck.session_ids()[0])
             )
             live = house.deck._supervisor.sessions[house.deck.session_ids()[0]]
-            await live.writer.settled()
+            await live.writer.flush()
             assert (await house.get("/sessions")).json["sessions"][0]["phase"] == "completed"
 
     @on_loop
@@ -298,12 +298,12 @@ class TestDecidedByRules:
             assert await first.answer() == _decision(behavior="allow")
             await house.hook("claude", _call("PostToolUse"))
             record = house.deck._supervisor.sessions[first.id].writer
-            await record.settled()
+            await record.flush()
             theirs = Event(first.id, record.view.index + 1, record.view.at, "user", Notice(text="theirs"))
             await house.deck._log.append(Append(session_id=first.id, events=(theirs,), fence=record.fence))
             ruled = {**_asking(), "prompt_id": "p2"}
             assert (await asyncio.wait_for(house.hook("claude", ruled), 10)).json == {}
-            assert isinstance(record.trouble, StaleFence)
+            assert isinstance(record.error, StaleFence)
 
     @case("U-099")
     @on_loop
@@ -339,7 +339,7 @@ class TestRestart:
             assert (await house.hook("claude", _call("PostToolUse"))).json == {}
             assert (await house.hook("claude", _hook("Stop", prompt_id="p1"))).json == {}
             live = house.deck._supervisor.sessions[name]
-            await live.writer.settled()
+            await live.writer.flush()
             shown = (await house.get(f"/sessions/{name}")).json
             assert (shown["lifecycle"], shown["phase"]) == ("active", "completed")
             assert len((await house.get("/sessions")).json["sessions"]) == 1

@@ -139,7 +139,7 @@ class _Agent:
 async def _views(house: House) -> list[View]:
     """An observing hook is answered before it is written, so what was told may still be on its way."""
     for session in list(house.deck._supervisor.sessions.values()):
-        await session.writer.settled()
+        await session.writer.flush()
     return [await house.deck.session(name).whole_view() for name in house.deck.session_ids()]
 
 

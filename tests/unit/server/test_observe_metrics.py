@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.log.counters import BOUNDS, Tally
+from quarterdeck.log.counters import LATENCY_BOUNDS_S, AppendCounters
 from tests.decks import eventually, gate_of, on_loop, until
 from tests.observed import observed, parsed
 from tests.wires import WsTap, served
@@ -140,11 +140,13 @@ async def test_strange_methods_and_addresses_do_not_become_labels(tmp_path: Path
     assert odd == {'quarterdeck_http_requests_total{method="other",route="other",status="404"}': 5}
 
 
-@pytest.mark.parametrize(("seconds", "place"), [(0.0, 0), (BOUNDS[0], 0), (0.0006, 1), (99.0, len(BOUNDS))])
+@pytest.mark.parametrize(
+    ("seconds", "place"), [(0.0, 0), (LATENCY_BOUNDS_S[0], 0), (0.0006, 1), (99.0, len(LATENCY_BOUNDS_S))]
+)
 def test_an_append_falls_into_its_bucket(seconds: float, place: int) -> None:
-    tally = Tally()
-    tally.appended(3, seconds)
-    assert (tally.events, tally.buckets.index(1), sum(tally.buckets)) == (3, place, 1)
+    counters = AppendCounters()
+    counters.add(3, seconds)
+    assert (counters.events, counters.latency_buckets.index(1), sum(counters.latency_buckets)) == (3, place, 1)
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ async def test_what_a_collector_refuses_for_good_is_dropped_and_counted_and_the_
             exporting = await begin(deck, there.url)
             await turn_of(deck, tmp_path, "tool unwanted")
             await eventually(lambda: "invoke_agent test" in there.unwanted)
-            await eventually(lambda: deck.tally.spans_dropped == len(there.unwanted))
+            await eventually(lambda: deck.counters.spans_dropped == len(there.unwanted))
             there.is_strict = False
             await turn_of(deck, tmp_path, "tool wanted")
             await eventually(lambda: "invoke_agent test" in there.names)
@@ -255,7 +255,7 @@ async def test_what_cannot_be_sent_at_all_is_dropped(tmp_path: Path, monkeypatch
         with monkeypatch.context() as patch:
             patch.setattr("opentelemetry.exporter.otlp.proto.http.trace_exporter.encode_spans", broken)
             await turn_of(deck, tmp_path, "tool unsent")
-            await eventually(lambda: deck.tally.spans_dropped >= 2)
+            await eventually(lambda: deck.counters.spans_dropped >= 2)
         await turn_of(deck, tmp_path, "tool sent")
         await eventually(lambda: "invoke_agent test" in there.names)
         await exporting.close()

@@ -273,8 +273,8 @@ def test_hooks(agent: str, examples: _Examples) -> None:
     broken()
     live = list(examples.house.deck._supervisor.sessions.values())
     for session in live:
-        examples.run(session.writer.settled())
-        assert session.writer.trouble is None
+        examples.run(session.writer.flush())
+        assert session.writer.error is None
     assert examples.run(examples.house.get("/healthz")).status == 200
 
 

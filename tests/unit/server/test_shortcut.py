@@ -157,7 +157,7 @@ class TestHearing:
         async with serving(tmp_path) as house:
             session = await _at_hand(house)
             await house.hook("claude", _hook("Stop"))
-            await session.writer.settled()
+            await session.writer.flush()
             heard = _listening(session)
             house.server.ingest.take(Hook("claude", _hook(tool_use_id="c1"), session))
             due = house.server.ingest._due

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.kernel.patch import applied
 from quarterdeck.log.deltas import is_delta
 from quarterdeck.server.reader import HIGH_WATER
 from tests.conformance.marks import case
 from tests.decks import busy, eventually, on_loop
+from tests.mirror import apply_changes
 from tests.wires import Cut, Message, Port, WsTap, served
 
 
@@ -25,7 +25,7 @@ async def quiet(port: Port, folder: Path) -> str:
 async def write(port: Port, name: str, *bodies: ev.Body) -> int:
     session = await port.deck.in_use(name)
     await session.writer.commit(bodies, "stream")
-    return session.writer.durable.index
+    return session.writer.durable_view.index
 
 
 async def heard(tap: WsTap, op: str) -> Message:
@@ -49,7 +49,7 @@ async def test_a_subscription_begins_with_a_snapshot_and_goes_on_after_the_index
         assert (await tap.hear())["event"]["index"] == 4
         patch = await heard(tap, "patch")
         assert patch["index"] == 4
-        assert [one["text"] for one in applied(first["timeline"], patch["changes"])] == ["c"]
+        assert [one["text"] for one in apply_changes(first["timeline"], patch["changes"])] == ["c"]
         tap.cut()
 
 

@@ -22,7 +22,7 @@ async def quiet(port: Port, folder: Path) -> str:
 async def write(port: Port, name: str, *bodies: ev.Body) -> int:
     session = await port.deck.in_use(name)
     await session.writer.commit(bodies, "stream")
-    return session.writer.durable.index
+    return session.writer.durable_view.index
 
 
 async def blocks(tap: SseTap, count: int) -> list[Block]:

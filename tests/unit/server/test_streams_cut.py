@@ -22,12 +22,13 @@ import uvloop
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Event, decode_event, encode_event
-from quarterdeck.kernel.patch import applied, shown
+from quarterdeck.kernel.summary import view_values
 from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.deltas import is_delta
 from tests.conformance.marks import case
 from tests.decks import SETTINGS
+from tests.mirror import apply_changes
 from tests.wires import Cut, Message, Port, SseTap, WsTap
 
 CUTS = int(os.environ.get("QD_CUTS", "2000"))
@@ -87,7 +88,7 @@ class Scene:
 
         def noted(events: Sequence[Event]) -> None:
             name = events[-1].session_id
-            view = sessions[name].writer.durable
+            view = sessions[name].writer.durable_view
             self.views[name, view.index] = view
             publish(events)
 
@@ -95,7 +96,7 @@ class Scene:
         for name, session in sessions.items():
             session.users += 1
             await session.load()
-            self.views[name, session.writer.durable.index] = session.writer.durable
+            self.views[name, session.writer.durable_view.index] = session.writer.durable_view
 
     async def write(self) -> None:
         """Writes until enough cuts were made, with restarts on the way."""
@@ -124,11 +125,11 @@ class Scene:
             self.written += len(bodies[:size])
             del bodies[:size]
             await asyncio.sleep(self.dice.choice((0, 0, 0.001, 0.004)))
-        await record.settled()
+        await record.flush()
 
     def shown(self, name: str, index: int) -> dict[str, Any]:
         if (name, index) not in self.shows:
-            self.shows[name, index] = plain(shown(self.views[name, index]))
+            self.shows[name, index] = plain(view_values(self.views[name, index]))
         return self.shows[name, index]
 
     def window(self, name: str, index: int, limit: int) -> list[Any]:
@@ -258,7 +259,7 @@ class Mirror:
             self.entries, self.view = message["timeline"], message["view"]
             self.check(index)
         elif message["op"] == "patch":
-            self.entries = applied(self.entries, message["changes"])
+            self.entries = apply_changes(self.entries, message["changes"])
             self.check(index)
         elif message["changes"][0]["op"] != "remove":
             for change in message["changes"]:
@@ -322,7 +323,7 @@ async def _cut_and_compare(folder: Path) -> None:
 
 async def _log(port: Port, name: str) -> list[Event]:
     session = await port.deck.in_use(name)
-    await session.writer.settled()
+    await session.writer.flush()
     return await port.deck.session(name).events(0, 1_000_000)
 
 
@@ -354,5 +355,5 @@ def _compare(scene: Scene, reader: Reader, logs: dict[str, list[Event]]) -> None
 
 def _folds_alike(found: list[Event], log: list[Event]) -> None:
     ours, theirs = fold_all(found, View()), fold_all(log, View())
-    assert plain(shown(ours)) == plain(shown(theirs))
+    assert plain(view_values(ours)) == plain(view_values(theirs))
     assert plain(window(ours.timeline)) == plain(window(theirs.timeline))

@@ -1,1 +1,1 @@
-"""Tools of MCP servers, behind the extra `mcp`. Nothing of the SDK is imported before a server is started."""
+"""Tools of MCP servers (the extra `mcp`). The SDK is imported only when a server is started."""

@@ -1,4 +1,4 @@
-"""All MCP servers of an agent, and their tools."""
+"""Start an agent's MCP servers and offer their tools."""
 
 from __future__ import annotations
 
@@ -14,22 +14,31 @@ import msgspec
 from quarterdeck.config import InvalidMcpServer, McpServer, parse_mcp_servers
 from quarterdeck.engine.model import ToolSpec
 from quarterdeck.engine.tools.base import Outcome, Tool, ToolContext
-from quarterdeck.engine.tools.function import failed
+from quarterdeck.engine.tools.function import failed_outcome
 from quarterdeck.engine.tools.mcp.connection import Connection, ServerFailed, import_sdk, tool_name
 from quarterdeck.errors import QuarterdeckError
 
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
 
 class McpServers:
-    """`async with McpServers({"files": {"command": …}}) as servers:` gives `servers.tools`, for any number of agents.
+    """A set of MCP servers, shared by any number of agents.
 
-    A server that cannot be started, or whose variables are not set, takes nothing from the others: why is in `problems`.
-    InvalidMcpServer for one that is described wrongly; McpNotInstalled.
+        async with McpServers({"files": {"command": "npx", "args": ["some-mcp-server"]}}) as servers:
+            agent = create_agent(tools=servers.tools)
+
+    A server that can't be started, or whose variables aren't set, doesn't affect the others; `problems` has the reason.
+
+    Raises:
+        InvalidMcpServer: a server is described incorrectly.
+        McpNotInstalled: the MCP SDK isn't installed (when the servers are started).
     """
 
     def __init__(
         self, servers: Mapping[str, McpServer | Mapping[str, Any]], environment: Mapping[str, str] | None = None
     ) -> None:
         self.tools: list[Tool] = []
+        #: Why servers couldn't be started, by the server's name.
         self.problems: dict[str, QuarterdeckError] = {}
         self._connections: list[Connection] = []
         for name, server in parse_mcp_servers(servers).items():
@@ -41,26 +50,30 @@ class McpServers:
                 self._connections.append(Connection(name, ready))
 
     async def start(self) -> list[Tool]:
-        """Starts all that are not running, and lists what they offer."""
+        """Start all servers that aren't running, and return the tools of all of them.
+
+        Raises:
+            McpNotInstalled: the MCP SDK isn't installed.
+        """
         if self._connections:
             await import_sdk()
-        found = await asyncio.gather(*(self._listed(one) for one in self._connections))
-        self.tools = [tool for tools in found for tool in tools]
+        tools = await asyncio.gather(*(self._list_tools(connection) for connection in self._connections))
+        self.tools = [tool for server_tools in tools for tool in server_tools]
         return self.tools
 
-    async def _listed(self, connection: Connection) -> list[Tool]:
+    async def close(self) -> None:
+        """Stop all servers."""
+        await asyncio.gather(*(connection.close() for connection in self._connections))
+
+    async def _list_tools(self, connection: Connection) -> list[Tool]:
         self.problems.pop(connection.name, None)
         try:
             offered = await connection.tools()
         except ServerFailed as error:
             self.problems[connection.name] = error
             return []
-        wanted = connection.server.tools
-        return [_tool(connection, one) for one in offered if not wanted or one.name in wanted]
-
-    async def close(self) -> None:
-        """Ends them all."""
-        await asyncio.gather(*(one.close() for one in self._connections))
+        allowed = connection.server.tools
+        return [_make_tool(connection, tool) for tool in offered if not allowed or tool.name in allowed]
 
     async def __aenter__(self) -> McpServers:
         try:
@@ -74,9 +87,6 @@ class McpServers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def expand_variables(name: str, server: McpServer, environment: Mapping[str, str]) -> McpServer:
@@ -99,12 +109,12 @@ def expand_variables(name: str, server: McpServer, environment: Mapping[str, str
     )
 
 
-def _tool(connection: Connection, offered: Any) -> Tool:
+def _make_tool(connection: Connection, offered: Any) -> Tool:
     async def run(args: dict[str, Any], context: ToolContext) -> Outcome:
         try:
             return await connection.call(offered.name, args, context)
         except ServerFailed as error:
-            return failed(error)
+            return failed_outcome(error)
 
     hints = offered.annotations
     return Tool(

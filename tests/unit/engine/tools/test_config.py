@@ -63,7 +63,7 @@ class TestTheProcess:
         ended: list[Any] = [event.body for event in events if event.type == "tool_execution_end"]
         assert {one.name: one.result for one in ended} == {"calc__add": "42", "read_file": "     1\tfrom elsewhere"}
         notices: list[Any] = [event.body for event in events if event.type == "notice"]
-        assert any("the MCP server gone cannot be started" in one.text for one in notices)
+        assert any("the MCP server gone can't be started" in one.text for one in notices)
 
     def test_a_sandbox_that_nobody_knows_keeps_it_from_starting(self, tmp_path: Path) -> None:
         async def work_it(model: ScriptedModel) -> str:

@@ -43,10 +43,10 @@ class TestReading:
     def test_a_page_says_how_to_go_on(self, hands: TestHands) -> None:
         put(hands, "a.txt", "".join(f"line {n}\n" for n in range(1, 101)))
         first = call(read_file, hands, path="a.txt", limit=10).text
-        assert first.endswith("    10\tline 10\n[lines 1-10 of 100; go on with offset=11]")
+        assert first.endswith("    10\tline 10\n[lines 1-10 of 100; continue with offset=11]")
         last = call(read_file, hands, path="a.txt", offset=91, limit=50).text
         assert last.startswith("    91\tline 91\n")
-        assert last.endswith("   100\tline 100\n[lines 91-100; that is the end]")
+        assert last.endswith("   100\tline 100\n[lines 91-100, the end of the file]")
 
     def test_all_pages_together_are_the_file(self, hands: TestHands) -> None:
         lines = [f"{n} " + "x" * (n % 300) for n in range(1, 1_501)]
@@ -67,14 +67,14 @@ class TestReading:
     def test_a_very_long_line_is_cut(self, hands: TestHands) -> None:
         put(hands, "a.txt", "x" * 3_000_000 + "\nend\n")
         text = call(read_file, hands, path="a.txt").text
-        assert text.splitlines()[0] == "     1\t" + "x" * LINE_CHARS + " … [a line of 3000001 characters]"
+        assert text.splitlines()[0] == "     1\t" + "x" * LINE_CHARS + " … [line of 3000001 characters]"
         assert text.splitlines()[1] == "     2\tend"
 
     def test_a_line_of_exactly_the_limit_is_whole(self, hands: TestHands) -> None:
         put(hands, "a.txt", "x" * LINE_CHARS + "\n" + "y" * (LINE_CHARS + 1))
         lines = call(read_file, hands, path="a.txt").text.splitlines()
         assert lines[0] == "     1\t" + "x" * LINE_CHARS
-        assert lines[1] == "     2\t" + "y" * LINE_CHARS + f" … [a line of {LINE_CHARS + 1} characters]"
+        assert lines[1] == "     2\t" + "y" * LINE_CHARS + f" … [line of {LINE_CHARS + 1} characters]"
 
     def test_a_huge_file_is_not_read_whole(self, hands: TestHands) -> None:
         path = put(hands, "huge.log", "some line\n" * 10_000)
@@ -82,15 +82,15 @@ class TestReading:
             file.seek(400_000_000_000)
             file.write(b"\nlast\n")
         text = call(read_file, hands, path="huge.log", limit=1).text
-        assert text == "     1\tsome line\n[lines 1-1 of many more; go on with offset=2]"
-        assert "too long to read on" in call(read_file, hands, path="huge.log", offset=10_001).text
+        assert text == "     1\tsome line\n[lines 1-1 of many more; continue with offset=2]"
+        assert "too long to read past" in call(read_file, hands, path="huge.log", offset=10_001).text
         assert "line 10001 is too long" in call(read_file, hands, path="huge.log", offset=10_002).text
 
     def test_binary_is_refused_with_its_size(self, hands: TestHands) -> None:
         put(hands, "a.bin", b"\x7fELF\0\0\1" * 10)
         outcome = call(read_file, hands, path="a.bin")
         assert not outcome.ok
-        assert "a.bin is no text (70 bytes)" in outcome.text
+        assert "a.bin isn't text (70 bytes)" in outcome.text
 
     def test_an_image_is_an_image(self, hands: TestHands) -> None:
         put(hands, "dot.data", PNG)
@@ -120,11 +120,11 @@ class TestReading:
         put(hands, "a.txt", mark + "größer\nzwei\n".encode(encoding))
         text = call(read_file, hands, path="a.txt").text
         assert "     1\tgrößer\n     2\tzwei" in text
-        assert ("[read as" in text) == (encoding != "utf-8-sig")
+        assert ("[decoded as" in text) == (encoding != "utf-8-sig")
 
     def test_a_character_that_the_sample_cuts(self, hands: TestHands) -> None:
         put(hands, "a.txt", "x" + "é" * 40_000)
-        assert "[read as" not in call(read_file, hands, path="a.txt").text
+        assert "[decoded as" not in call(read_file, hands, path="a.txt").text
 
     def test_line_ends_of_other_systems(self, hands: TestHands) -> None:
         put(hands, "a.txt", b"one\r\ntwo\r\n")
@@ -134,7 +134,7 @@ class TestReading:
         name = "/large_tool_results/c7"
         hands.elsewhere[name] = b"one\ntwo\nthree\n"
         assert call(read_file, hands, path=name, offset=2, limit=1).text == (
-            "     2\ttwo\n[lines 2-2 of 3; go on with offset=3]"
+            "     2\ttwo\n[lines 2-2 of 3; continue with offset=3]"
         )
         assert not call(read_file, hands, path="/large_tool_results/c8").ok
 
@@ -155,7 +155,7 @@ class TestWriting:
     def test_over_an_old_one_keeping_its_mode(self, hands: TestHands) -> None:
         path = put(hands, "run.sh", "old")
         path.chmod(0o750)
-        assert call(write_file, hands, path="run.sh", content="néu\n").text == "wrote over run.sh: 1 line, 5 bytes"
+        assert call(write_file, hands, path="run.sh", content="néu\n").text == "replaced run.sh: 1 line, 5 bytes"
         assert path.read_bytes() == "néu\n".encode()
         assert stat.S_IMODE(path.stat().st_mode) == 0o750
 
@@ -235,7 +235,7 @@ class TestEditing:
         path = put(hands, "a.py", "x\nx\n")
         outcome = call(edit_file, hands, path="a.py", edits=[edit("x", "y")])
         assert not outcome.ok
-        assert "edit 1 of 1: the old text is there 2 times" in outcome.text
+        assert "edit 1 of 1: the old text occurs 2 times" in outcome.text
         assert "replace_all" in outcome.text
         assert path.read_text() == "x\nx\n"
 
@@ -251,7 +251,7 @@ class TestEditing:
         assert path.read_text() == "1\n2\n"
         outcome = call(edit_file, hands, path="a.py", edits=[edit("1", "uno"), edit("three", "3")])
         assert not outcome.ok
-        assert "edit 2 of 2: the old text is not in the file" in outcome.text
+        assert "edit 2 of 2: the old text isn't in the file" in outcome.text
         assert path.read_text() == "1\n2\n"
 
     @pytest.mark.parametrize(("old", "new"), [("", "x"), ("one", "one")])
@@ -304,7 +304,7 @@ class TestEditing:
     def test_what_the_encoding_cannot_say(self, hands: TestHands) -> None:
         path = put(hands, "a.txt", "größe".encode("latin-1"))
         outcome = call(edit_file, hands, path="a.txt", edits=[edit("gr", "→")])
-        assert "latin-1, which has no '→'" in outcome.text
+        assert "latin-1, which can't encode '→'" in outcome.text
         assert path.read_bytes() == "größe".encode("latin-1")
 
     def test_binary_is_left_alone(self, hands: TestHands) -> None:
@@ -320,17 +320,17 @@ class TestEditing:
 
     def test_a_file_that_somebody_changed_meanwhile(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
         path = put(hands, "a.txt", "one\n")
-        encoded = files._encoded
+        encoded = files._encode
 
         def somebody_saves(*args: object) -> bytes:
             path.write_text("one\nand more\n")
             return encoded(*args)  # pyright: ignore[reportArgumentType]
 
-        monkeypatch.setattr(files, "_encoded", somebody_saves)
+        monkeypatch.setattr(files, "_encode", somebody_saves)
         outcome = call(edit_file, hands, path="a.txt", edits=[edit("one", "two")])
-        assert "changed by somebody else" in outcome.text
+        assert "changed by another program" in outcome.text
         assert path.read_text() == "one\nand more\n"
 
     def test_no_such_file(self, hands: TestHands) -> None:
         outcome = call(edit_file, hands, path="none.txt", edits=[edit("a", "b")])
-        assert "none.txt does not exist" in outcome.text
+        assert "none.txt doesn't exist" in outcome.text

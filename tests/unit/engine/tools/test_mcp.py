@@ -98,7 +98,7 @@ class TestAProcess:
         assert [(image.media_type, base64.b64decode(image.data)) for image in seen.images] == [("image/png", PNG)]
         long = await called(tools["much"], hands, count=20_000)
         assert len(long.text) < 61_000
-        assert f"the whole of it is in {long.path}, which read_file can read" in long.text
+        assert f"read {long.path} with read_file to see all of it" in long.text
         assert long.text.startswith("line 0\nline 1\n")
         assert long.text.endswith("line 19999\n")
         whole = (hands.store / long.path).read_text()
@@ -114,7 +114,7 @@ class TestAProcess:
             first = int((await called(tools["pid"], hands)).text)
             died = await called(tools["die"], hands)
             assert not died.ok
-            assert "the MCP server t died during the call, which may or may not have done its work" in died.text
+            assert "the MCP server t died during the call, which may or may not have taken effect" in died.text
             second = int((await called(tools["pid"], hands)).text)
             assert second != first
             os.kill(second, signal.SIGKILL)  # while nobody asks anything of it
@@ -129,7 +129,7 @@ class TestAProcess:
             tools = {tool.name: tool for tool in servers.tools}
             mark = hands.cwd / "mark"
             late = await called(tools["t__wait"], hands, path=str(mark))
-            assert "the MCP server t did not answer within 2 seconds" in late.text
+            assert "the MCP server t didn't answer within 2 seconds" in late.text
             await until(lambda: mark.read_text() == "cancelled")
             assert (await called(tools["t__add"], hands, a=1, b=1)).text == "2"
             task = asyncio.ensure_future(called(tools["u__wait"], hands, path=str(mark)))
@@ -154,8 +154,8 @@ class TestAProcess:
             assert servers.problems.keys() == {"gone", "broken", "silent"}
             texts = {name: problem.message for name, problem in servers.problems.items()}
             assert "no-such-program-anywhere" in texts["gone"]
-            assert "it said: cannot start with ***" in texts["broken"]
-            assert "did not start within 0.5 seconds" in texts["silent"]
+            assert "its last message: cannot start with ***" in texts["broken"]
+            assert "didn't start within 0.5 seconds" in texts["silent"]
             assert all(problem.code == "mcp_server_failed" and problem.hint for problem in servers.problems.values())
             assert (await called(servers.tools[0], hands, a=1, b=2)).text == "3"
             assert len(children()) == 1
@@ -280,9 +280,9 @@ class TestTheSdk:
         from mcp import MCPError
 
         one = Connection("t", McpServer(command="x", env={"A": "hunter22"}))
-        refused = await one._judged(MCPError(code=-32602, message="no hunter22 here"))
+        refused = await one._handle_call_error(MCPError(code=-32602, message="no hunter22 here"))
         assert refused.message == "the MCP server t refused the call: no *** here"
-        other = await one._judged(MCPError(code=-32001, message="gone"))
+        other = await one._handle_call_error(MCPError(code=-32001, message="gone"))
         assert other.message == "the MCP server t failed: MCPError: gone"
 
     def test_is_not_imported_without_a_server(self) -> None:

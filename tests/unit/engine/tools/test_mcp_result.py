@@ -11,7 +11,7 @@ import pytest
 
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.engine.tools.files import IMAGE_LIMIT
-from quarterdeck.engine.tools.mcp.result import outcome_of
+from quarterdeck.engine.tools.mcp.connection import outcome_of
 from quarterdeck.events import Image
 from tests.hands import TestHands
 
@@ -27,7 +27,7 @@ def outcome(tmp_path: Path, *content: Any, **more: Any) -> Outcome:
     ("piece", "said"),
     [
         (TEXT, "said"),
-        (types.AudioContent(data="AA==", mime_type="audio/wav"), "[audio cannot be shown]"),
+        (types.AudioContent(data="AA==", mime_type="audio/wav"), "[audio, which can't be shown]"),
         (types.ResourceLink(name="a", uri="file:///a.txt"), "[resource file:///a.txt]"),
         (
             types.EmbeddedResource(resource=types.TextResourceContents(uri="file:///a.txt", text="inside")),
@@ -39,7 +39,7 @@ def outcome(tmp_path: Path, *content: Any, **more: Any) -> Outcome:
         ),
         (
             types.ImageContent(data="AAAA", mime_type="image/svg+xml"),
-            "[an image of type image/svg+xml, which cannot be shown]",
+            "[image of type image/svg+xml, which can't be shown]",
         ),
     ],
 )
@@ -66,4 +66,4 @@ def test_images_that_are_too_large_or_too_many(tmp_path: Path) -> None:
     assert "too large" in large.text
     many = outcome(tmp_path, *[SMALL] * 25)
     assert len(many.images) == 20
-    assert many.text.count("one too many") == 5
+    assert many.text.count("over the limit") == 5

@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarterdeck.engine.tools.files import Edit, EditRefused, _Changed
-from quarterdeck.engine.tools.output import Collected, Limits, shortened
+from quarterdeck.engine.tools.files import Edit, EditedText, EditRefused
+from quarterdeck.engine.tools.output import CommandOutput, Limits, shorten
 from tests.hands import TestHands
 
 LIMITS = Limits(head=20, tail=10, live=40, total=1_000)
@@ -22,9 +22,9 @@ def collected(pieces: list[bytes], limits: Limits = LIMITS) -> tuple[str, str, s
 
     async def work(folder: Path) -> tuple[str, str, str, bytes]:
         hands = TestHands(folder)
-        output = Collected(hands, limits)
+        output = CommandOutput(hands, limits)
         for piece in pieces:
-            output.hear(piece, "stdout")
+            output.add(piece, "stdout")
         text = output.finish()
         kept = (hands.store / output.path).read_bytes() if output.path else b""
         return (text.replace(output.path, "FILE") if output.path else text), hands.said(), output.path, kept
@@ -51,9 +51,9 @@ def test_pieces_make_no_difference(text: str, odd: bytes, cuts: list[int]) -> No
     else:
         assert whole[0].startswith(decoded[: LIMITS.head])
         assert whole[0].endswith(decoded[-LIMITS.tail :])
-        assert f"[{len(decoded) - LIMITS.head - LIMITS.tail} characters left out" in whole[0]
+        assert f"[{len(decoded) - LIMITS.head - LIMITS.tail} characters omitted" in whole[0]
         assert whole[3] == data
-    assert cut[1].removesuffix("\n[more output is not shown while it runs]\n") == decoded[: LIMITS.live]
+    assert cut[1].removesuffix("\n[live output stops here; the result will have more]\n") == decoded[: LIMITS.live]
 
 
 @given(st.text(max_size=100))
@@ -61,7 +61,7 @@ def test_a_text_is_shortened_in_the_same_way(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         hands = TestHands(Path(folder))
         hands.store = Path(folder) / "store"
-        shown, name = shortened(text, hands, LIMITS)
+        shown, name = shorten(text, hands, LIMITS)
         if len(text) <= LIMITS.head + LIMITS.tail:
             assert (shown, name) == (text, "")
         else:
@@ -75,7 +75,7 @@ def test_a_text_is_shortened_in_the_same_way(text: str) -> None:
     st.lists(st.tuples(st.text("ab\n", max_size=3), st.text("abc\n", max_size=4), st.booleans()), max_size=4),
 )
 def test_edits_are_plain_replacements_in_order(text: str, edits: list[tuple[str, str, bool]]) -> None:
-    changed, plain, count = _Changed(text), text, 0
+    changed, plain, count = EditedText(text), text, 0
     for old, new, everywhere in edits:
         fits = old != "" and old != new and old in plain and (everywhere or plain.count(old) == 1)
         try:

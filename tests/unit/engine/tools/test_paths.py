@@ -14,7 +14,7 @@ import pytest
 
 from quarterdeck.engine.tools.base import Tool
 from quarterdeck.engine.tools.files import edit_file, read_file, write_file
-from quarterdeck.engine.tools.paths import OutsidePath, located
+from quarterdeck.engine.tools.paths import OutsidePath, resolve
 from tests.hands import TestHands, call
 
 SECRET = "the secret of somebody else"
@@ -78,7 +78,7 @@ class TestWaysOut:
     def test_by_another_case(self, hands: TestHands) -> None:
         assert "outside" in refused(hands, str(hands.cwd.parent / "WORK" / "a.txt"))
         (hands.cwd / "a.txt").write_text("small")
-        assert "A.TXT does not exist" in call(read_file, hands, path="A.TXT").text
+        assert "A.TXT doesn't exist" in call(read_file, hands, path="A.TXT").text
 
     def test_through_a_link_to_a_file(self, hands: TestHands) -> None:
         (hands.cwd / "link").symlink_to(hands.cwd.parent / "secret.txt")
@@ -120,7 +120,7 @@ class TestWaysOut:
             ("a/\0", "NUL"),
             ("x" * 300, "too long"),
             ("y/" * 3_000 + "y", "too long"),
-            ("\ud800", "no path"),
+            ("\ud800", "isn't a valid path"),
         ],
     )
     def test_what_is_no_name(self, hands: TestHands, path: str, told: str) -> None:
@@ -131,7 +131,7 @@ class TestWaysOut:
         assert "not a file" in refused(hands, "a.txt/")
         assert "not a file" in refused(hands, "new/")
         assert "not a file" in refused(hands, ".")
-        assert "no folder" in refused(hands, "a.txt/b")
+        assert "isn't a folder" in refused(hands, "a.txt/b")
 
 
 class TestWhatIsAllowed:
@@ -288,17 +288,17 @@ class TestRaces:
         """The swap exactly between the look and the use, which the threads above may miss."""
         (hands.cwd / "a").mkdir()
         (hands.cwd / "a" / "s.txt").write_text("mine")
-        place = located("a/s.txt", hands)
+        place = resolve("a/s.txt", hands)
         (hands.cwd / "a").rename(hands.cwd / "kept")
         (hands.cwd / "a").symlink_to(hands.cwd.parent / "work-secret")
-        from quarterdeck.engine.tools.paths import WrongKind, opened_at, parent_of
+        from quarterdeck.engine.tools.paths import WrongKind, open_parent, open_path
 
         with pytest.raises(WrongKind):
-            opened_at(place)
-        with pytest.raises(WrongKind), parent_of(place, create=True):
+            open_path(place)
+        with pytest.raises(WrongKind), open_parent(place, create=True):
             pass
         with pytest.raises(OutsidePath):
-            located("a/s.txt", hands)
+            resolve("a/s.txt", hands)
 
     def test_no_descriptor_is_left_open(self, hands: TestHands) -> None:
         (hands.cwd / "a").write_text("x")

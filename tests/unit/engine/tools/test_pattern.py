@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarterdeck.engine.tools.pattern import Glob, Pattern, TooManyBraces, alternatives
-from quarterdeck.engine.tools.walk import walked
+from quarterdeck.engine.tools.walk import Glob, Pattern, TooManyBraces, expand_braces, walk
 
 
 @pytest.mark.parametrize(
@@ -37,10 +36,10 @@ def test_globs(pattern: str, fits: list[str], does_not: list[str]) -> None:
 
 
 def test_braces_have_an_end() -> None:
-    assert sorted(alternatives("{a,b{c,d}}")) == ["a", "bc", "bd"]
-    assert alternatives("{a}") == ["{a}"]
+    assert sorted(expand_braces("{a,b{c,d}}")) == ["a", "bc", "bd"]
+    assert expand_braces("{a}") == ["{a}"]
     with pytest.raises(TooManyBraces):
-        alternatives("{a,b}" * 20)
+        expand_braces("{a,b}" * 20)
 
 
 def test_an_unlucky_pattern_takes_no_time() -> None:
@@ -105,7 +104,7 @@ def test_gitignore_is_what_git_says(tmp_path: Path, rules: str, nested: str) -> 
     )
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
-        found = {one.path for one in walked(folder) if not one.is_folder}
+        found = {one.path for one in walk(folder) if not one.is_folder}
     finally:
         os.close(folder)
     assert found == set(listed.stdout.split("\0")) - {""}

@@ -33,7 +33,7 @@ class TestAskUser:
     def test_nobody_answers(self, hands: TestHands) -> None:
         outcome = call(ask_user, hands, question="which?")
         assert not outcome.ok
-        assert "nobody answered within 5 minutes" in outcome.text
+        assert "no answer within 5 minutes" in outcome.text
 
     @pytest.mark.parametrize(
         "args", [{"question": ""}, {"question": "q", "options": [""]}, {"question": "q", "options": "a"}]
@@ -72,8 +72,8 @@ class TestWriteTodos:
             ([{"content": ""}], "argument todos[0].content"),
             ([{"status": "pending"}], "argument todos[0].content is missing"),
             ([{"content": "a", "prio": 1}], "there is no argument todos[0].prio"),
-            ([{"content": "a", "id": "x"}, {"content": "b", "id": "x"}], "the id x is there twice"),
-            ([{"content": "a", "id": "2"}, {"content": "b"}], "the id 2 is there twice"),
+            ([{"content": "a", "id": "x"}, {"content": "b", "id": "x"}], "duplicate id x"),
+            ([{"content": "a", "id": "2"}, {"content": "b"}], "duplicate id 2"),
             ("a, b", "argument todos"),
         ],
     )

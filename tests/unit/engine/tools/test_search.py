@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.engine.tools import search
-from quarterdeck.engine.tools.listing import glob, ls
-from quarterdeck.engine.tools.search import grep
+from quarterdeck.engine.tools.search import glob, grep, ls
 from tests.hands import TestHands, call, called
 
 SECRET = "needle of somebody else"
@@ -49,7 +48,7 @@ class TestLs:
 
     def test_limits_and_nothing(self, hands: TestHands) -> None:
         (hands.cwd / "empty").mkdir()
-        assert call(ls, hands, path="empty").text == "[the folder is empty]"
+        assert call(ls, hands, path="empty").text == "[empty folder]"
         assert call(ls, hands, path="src", limit=1).text == "a.py  40\n[1 of 3 entries]"
 
     @pytest.mark.parametrize("path", ["..", "/", "../outside", "link", "link/", "notes.txt", "none", "a\0b"])
@@ -68,7 +67,7 @@ class TestGlob:
         assert call(glob, hands, pattern="*.py").text == "src/a.py"
         assert call(glob, hands, pattern="src/**/*.{py,js}").text == "src/a.py\nsrc/deep/b.js"
         assert call(glob, hands, pattern="*.js", path="src").text == "src/deep/b.js"
-        assert call(glob, hands, pattern="*.nothing").text == "[no file fits]"
+        assert call(glob, hands, pattern="*.nothing").text == "[no files match]"
         assert call(glob, hands, pattern="*.py", path=str(hands.cwd / "src")).text == f"{hands.cwd}/src/a.py"
 
     def test_hidden_yes_git_and_ignored_no(self, hands: TestHands) -> None:
@@ -81,12 +80,12 @@ class TestGlob:
 
     def test_rules_above_the_folder_hold_in_it(self, hands: TestHands) -> None:
         (hands.cwd / ".gitignore").write_text("/src/deep/*.js\n*.log\n")
-        assert call(glob, hands, pattern="**", path="src/deep").text == "[no file fits]"
+        assert call(glob, hands, pattern="**", path="src/deep").text == "[no files match]"
         assert call(glob, hands, pattern="**", path="src").text == "src/a.py"
 
     def test_limit(self, hands: TestHands) -> None:
         text = call(glob, hands, pattern="**", limit=2).text
-        assert text == ".gitignore\n.hidden\n[only the first 2; narrow the pattern]"
+        assert text == ".gitignore\n.hidden\n[only the first 2; use a narrower pattern]"
 
     def test_links_are_not_followed(self, hands: TestHands) -> None:
         (hands.cwd / "src" / "link").symlink_to(hands.cwd.parent / "outside")
@@ -113,7 +112,7 @@ class TestGlob:
 @pytest.fixture(params=["ripgrep", "own"])
 def engine(request: pytest.FixtureRequest, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> TestHands:
     if request.param == "own":
-        monkeypatch.setattr(search, "_ripgrep", lambda hands: None)
+        monkeypatch.setattr(search, "_find_ripgrep", lambda hands: None)
     elif shutil.which("rg", path=hands.environment["PATH"]) is None:
         pytest.skip("ripgrep is not installed on this machine")
     return hands
@@ -131,11 +130,11 @@ class TestGrep:
         assert call(grep, engine, pattern="needle", path="src/deep").text == "src/deep/b.js:1:a needle"
         assert call(grep, engine, pattern="needle", path="src", glob="deep/**").text == "src/deep/b.js:1:a needle"
         assert call(grep, engine, pattern=r"\bthing\b").text == "notes.txt:1:no thing"
-        assert call(grep, engine, pattern="-needle").text == "[nothing matches]"
+        assert call(grep, engine, pattern="-needle").text == "[no matches]"
 
     def test_one_file(self, engine: TestHands) -> None:
         assert call(grep, engine, pattern="needle", path="src/a.py").text == "src/a.py:2:needle"
-        assert call(grep, engine, pattern="needle", path="./src/../notes.txt").text == "[nothing matches]"
+        assert call(grep, engine, pattern="needle", path="./src/../notes.txt").text == "[no matches]"
         assert call(grep, engine, pattern="needle", path="src/d.log").text == "src/d.log:1:needle logged"
 
     def test_context(self, engine: TestHands) -> None:
@@ -158,18 +157,18 @@ class TestGrep:
         for number in range(80):
             (engine.cwd / f"m{number:02}").write_text("hit\nhit\n")
         lines = call(grep, engine, pattern="hit", limit=99).text.splitlines()
-        assert lines[-1] == "[there is more; narrow the search, or raise the limit]"
+        assert lines[-1] == "[there are more matches; narrow the search or raise the limit]"
         assert len(lines) == 100
         assert lines[0] == "m00:1:hit"
         assert len(call(grep, engine, pattern="hit", limit=1_000).text.splitlines()) == 210
         names = call(grep, engine, pattern="hit", limit=3, output="files").text.splitlines()
-        assert names == ["m00", "m01", "m02", "[there is more; narrow the search, or raise the limit]"]
+        assert names == ["m00", "m01", "m02", "[there are more matches; narrow the search or raise the limit]"]
 
     def test_a_pattern_that_is_none(self, engine: TestHands) -> None:
         outcome = call(grep, engine, pattern="(unclosed")
         assert not outcome.ok
         assert "unclosed" in outcome.text.lower() or "unterminated" in outcome.text
-        assert "Mend the pattern" in outcome.text
+        assert "Correct the pattern" in outcome.text
 
     @pytest.mark.parametrize(
         "args",
@@ -199,7 +198,7 @@ class TestGrep:
 
     def test_no_pipe_makes_anybody_wait(self, engine: TestHands) -> None:
         os.mkfifo(engine.cwd / "pipe")
-        assert call(grep, engine, pattern="hit").text == "[nothing matches]"
+        assert call(grep, engine, pattern="hit").text == "[no matches]"
         assert not call(grep, engine, pattern="hit", path="pipe").ok
 
     @pytest.mark.parametrize("path", ["..", "../outside", "link", "link/a.py", "filelink", "/etc/passwd"])
@@ -244,7 +243,7 @@ class TestGrep:
 
 def test_an_unlucky_expression_can_be_cancelled(hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take years, and Python cannot be stopped in the middle of it: its process can."""
-    monkeypatch.setattr(search, "_ripgrep", lambda hands: None)
+    monkeypatch.setattr(search, "_find_ripgrep", lambda hands: None)
     (hands.cwd / "evil").write_text("a" * 60 + "\n")
 
     async def cancelled() -> None:
@@ -259,8 +258,8 @@ def test_an_unlucky_expression_can_be_cancelled(hands: TestHands, monkeypatch: p
 
 
 def test_a_search_that_takes_too_long_is_ended(hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_ripgrep", lambda hands: None)
-    monkeypatch.setattr(search, "_TIME_S", 0.2)
+    monkeypatch.setattr(search, "_find_ripgrep", lambda hands: None)
+    monkeypatch.setattr(search, "_TIME_LIMIT_S", 0.2)
     (hands.cwd / "evil").write_text("a" * 60 + "\n")
     outcome = call(grep, hands, pattern="(a+)+b", path="evil")
     assert not outcome.ok
@@ -268,7 +267,7 @@ def test_a_search_that_takes_too_long_is_ended(hands: TestHands, monkeypatch: py
 
 
 def test_a_module_in_the_working_directory_is_not_run(hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_ripgrep", lambda hands: None)
+    monkeypatch.setattr(search, "_find_ripgrep", lambda hands: None)
     (hands.cwd / "json.py").write_text("open('run', 'w')\n")
     monkeypatch.chdir(hands.cwd)
     assert call(grep, hands, pattern="one").ok

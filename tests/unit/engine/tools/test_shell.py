@@ -15,13 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.engine.tools import sandbox
 from quarterdeck.engine.tools import shell as shell_module
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.engine.tools.files import read_file
 from quarterdeck.engine.tools.output import Limits
 from quarterdeck.engine.tools.shell import shell, shell_tool
-from quarterdeck.process import child
 from tests.hands import TestHands, call, called
 
 SMALL = shell_tool(Limits(head=100, tail=50, live=1_000, total=1_000_000))
@@ -62,7 +60,7 @@ class TestWhatItGives:
         assert call(shell, hands, command="echo one; echo two") == Outcome("one\ntwo\n[exit code 0]")
         assert call(shell, hands, command="echo no; exit 3") == Outcome("no\n[exit code 3]", ok=False)
         assert call(shell, hands, command="true") == Outcome("[exit code 0]")
-        assert call(shell, hands, command="kill -SEGV $$").text == "[ended by SIGSEGV]"
+        assert call(shell, hands, command="kill -SEGV $$").text == "[killed by SIGSEGV]"
 
     def test_live_by_stream(self, hands: TestHands) -> None:
         outcome = call(shell, hands, command="echo out; echo err >&2")
@@ -97,7 +95,7 @@ class TestWhatItGives:
         assert len([line for line in listed.splitlines() if "->" in line]) == 3
 
     def test_what_the_system_refuses(self, hands: TestHands) -> None:
-        assert "cannot be run" in call(shell, hands, command="echo a\0b").text
+        assert "can't run the command" in call(shell, hands, command="echo a\0b").text
         assert "Argument list too long" in call(shell, hands, command=": " + "x" * 3_000_000).text
         assert not call(shell, hands, command="ls", timeout=0).ok
         assert "argument command is missing" in call(shell, hands).text
@@ -108,12 +106,12 @@ class TestWhatItGives:
 
         monkeypatch.setattr(os, "pidfd_open", none_left)
         outcome = call(shell, hands, command="sleep 1000")
-        assert "cannot be run: Too many open files" in outcome.text
+        assert "can't run the command: Too many open files" in outcome.text
         assert carriers(hands) == []
 
     def test_a_folder_that_is_gone(self, hands: TestHands) -> None:
         hands.cwd.rmdir()
-        assert "cannot be run: No such file or directory" in call(shell, hands, command="ls").text
+        assert "can't run the command: No such file or directory" in call(shell, hands, command="ls").text
 
 
 class TestMuchOutput:
@@ -124,7 +122,7 @@ class TestMuchOutput:
         left_out = len(whole) - 150
         assert outcome.ok
         assert outcome.text == (
-            f"{head}\n[{left_out} characters left out; the whole of it is in {outcome.path}, which read_file can read]\n"
+            f"{head}\n[{left_out} characters omitted; read {outcome.path} with read_file to see all of it]\n"
             f"{tail.rstrip()}\n[exit code 0]"
         )
         assert (hands.store / outcome.path).read_text() == whole
@@ -145,13 +143,13 @@ class TestMuchOutput:
     def test_watching_has_an_end(self, hands: TestHands) -> None:
         call(SMALL, hands, command="seq 1 10000")
         said = hands.said()
-        assert said.endswith("[more output is not shown while it runs]\n")
+        assert said.endswith("[live output stops here; the result will have more]\n")
         assert len(said) < 1_100
 
     def test_output_that_never_ends_is_ended(self, hands: TestHands) -> None:
         outcome = call(SMALL, hands, command="yes")
         assert not outcome.ok
-        assert outcome.text.endswith("[ended after 1000000 bytes of output]")
+        assert outcome.text.endswith("[killed after 1000000 bytes of output]")
         assert 1_000_000 < (hands.store / outcome.path).stat().st_size < 1_200_000
 
     def test_many_small_writes_are_few_events(self, hands: TestHands) -> None:
@@ -180,21 +178,21 @@ class TestMuchOutput:
 class TestTheEnd:
     def test_its_time_is_over(self, hands: TestHands) -> None:
         outcome = call(shell, hands, command="echo begun; sleep 1000", timeout=0.1)
-        assert outcome == Outcome("begun\n[ended after 0.1 seconds, which was its time limit]", ok=False)
+        assert outcome == Outcome("begun\n[killed after the time limit of 0.1 seconds]", ok=False)
 
     def test_who_is_about_to_end_was_not_left_behind(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
         """As bubblewrap's inner process does: its pipes are closed, and it lives a moment longer than the command."""
-        monkeypatch.setattr(child, "_MOMENT_S", 30)
+        monkeypatch.setattr(shell_module, "_LINGER_S", 30)
         outcome = call(shell, hands, command="(exec >&- 2>&-; sleep 0.1) & echo done")
         assert outcome == Outcome("done\n[exit code 0]")
 
     def test_what_was_left_in_the_background_ends_with_it(self, hands: TestHands) -> None:
         outcome = call(shell, hands, command="sleep 1000 & echo $! > pid; echo done")
-        assert outcome == Outcome("done\n[ended with the command: 1 process in the background]\n[exit code 0]")
+        assert outcome == Outcome("done\n[killed 1 background process]\n[exit code 0]")
         assert not alive(int((hands.cwd / "pid").read_text()))
 
     def test_the_last_words_of_what_runs_on_are_heard(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(child, "_LAST_WORDS_S", 30)
+        monkeypatch.setattr(shell_module, "_LINGER_S", 30)
         assert "late" in call(shell, hands, command="(sleep 0.05; echo late) & echo early").text
 
     def test_a_daemon_that_lets_go_of_everything(self, hands: TestHands) -> None:
@@ -361,7 +359,7 @@ def carriers(hands: TestHands) -> list[str]:
 class TestTheSandboxThatIsNot:
     def test_one_that_nobody_knows(self, hands: TestHands) -> None:
         hands.sandbox = "castle"
-        assert "no sandbox 'castle'" in call(shell, hands, command="touch x").text
+        assert "unknown sandbox 'castle'" in call(shell, hands, command="touch x").text
         assert not (hands.cwd / "x").exists()
 
     def test_not_installed(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -369,7 +367,7 @@ class TestTheSandboxThatIsNot:
         monkeypatch.setenv("PATH", str(tmp_path))
         outcome = call(shell, hands, command="touch x")
         assert not outcome.ok
-        assert "there is no program bwrap" in outcome.text
+        assert "bwrap isn't installed" in outcome.text
         assert "install the package bubblewrap" in outcome.text
         assert not (hands.cwd / "x").exists()
 
@@ -380,7 +378,7 @@ class TestTheSandboxThatIsNot:
         hands.sandbox = "bwrap"
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         outcome = call(shell, hands, command="touch x")
-        assert "does not work here: bwrap: No permissions to create new namespace" in outcome.text
+        assert "doesn't work here: bwrap: No permissions to create new namespace" in outcome.text
         assert not (hands.cwd / "x").exists()
 
 
@@ -388,7 +386,7 @@ def no_bubblewrap() -> str:
     program = shutil.which("bwrap")
     if program is None:
         return "bubblewrap is not installed on this machine"
-    trouble = sandbox._trouble(program)
+    trouble = shell_module._find_bwrap_problem(program)
     return f"bubblewrap cannot make namespaces on this machine: {trouble}" if trouble else ""
 
 
