@@ -14,7 +14,6 @@ from quarterdeck.deck.deck import Deck
 from quarterdeck.log.base import Log
 from quarterdeck.server.app import Server
 from quarterdeck.server.connection import Runner
-from quarterdeck.server.guard import Guard
 from quarterdeck.server.tokens import Tokens
 
 T = TypeVar("T")
@@ -46,9 +45,9 @@ class Host:
         await asyncio.to_thread(home.mkdir, exist_ok=True, mode=0o700)
         deck = await (Deck.open(home) if log is None else Deck.over(log, home))
         tokens = Tokens(home)
-        server = Server(deck, tokens, Guard())
+        server = Server(deck, tokens)
         self._decks.append(deck)
-        return deck, await self._listen(Runner(server.app, server.shortcut, shutdown_timeout=0.1)), tokens.owner()
+        return deck, await self._listen(Runner(server.app, shutdown_timeout=0.1)), tokens.owner()
 
     def close(self) -> None:
         self.run(self._close())

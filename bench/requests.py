@@ -27,7 +27,7 @@ from quarterdeck.home import Home
 from quarterdeck.log.session_writer import SessionWriter
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.policy.rule import parse
-from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.server.auth import SECRET, secret_for
 
 #: How many requests are asked at once: enough that telling the client of them costs nothing.
 TIMES = 20
@@ -196,7 +196,7 @@ class Scene:
 
     async def _settled(self) -> None:
         """Until everything that was told is heard and durable."""
-        while any(one.users or not one.writer.is_durable for one in self._deck.sessions_in_use() if one.observed_agent):  # noqa: ASYNC110
+        while any(one.users or not one.writer.is_durable for one in self._deck.loaded_sessions() if one.observed_agent):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
     def close(self) -> None:

@@ -137,8 +137,8 @@ class Soak:
 
     async def _open(self) -> None:
         handle = await self._deck.create("test", cwd=str(self._folder))
-        session = await self._deck.in_use(handle.id)
-        session.users += 1
+        session = await self._deck.load_session(handle.id)
+        session.in_use().__enter__()
         self._number += 1
         self._live.append((session, _turn(self._number), self._number % TURNS))
 
@@ -251,7 +251,7 @@ def _mean(samples: list[tuple[float, int]], start: float, end: float) -> float:
 
 async def _run(host: Host, folder: Path, seconds: float, sessions: int, count: int) -> dict[str, Any]:
     deck, url, token = await host.deck(folder / "home")
-    serve.settle_memory()
+    serve.freeze_memory()
     soak = Soak(deck, folder)
     clients = await Clients.start(url, token, count)
     while not clients.last:  # noqa: ASYNC110

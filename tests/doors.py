@@ -16,9 +16,8 @@ from aiohttp import web
 from quarterdeck import Deck
 from quarterdeck.deck.clock import Clock
 from quarterdeck.server.app import Server
+from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.connection import HEADERS_S, Runner
-from quarterdeck.server.guard import Guard
-from quarterdeck.server.ingest import SECRET, secret_for
 from quarterdeck.server.tokens import Tokens
 from tests.decks import SETTINGS
 
@@ -83,9 +82,7 @@ class House:
         """With the right secret. Returns when it is heard, too, which is otherwise a moment later."""
         path = f"/ingest/{agent}/{session_id}" if session_id else f"/ingest/{agent}"
         said = {SECRET: secret_for(self.token, session_id)}
-        answer = await self.ask("POST", path, None, said, json=payload, **more)
-        self.server.ingest.catch_up()
-        return answer
+        return await self.ask("POST", path, None, said, json=payload, **more)
 
     async def raw(self, data: bytes) -> bytes:
         """Bytes as they are; everything that came until the server closed, or had said one answer."""
@@ -128,8 +125,8 @@ async def serving(
     deck = await Deck.open(folder / "home", settings=msgspec.structs.replace(SETTINGS, **changes), clock=clock)
     try:
         tokens = Tokens(deck.home)
-        server = Server(deck, tokens, Guard(allowed), is_secure=secure is not None)
-        runner = Runner(server.app, server.shortcut, shutdown_timeout=1.0, headers_s=headers_s)
+        server = Server(deck, tokens, allowed, is_secure=secure is not None)
+        runner = Runner(server.app, shutdown_timeout=1.0, headers_s=headers_s)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=secure).start()

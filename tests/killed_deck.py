@@ -65,7 +65,7 @@ async def last_decided_first(deck: Deck) -> None:
 
 async def turn_ended(deck: Deck) -> None:
     await last_decided_first(deck)
-    for session in deck.sessions_in_use():
+    for session in deck.loaded_sessions():
         assert session.observed_agent is not None
         session.hear(session.observed_agent, [ev.AgentEnd(turn_id="t1")], "hook")
 
@@ -73,18 +73,18 @@ async def turn_ended(deck: Deck) -> None:
 async def put_to_rest_and_woken(deck: Deck) -> None:
     await turn_ended(deck)
     await _settled(deck)
-    (session,) = deck.sessions_in_use()
+    (session,) = deck.loaded_sessions()
     session.unobserve()
     await eventually(lambda: session.is_idle)
-    deck._tidy()
+    deck.services.supervisor.evict_idle_sessions()
     assert deck.at_hand(session.id) is None
     await deck.session(session.id).rename("again")
 
 
 async def suspended(deck: Deck) -> None:
     await last_decided_first(deck)
-    for session in deck.sessions_in_use():
-        session.note(ev.SessionSuspended(reason="shutdown"))
+    for session in deck.loaded_sessions():
+        session.record(ev.SessionSuspended(reason="shutdown"))
 
 
 async def archived(deck: Deck) -> None:
@@ -100,7 +100,7 @@ STORIES: dict[str, Callable[[Deck], Awaitable[None]]] = {
 
 
 async def _settled(deck: Deck) -> None:
-    for session in deck.sessions_in_use():
+    for session in deck.loaded_sessions():
         await session.writer.flush()
 
 
@@ -108,7 +108,7 @@ async def main(folder: Path, story: str) -> None:
     async with at_home(folder) as deck:
         await STORIES[story](deck)
         await _settled(deck)
-        sys.stdout.write(f"{deck._last_gate}\n")
+        sys.stdout.write(f"{deck.services.gate_numbers.last}\n")
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -16,7 +16,6 @@ from aiohttp import web
 from quarterdeck import Deck
 from quarterdeck.server import log_setup
 from quarterdeck.server.app import Server
-from quarterdeck.server.guard import Guard
 from quarterdeck.server.tokens import Tokens
 from tests.decks import at_home
 
@@ -56,7 +55,7 @@ class Observed(NamedTuple):
 
 
 def lines_of(home: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (home / log_setup.FILE).read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in (home / log_setup.FILE_NAME).read_text("utf-8").splitlines()]
 
 
 @asynccontextmanager
@@ -68,7 +67,7 @@ async def observed(folder: Path, level: str = "INFO") -> AsyncIterator[Observed]
         async with at_home(folder) as deck:
             tokens = Tokens(deck.home)
             token = tokens.owner()
-            server = Server(deck, tokens, Guard())
+            server = Server(deck, tokens)
             runner = web.AppRunner(server.app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()

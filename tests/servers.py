@@ -18,7 +18,7 @@ from quarterdeck.home import Home
 from quarterdeck.process.identity import Identity, find_by_home, is_alive
 from quarterdeck.process.tree import end_leftovers_of_home, end_processes
 from quarterdeck.server import server_file
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo
 
 QD = str(Path(sys.executable).with_name("qd"))
 PATIENCE_S = 45
@@ -36,7 +36,7 @@ class At:
         self.environment = {**kept, "QUARTERDECK_HOME": str(self.place.folder), "QUARTERDECK_STOP_GRACE": "0.3"}
         # no test runs what the user's shell reads: it does things, and a killed one leaves them half done
         self.environment["QUARTERDECK_ENVIRONMENT"] = "server"
-        self.seen: list[Beacon] = []
+        self.seen: list[ServerInfo] = []
         self.wires: list[Wire] = []
 
     def begin(self, *args: str, **options: Any) -> subprocess.Popen[str]:
@@ -48,14 +48,14 @@ class At:
             out, err = process.communicate(timeout=PATIENCE_S)
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
-    def up(self, *args: str) -> Beacon:
+    def up(self, *args: str) -> ServerInfo:
         """In the background, on a port that is free."""
         done = self.qd("up", "-d", "--port", "0", *args)
         assert done.returncode == 0, done.stderr
         return self.light()
 
-    def light(self) -> Beacon:
-        found = server_file.found(self.place)
+    def light(self) -> ServerInfo:
+        found = server_file.find_server(self.place)
         assert found is not None
         self.seen.append(found)
         return found
@@ -79,7 +79,7 @@ class At:
     def clean(self) -> None:
         for wire in self.wires:
             wire.close()
-        light = server_file.found(self.place)
+        light = server_file.find_server(self.place)
         for one in [*self.seen, *([light] if light else [])]:
             end_processes([each for each in (one.keeper, one.server) if each is not None], grace=0)
         end_leftovers_of_home(home_id(self.place.folder.resolve()), grace=0)
@@ -101,5 +101,5 @@ def eventually(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def is_gone(light: Beacon) -> bool:
+def is_gone(light: ServerInfo) -> bool:
     return not is_alive(light.server) and (light.keeper is None or not is_alive(light.keeper))

@@ -23,7 +23,6 @@ from aiohttp import web
 
 from quarterdeck import Deck, Settings
 from quarterdeck.server.app import Server
-from quarterdeck.server.guard import Guard
 from quarterdeck.server.tokens import Tokens
 from tests.decks import SETTINGS
 
@@ -54,7 +53,7 @@ class Port:
         self.deck = await Deck.open(self.home, settings=self.settings)
         tokens = Tokens(self.home)
         self.token = tokens.owner()
-        self.server = Server(self.deck, tokens, Guard())
+        self.server = Server(self.deck, tokens)
         self._runner = web.AppRunner(
             self.server.app, access_log=None, handler_cancellation=True, shutdown_timeout=1, keepalive_timeout=5
         )

@@ -1,7 +1,7 @@
-"""Writes the generated parts of docs/plugins.md: the hooks, their answers, and the options of the shipped plugins.
+"""Generate parts of docs/plugins.md: the hooks, their answers, and the options of the shipped plugins.
 
-python tools/plugins.py --write    write them again
-python tools/plugins.py --check    fail when they are not what the code says
+python tools/plugins.py --write    write the page
+python tools/plugins.py --check    fail if the page differs from the code
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from quarterdeck.engine.plugins.base import HOOKS, Continue
 from quarterdeck.engine.plugins.shipped import DEFAULTS, SHIPPED, shipped
 
 PAGE = "docs/plugins.md"
-#: hook → its arguments, and when it is asked.
+#: Arguments of each hook, and when it runs.
 WHEN = {
-    "session_start": ("", "the session has just begun, or was resumed"),
-    "session_end": ("", "it ends in the usual way"),
-    "after_turn": ("payload", "just before the agent is idle, when a turn is done and when it was aborted"),
-    "before_prompt": ("text", "a prompt is about to begin a turn"),
-    "before_request": ("messages", "a request is about to go out; a list of messages is sent in their place"),
-    "after_response": ("message", "a reply is whole"),
-    "before_tool": ("name, args, call_id", "a call is about to run"),
-    "on_tool_error": ("name, call_id, error, attempt", "a call failed"),
-    "after_tool": ("name, call_id, outcome", "a call is done"),
+    "session_start": ("", "a session was created or resumed"),
+    "session_end": ("", "the agent is stopped"),
+    "after_turn": ("payload", "a turn is finished or aborted, before the agent is idle"),
+    "before_prompt": ("text", "a prompt is about to start a turn"),
+    "before_request": ("messages", "a request is about to be sent; a list of messages replaces those of the request"),
+    "after_response": ("message", "a reply is complete"),
+    "before_tool": ("name, args, call_id", "a tool call is about to run"),
+    "on_tool_error": ("name, call_id, error, attempt", "a tool call failed"),
+    "after_tool": ("name, call_id, outcome", "a tool call is done"),
     "after_tool_batch": ("results", "all calls of a reply are done"),
-    "before_finish": ("", "the turn is about to end; whoever intervenes keeps it going"),
+    "before_finish": ("", "the turn is about to end; `Intervene` keeps it going"),
     "before_compact": (
         "messages",
-        "the conversation is about to be shortened; a list of messages, one for each, is summarised in their place",
+        "the conversation is about to be compacted; a list of messages, one for each, is summarised instead",
     ),
     "before_steering": ("text", "a steering text is about to be queued"),
 }
@@ -48,7 +48,7 @@ def _hooks() -> list[str]:
         (_signature(hook), WHEN[hook][1], ", ".join(f"`{kind.__name__}`" for kind in kinds))
         for hook, kinds in HOOKS.items()
     ]
-    return table(("hook", "asked when", "may answer"), rows)
+    return table(("hook", "runs when", "may return"), rows)
 
 
 def _signature(hook: str) -> str:
@@ -71,18 +71,22 @@ def _doc(kind: type) -> str:
 def _shipped() -> list[str]:
     lines: list[str] = []
     for name in SHIPPED:
-        lines += _one(name)
+        lines += _section(name)
     return lines[:-1]
 
 
-def _one(name: str) -> list[str]:
+def _section(name: str) -> list[str]:
     kind = shipped(name)
     hooks = ", ".join(f"`{hook}`" for hook in HOOKS if hasattr(kind, hook))
-    mounted = "In the default set. " if name in DEFAULTS else ""
+    mounted = "Mounted by default. " if name in DEFAULTS else ""
     facts = f"{mounted}Priority {kind.priority}; {hooks}."
     options = [
-        (f"`{one.name}`", _type(one), "required" if one.default is one.empty else f"`{_default(one.default)}`")
-        for one in inspect.signature(kind).parameters.values()
+        (
+            f"`{option.name}`",
+            _type(option),
+            "required" if option.default is option.empty else f"`{_default(option.default)}`",
+        )
+        for option in inspect.signature(kind).parameters.values()
     ]
     return [
         f"### {kind.__name__} (`{name}`)",
@@ -96,8 +100,10 @@ def _one(name: str) -> list[str]:
     ]
 
 
-def _type(one: inspect.Parameter) -> str:
-    return str(one.annotation).replace("Sequence[str]", "list of texts").replace("dict[str, str]", "name → text")
+def _type(option: inspect.Parameter) -> str:
+    return (
+        str(option.annotation).replace("Sequence[str]", "list of strings").replace("dict[str, str]", "table of strings")
+    )
 
 
 def _default(value: object) -> str:
@@ -110,10 +116,10 @@ PARTS: dict[str, Callable[[], list[str]]] = {"hooks": _hooks, "answers": _answer
 
 
 def plugins_page() -> str:
-    """The page as it is, with its generated parts as they should be."""
+    """Return the page with its generated parts replaced."""
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    found = [name for _, name, _ in _PART.findall(text)]
-    assert found == list(PARTS), f"{PAGE} has the parts {found}, not {list(PARTS)}"
+    names = [name for _, name, _ in _PART.findall(text)]
+    assert names == list(PARTS), f"{PAGE} has the parts {names}, not {list(PARTS)}"
     return _PART.sub(lambda part: part[1] + "\n" + "\n".join(PARTS[part[2]]()) + "\n\n" + part[3], text)
 
 
@@ -121,7 +127,7 @@ PAGES = {PAGE: plugins_page}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return page_main(PAGES, "Writes the generated parts of the page about plugins.", arguments)
+    return page_main(PAGES, "Generate parts of docs/plugins.md.", arguments)
 
 
 if __name__ == "__main__":

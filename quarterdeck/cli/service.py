@@ -17,7 +17,7 @@ import click
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.files import write_atomic
 from quarterdeck.home import Home
-from quarterdeck.server.server_file import found
+from quarterdeck.server.server_file import find_server
 
 UNIT = "quarterdeck.service"
 LABEL = "quarterdeck.server"
@@ -149,7 +149,7 @@ def install(place: Home, options: Mapping[str, Any]) -> None:
         wanted.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(wanted.path, wanted.text, mode=0o644)
     click.echo(f"{wanted.path}: {'written' if is_new else 'is there already'}")
-    if is_new and found(place) is not None:
+    if is_new and find_server(place) is not None:
         click.echo("a server is running already: `qd down`, and the service takes over at the next login", err=True)
         _told(wanted.begin[:-1])
         return

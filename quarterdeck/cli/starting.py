@@ -23,7 +23,7 @@ from quarterdeck.home import Home
 from quarterdeck.process.identity import NONCE_VARIABLE
 from quarterdeck.process.tree import wait_until_gone
 from quarterdeck.server import server_file
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo
 
 _TAIL = 2000
 
@@ -41,7 +41,7 @@ class StillLeaving(QuarterdeckError):
 
     code = "still_running"
 
-    def __init__(self, light: Beacon) -> None:
+    def __init__(self, light: ServerInfo) -> None:
         super().__init__(f"the server (pid {light.pid}) does not end", "`qd down --force` kills it.")
 
 
@@ -91,26 +91,26 @@ def is_under_way(place: Home) -> bool:
         os.close(descriptor)
 
 
-def running(place: Home) -> Beacon | None:
+def running(place: Home) -> ServerInfo | None:
     """The server that runs and will stay; waits for the end of one that leaves. To be called with the lock held."""
-    light = server_file.found(place)
+    light = server_file.find_server(place)
     while light is not None and light.is_leaving:
         if not wait_until_gone(light.last, light.leaves_within):
             raise StillLeaving(light)
-        light = server_file.found(place)
+        light = server_file.find_server(place)
     return light
 
 
-def in_background(place: Home, options: Mapping[str, Any]) -> Beacon:
+def in_background(place: Home, options: Mapping[str, Any]) -> ServerInfo:
     """A server that runs, started if none does. NotStarted says why it could not."""
-    light = server_file.found(place)
+    light = server_file.find_server(place)
     if light is not None and not light.is_leaving:
         return light
     with alone(place) as lock:
         return running(place) or started(place, options, lock)
 
 
-def started(place: Home, options: Mapping[str, Any], lock: int) -> Beacon:
+def started(place: Home, options: Mapping[str, Any], lock: int) -> ServerInfo:
     """Returns when it is ready. Its session is its own: no terminal that closes ends it."""
     reader, writer = os.pipe()
     try:
@@ -131,13 +131,15 @@ def started(place: Home, options: Mapping[str, Any], lock: int) -> Beacon:
     said = _said(reader)
     if said is not None and "error" in said:
         raise NotStarted(**said["error"])
-    light = server_file.found(place)
+    light = server_file.find_server(place)
     if said is None or light is None:
         raise NotStarted("not_started", "the server ended before it was ready", _last_words(place))
     return light
 
 
-def in_foreground(place: Home, options: Mapping[str, Any], lock: int, announce: Callable[[Beacon], None]) -> NoReturn:
+def in_foreground(
+    place: Home, options: Mapping[str, Any], lock: int, announce: Callable[[ServerInfo], None]
+) -> NoReturn:
     """This process becomes the keeper. A child tells of the server when it is ready, and leaves.
 
     The child comes first, so that the keeper knows it for a stranger, and what it opens (a browser) is not ended with
@@ -150,7 +152,7 @@ def in_foreground(place: Home, options: Mapping[str, Any], lock: int, announce: 
         code = 1
         try:
             said = _said(reader)
-            light = server_file.found(place)
+            light = server_file.find_server(place)
             if said is not None and "error" not in said and light is not None:
                 announce(light)
                 sys.stdout.flush()

@@ -17,8 +17,7 @@ from quarterdeck.client.blocks import Splitter
 from quarterdeck.client.failures import Unreachable, refusal
 from quarterdeck.home import Home, home
 from quarterdeck.server import server_file
-from quarterdeck.server.owner import NotAToken, owner_token
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import InvalidTokenFile, ServerInfo, read_owner_token
 
 if TYPE_CHECKING:
     import http.client
@@ -38,11 +37,11 @@ class Told(NamedTuple):
 class Wire:
     """A connection to one server. Not for several threads."""
 
-    def __init__(self, light: Beacon, token: str) -> None:
+    def __init__(self, light: ServerInfo, token: str) -> None:
         self.beacon = light
         self._token = token
         self._connection: Line | http.client.HTTPConnection | None = None
-        self._connect: Callable[[Beacon], Line | http.client.HTTPConnection] = _connection
+        self._connect: Callable[[ServerInfo], Line | http.client.HTTPConnection] = _connection
 
     def get(self, path: str, **query: Any) -> Any:
         """The answer to a GET; parameters that are None are left out."""
@@ -132,7 +131,7 @@ def _failures() -> tuple[type[Exception], ...]:
     return (OSError,) if module is None else (OSError, module.HTTPException)
 
 
-def _connection(light: Beacon) -> Line | http.client.HTTPConnection:
+def _connection(light: ServerInfo) -> Line | http.client.HTTPConnection:
     parts = urlsplit(light.address)
     assert parts.hostname is not None
     if parts.scheme == "https":
@@ -140,7 +139,7 @@ def _connection(light: Beacon) -> Line | http.client.HTTPConnection:
     return Line(parts.hostname, parts.port, _TIMEOUT_S)
 
 
-def _streaming(light: Beacon) -> http.client.HTTPConnection:
+def _streaming(light: ServerInfo) -> http.client.HTTPConnection:
     """For an answer that has no end."""
     import http.client
 
@@ -151,7 +150,7 @@ def _streaming(light: Beacon) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(parts.hostname, parts.port)
 
 
-def _secure(light: Beacon, host: str, port: int | None, timeout: float | None) -> http.client.HTTPConnection:
+def _secure(light: ServerInfo, host: str, port: int | None, timeout: float | None) -> http.client.HTTPConnection:
     import http.client
     import ssl
 
@@ -172,10 +171,10 @@ def _events(answer: http.client.HTTPResponse) -> Generator[Told]:
 def token_of(place: Home) -> str:
     """The owner's own; Unreachable when it cannot be read."""
     try:
-        token = owner_token(place.token)
+        token = read_owner_token(place.token)
     except FileNotFoundError:
         token = ""
-    except (OSError, NotAToken) as error:
+    except (OSError, InvalidTokenFile) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         hint = f"Remove it; `qd restart --force` then makes a new one. {_INTERRUPTS}"
         raise Unreachable(f"{place.token} cannot be read: {why}", hint) from None
@@ -187,7 +186,7 @@ def token_of(place: Home) -> str:
 def present(place: Home | None = None) -> Wire | None:
     """To the server that runs; None when none does. Nothing is started."""
     place = place or home()
-    light = server_file.found(place)
+    light = server_file.find_server(place)
     return None if light is None or light.is_leaving else Wire(light, token_of(place))
 
 

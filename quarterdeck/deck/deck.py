@@ -191,8 +191,8 @@ class Deck:
     async def close(self, reason: str = "shutdown") -> None:
         """Suspend all active sessions and end all agents, within `shutdown_within` seconds.
 
-        Concurrent calls wait for the same end: a program that exits when the first of two calls returns must not leave agents
-        behind.
+        Concurrent calls wait for the same end: a program that exits when the first of two calls returns must not leave
+        agents behind.
         """
         if self._closing is None:
             self.is_closed = True
@@ -273,8 +273,8 @@ class Deck:
     ) -> SessionHandle:
         """Create a session. With a prompt, its agent starts at once.
 
-        `env` is the agent's whole environment, and is never logged or returned. `arguments` are passed to the agent's command
-        line; they are stored in the log. With `record`, raw signals are recorded to a trace.
+        `env` is the agent's whole environment, and is never logged or returned. `arguments` are passed to the agent's
+        command line; they are stored in the log. With `record`, raw signals are recorded to a trace.
 
         Raises:
             InvalidInput: a parameter can't be used.

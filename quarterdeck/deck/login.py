@@ -1,9 +1,9 @@
 """Read the environment of the user's login shell: what a program would get that the user starts in a new terminal.
 
 A server can be started from anywhere: by a service manager, by a script, in a project's shell. Agents should not inherit
-whatever was set there. So the user's own shell is asked once, as a login shell, what it exports. It's asked again only when
-one of its startup files changed, or a client requests it. If the shell can't answer, agents get the server's own environment,
-and their sessions say so.
+whatever was set there. So the user's own shell is asked once, as a login shell, what it exports. It's asked again only
+when one of its startup files changed, or a client requests it. If the shell can't answer, agents get the server's own
+environment, and their sessions say so.
 """
 
 from __future__ import annotations
@@ -289,8 +289,8 @@ async def _read_between_marks(reader: asyncio.StreamReader, mark: bytes) -> byte
 async def _end_shell(process: asyncio.subprocess.Process, *, is_done: bool) -> None:
     """Wait for the shell to exit, or end it.
 
-    A shell that printed everything exits by itself, and programs that it started for the user may stay. A shell that hangs is
-    ended with its process group, first as by a closed terminal: programs in startup files may have locks to release.
+    A shell that printed everything exits by itself, and programs that it started for the user may stay. A shell that hangs
+    is ended with its process group, first as by a closed terminal: programs in startup files may have locks to release.
     """
     if not is_done:
         _signal_group(process, signal.SIGHUP)

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.deck.gates import number_of
+from quarterdeck.deck.approvals import gate_number
 from quarterdeck.errors import MalformedEvent
 from quarterdeck.events import Event
 from quarterdeck.kernel.state import FOLD_VERSION, State
@@ -99,7 +99,7 @@ def _folded(events: Iterator[Event], upto: int) -> Folded:
     for event in events:
         faults += _faults(last, event)
         view, last = fold(view, event), event
-        gate, count = max(gate, number_of(event.body)), count + 1
+        gate, count = max(gate, gate_number(event.body)), count + 1
         if event.index <= upto:
             at_view, known_gate = view, gate
         else:

@@ -1,7 +1,7 @@
 """Rebuild a session's view from the log when it is loaded into memory.
 
-The store keeps a snapshot of each session's state. Restoring reads that snapshot and folds the events that are newer than it.
-If the snapshot is unreadable, or was folded by an older release, all events are folded from the start.
+The store keeps a snapshot of each session's state. Restoring reads that snapshot and folds the events that are newer than
+it. If the snapshot is unreadable, or was folded by an older release, all events are folded from the start.
 """
 
 from __future__ import annotations

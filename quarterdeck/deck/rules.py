@@ -5,8 +5,8 @@
     created_at = 1700000000000
 
 Hand-written text is preserved: a new rule is appended, a removed one is cut out, comments stay. The file is replaced
-atomically, so a reader never sees half of it. It's read again under a lock before each change, so two writers don't lose each
-other's rules.
+atomically, so a reader never sees half of it. It's read again under a lock before each change, so two writers don't lose
+each other's rules.
 
 **An unreadable file is an error, never "no rules":** the rules that can't be read may be denials. Until the file is fixed,
 every approval must be decided by a person.

@@ -79,6 +79,9 @@ class LiveSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __getitem__(self, session_id: str) -> Session:
+        return self._sessions[session_id]
+
     def get(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
 

@@ -46,7 +46,7 @@ class SessionCommands:
         new_task: bool = False,
         client_id: str = "",
     ) -> Receipt:
-        """Send a message. The receipt says what the session's state made of it: a prompt, an answer, steering or a queued text.
+        """Send a message. The receipt says what became of it: a prompt, an answer, steering or a queued text.
 
         `supersede` closes open gates first, `new_task` starts over, `resume` wakes a suspended session.
         """

@@ -1,7 +1,7 @@
 """Supervise the sessions in memory: evict idle ones, stop idle processes, suspend all of them when the deck closes.
 
-An idle process is stopped after `idle_timeout`, or earlier if another session needs its slot. That doesn't change the session:
-its next message starts a process again.
+An idle process is stopped after `idle_timeout`, or earlier if another session needs its slot. That doesn't change the
+session: its next message starts a process again.
 """
 
 from __future__ import annotations

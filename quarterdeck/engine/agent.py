@@ -271,7 +271,7 @@ class Agent:
             todos=state.todos,
         )
 
-    async def collect_reply(self, timeout: float | None = None) -> str:  # noqa: ASYNC109 # simpler for callers than asyncio.timeout
+    async def collect_reply(self, timeout: float | None = None) -> str:  # noqa: ASYNC109 # simpler for callers
         """Wait until no turn is open and no prompt is queued, and return the text of the last turn.
 
         Raises:

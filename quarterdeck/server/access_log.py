@@ -1,6 +1,7 @@
-"""Every request: counted by route and status, and told in one line. It has an id, which its answer and its lines bear.
+"""Log every request and every notable event in one line, and count requests.
 
-The line names the route's template and never the address itself: addresses carry what people chose.
+Lines about requests name the route's template (`/sessions/{id}`) and never the address, which may hold anything that a
+user typed. Lines about events name ids and types, never contents.
 """
 
 from __future__ import annotations
@@ -10,79 +11,69 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from aiohttp import web
 
-from quarterdeck.server import log_setup
-from quarterdeck.server.tokens import Visitor
+from quarterdeck import events as ev
+from quarterdeck.events import Body, Event
+from quarterdeck.server.auth import VISITOR
 
 log = logging.getLogger("quarterdeck.access")
+event_log = logging.getLogger("quarterdeck.events")
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-HEADER = "X-Request-Id"
-#: Set by whoever begins an answer that ends only when the client leaves.
-STARTED = web.RequestKey("started", int)
+REQUEST_ID_HEADER = "X-Request-Id"
+#: Status of a stream, set when it begins. Its request ends only when the client disconnects.
+STREAM_STATUS = web.RequestKey("stream_status", int)
 REQUEST_ID = web.RequestKey("request_id", str)
-#: The client left before there was an answer.
-LEFT = 499
+#: Status of a request whose client disconnected before there was a response.
+CLIENT_DISCONNECTED = 499
 OTHER = "other"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_NAMES = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warning"}
-#: Asked again and again by programs, and told in the log of events anyhow.
-_QUIET = ("/healthz", "/metrics", "/ingest/")
+#: Routes that programs poll, and hooks, whose events are logged anyway.
+_QUIET_ROUTES = ("/healthz", "/metrics", "/ingest/")
 
 
-class Access:
-    """`visitor` is where the doors put who they let in."""
+class AccessLog:
+    """Gives each request an id, counts it and logs it."""
 
-    def __init__(self, visitor: web.RequestKey[Visitor]) -> None:
-        #: (method, route, status)
+    def __init__(self) -> None:
+        #: (method, route, status) → number of requests
         self.requests: Counter[tuple[str, str, int]] = Counter()
-        self._visitor = visitor
-        self._run = secrets.token_hex(3)
+        #: Prefix of request ids, so that they differ between runs of the server.
+        self._run_id = secrets.token_hex(3)
         self._numbers = itertools.count(1)
-
-    @property
-    def is_telling(self) -> bool:
-        """Whether every request is told, those of programs too."""
-        return log.isEnabledFor(logging.DEBUG)
-
-    def name(self) -> str:
-        """The id of one more request."""
-        return f"{self._run}-{next(self._numbers)}"
-
-    def count(self, method: str, route: str, status: int) -> None:
-        """One more that was answered."""
-        self.requests[method, route, status] += 1
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Around all others: it sees what the client gets."""
-        began = time.perf_counter()
-        name = request[REQUEST_ID] = self.name()
-        status = LEFT
+        """Wrap all other middlewares, to see the response that the client gets."""
+        started_at = time.perf_counter()
+        request_id = request[REQUEST_ID] = f"{self._run_id}-{next(self._numbers)}"
+        status = CLIENT_DISCONNECTED
         try:
             response = await handler(request)
             status = response.status
             if not response.prepared:
-                response.headers[HEADER] = name
+                response.headers[REQUEST_ID_HEADER] = request_id
             return response
         finally:
-            self._ended(request, request.get(STARTED, status), time.perf_counter() - began)
+            self._record(request, request.get(STREAM_STATUS, status), time.perf_counter() - started_at)
 
-    def _ended(self, request: web.Request, status: int, seconds: float) -> None:
+    def _record(self, request: web.Request, status: int, seconds: float) -> None:
         method = request.method if request.method in _METHODS else OTHER
         route = route_of(request)
-        self.count(method, route, status)
-        level = _level(route, status)
-        if log.isEnabledFor(level):
-            _tell(level, self._line(request, method, route, status, seconds))
-
-    def _line(self, request: web.Request, method: str, route: str, status: int, seconds: float) -> dict[str, Any]:
-        visitor = request.get(self._visitor)
+        self.requests[method, route, status] += 1
+        level = logging.INFO
+        if status >= 500:
+            level = logging.WARNING
+        elif status < 400 and route.startswith(_QUIET_ROUTES):
+            level = logging.DEBUG
+        if not log.isEnabledFor(level):
+            return
+        visitor = request.get(VISITOR)
         line: dict[str, Any] = {
             "method": method,
             "route": route,
@@ -91,34 +82,56 @@ class Access:
             "visitor": visitor.name if visitor is not None else "",
             "request": request[REQUEST_ID],
         }
-        session = request.match_info.get("id")
-        # what nobody knows is no id; it may be anything that somebody pasted into an address
-        is_known = session is not None and visitor is not None and status != 404
-        return line | {"session": session} if is_known else line
-
-
-def _tell(level: int, line: dict[str, Any]) -> None:
-    """A record of `logging` costs a third of a small request, so it is made only for those who would not get it else."""
-    file = log_setup.quick_file()
-    if file is None:
+        session_id = request.match_info.get("id")
+        # Log an id only if it exists: otherwise it may be anything that was pasted into the address.
+        if session_id is not None and visitor is not None and status != 404:
+            line["session"] = session_id
         log.log(level, "request", extra=line)
-        return
-    head = {"at": int(time.time() * 1000), "level": _NAMES[level], "logger": log.name, "message": "request"}
-    file.add(head | line, level)
 
 
 def route_of(request: web.Request) -> str:
-    """The route's template; `other` for what is at no route."""
+    """Return the route's template, or `other` if no route matches."""
     resource = request.match_info.route.resource
     return OTHER if resource is None else resource.canonical
 
 
-def tags(request: web.Request) -> dict[str, str]:
-    """What a line about this request bears."""
+def request_fields(request: web.Request) -> dict[str, str]:
+    """Return the fields of a log line about a request."""
     return {"request": request.get(REQUEST_ID, ""), "method": request.method[:10], "route": route_of(request)}
 
 
-def _level(route: str, status: int) -> int:
-    if status >= 500:
-        return logging.WARNING
-    return logging.DEBUG if status < 400 and route.startswith(_QUIET) else logging.INFO
+# --- Events
+
+#: Events that are logged, with the level and the fields of the line. No field may hold text of a user or an agent.
+_EVENTS: dict[type[Body], tuple[int, tuple[str, ...]]] = {
+    ev.SessionOpened: (logging.INFO, ("agent",)),
+    ev.SessionResumed: (logging.INFO, ()),
+    ev.SessionSuspended: (logging.INFO, ()),
+    ev.SessionArchived: (logging.INFO, ("end_reason",)),
+    ev.SessionFailed: (logging.ERROR, ("kind",)),
+    ev.SessionDeleted: (logging.INFO, ()),
+    ev.OwnerChanged: (logging.INFO, ("epoch",)),
+    ev.ProcessStarting: (logging.INFO, ("pid",)),
+    ev.ProcessError: (logging.WARNING, ()),
+    ev.ProcessExited: (logging.INFO, ("code", "signal", "asked")),
+    ev.AgentReady: (logging.INFO, ("version",)),
+    ev.TurnFailed: (logging.WARNING, ("kind",)),
+    ev.CommandFailed: (logging.WARNING, ("command_id",)),
+    ev.StreamError: (logging.WARNING, ()),
+    ev.ApprovalRequired: (logging.INFO, ()),
+    ev.ApprovalResolved: (logging.INFO, ("gate_id", "status", "by")),
+    ev.ViewRefolded: (logging.INFO, ("to",)),
+}
+
+
+def log_events(events: Sequence[Event]) -> None:
+    """Log the notable ones of these events. The deck calls this with all events that became durable."""
+    for event in events:
+        if type(event.body) not in _EVENTS:
+            continue
+        level, fields = _EVENTS[type(event.body)]
+        if event_log.isEnabledFor(level):
+            line = {"session": event.session_id, "event": event.type, "index": event.index, "origin": event.origin}
+            if isinstance(event.body, ev.ApprovalRequired):
+                line["gate_id"] = event.body.gate.gate_id
+            event_log.log(level, "event", extra=line | {name: getattr(event.body, name) for name in fields})

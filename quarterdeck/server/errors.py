@@ -1,10 +1,14 @@
-"""The HTTP status of an error, by its code. What is not named here is a state that does not allow the wish: 409."""
+"""Errors that the server answers with, and the HTTP status of every error.
+
+A new error code needs an entry in `STATUS_BY_CODE` unless its status is 409.
+"""
 
 from __future__ import annotations
 
 from quarterdeck.errors import QuarterdeckError
 
-BY_CODE = {
+#: All other codes are 409: the command isn't allowed in the current state.
+STATUS_BY_CODE = {
     "invalid_input": 400,
     "invalid_command": 400,
     "malformed_event": 400,
@@ -37,56 +41,59 @@ BY_CODE = {
 
 
 def status_of(error: QuarterdeckError) -> int:
-    """What a client sees on the first line."""
-    return BY_CODE.get(error.code, 409)
+    """Return the HTTP status of an error."""
+    return STATUS_BY_CODE.get(error.code, 409)
 
 
 class BadRequest(QuarterdeckError):
-    """A request that cannot be read: the message names the field."""
+    """The request can't be read. The message names the field."""
 
     code = "bad_request"
 
 
 class UnreadableBody(BadRequest):
-    """The body is cut off, or not compressed as its header says."""
+    """The body is cut off, or isn't compressed as its header says."""
 
     def __init__(self) -> None:
-        super().__init__("the body cannot be read", "Send it whole, and compressed as the header says.")
+        super().__init__("the body can't be read", "Send the whole body, compressed as Content-Encoding says.")
 
 
 class NoToken(QuarterdeckError):
-    """Nobody gets in without a token, not even from this machine."""
+    """The request has no valid token."""
 
     code = "no_token"
 
     def __init__(self) -> None:
         super().__init__(
-            "a token is needed", "Send the header 'Authorization: Bearer TOKEN'; `qd up` prints an address with it."
+            "the request has no valid token",
+            "Send the header 'Authorization: Bearer TOKEN', or open the address that `qd up` prints.",
         )
 
 
 class NoSecret(NoToken):
-    """What agents tell is heard from those only whom we gave a secret."""
+    """A request to /ingest/ has no valid secret."""
 
     def __init__(self) -> None:
         QuarterdeckError.__init__(
             self,
-            "the secret of this install or session is needed",
-            "Install the hooks again: it changes with the token.",
+            "the request has no valid secret of this install or session",
+            "Install the hooks again. The secret changes with the owner's token.",
         )
 
 
 class ForeignHost(QuarterdeckError):
-    """The request asks for a name that is not ours."""
+    """The Host header isn't one of our names."""
 
     code = "foreign_host"
 
     def __init__(self, host: str) -> None:
-        super().__init__(f"this server is not called {host[:100]!r}", "Start it with --allow-host NAME to allow that.")
+        super().__init__(
+            f"this server isn't called {host[:100]!r}", "Start it with --allow-host NAME to allow the name."
+        )
 
 
 class ForeignOrigin(QuarterdeckError):
-    """The request comes from a page of another site."""
+    """A page of another site sent the request."""
 
     code = "foreign_origin"
 
@@ -95,65 +102,65 @@ class ForeignOrigin(QuarterdeckError):
 
 
 class ViewOnly(QuarterdeckError):
-    """The token may look and nothing else."""
+    """The token's role is view."""
 
     code = "view_only"
 
     def __init__(self) -> None:
-        super().__init__("this token may only look", "Use a token with the role operate.")
+        super().__init__("this token has the role view", "Use a token with the role operate.")
 
 
 class TooManyFailures(QuarterdeckError):
-    """Wrong tokens, again and again."""
+    """Too many wrong tokens came from this address."""
 
     code = "too_many_failures"
 
-    def __init__(self, wait: int) -> None:
-        super().__init__("too many wrong tokens", f"Wait {wait} seconds.")
-        self.wait = wait
+    def __init__(self, seconds: int) -> None:
+        super().__init__("too many wrong tokens came from your address", f"Wait {seconds} seconds.")
+        self.seconds = seconds
 
 
 class NoSuchRoute(QuarterdeckError):
-    """Nothing is at this address."""
+    """There is no route with this path."""
 
     code = "no_such_route"
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"nothing is at {path[:200]}", "GET /openapi.json lists what there is.")
+        super().__init__(f"there is no route {path[:200]}", "Look up the routes in /openapi.json.")
 
 
 class MethodNotAllowed(QuarterdeckError):
-    """Something is at this address, for another method."""
+    """The route takes other methods."""
 
     code = "method_not_allowed"
 
     def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
-        super().__init__(f"{method} is not possible here", f"Allowed: {', '.join(allowed)}.")
+        super().__init__(f"{method} isn't allowed here", f"Use {', '.join(allowed)}.")
         self.allowed = allowed
 
 
 class TooLarge(QuarterdeckError):
-    """The body is larger than any that is taken."""
+    """The body is too large."""
 
     code = "too_large"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the body is larger than {limit} bytes", "Put it into a file and name that.")
+        super().__init__(f"the body is larger than {limit} bytes", "Put the text into a file and name the file.")
 
 
 class TooSlow(QuarterdeckError):
-    """The body did not come in time."""
+    """The body didn't arrive in time."""
 
     code = "too_slow"
 
     def __init__(self) -> None:
-        super().__init__("the body took too long", "Send it again over a better line, or send less.")
+        super().__init__("the body didn't arrive in time", "Send it again over a faster connection, or send less.")
 
 
 class Internal(QuarterdeckError):
-    """Our own fault; what it was is in the server's log and nowhere else."""
+    """A bug in the server. Only its log says which one."""
 
     code = "internal"
 
     def __init__(self) -> None:
-        super().__init__("the server failed at this request", "Its log says why; please report it.")
+        super().__init__("the server failed at this request", "Look into server.log, and report the bug.")

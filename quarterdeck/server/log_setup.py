@@ -1,13 +1,12 @@
-"""What the server says of itself: one JSON object a line in `server.log`, readable lines on a terminal.
+"""Set up the server's log: JSON lines in `server.log`, and readable lines on a terminal.
 
-No line holds a secret or anything that a person or an agent said: messages are constants with ids, names and counts beside
-them. An exception is told by its types and places and not by its words, for its words may quote anything. Of libraries only
-the first line of the text that stands in their source is taken, without what they put into it.
+No line holds a secret, or text of a user or an agent. Our messages are constants; ids, names and counts are fields beside
+them. An exception is logged by its types and places and not by its message, which may quote anything. Of libraries, only the
+first line of the format string is logged, without its arguments.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -21,25 +20,26 @@ import msgspec
 
 from quarterdeck.errors import QuarterdeckError
 
-FILE = "server.log"
+FILE_NAME = "server.log"
 ROTATE_AT = 10 * 1024 * 1024
-KEPT = 5
-GATHER_S = 0.2
-_MOST_GATHERED = 1000
-OURS = "quarterdeck"
+#: How many older files are kept.
+BACKUPS = 5
+ROOT_LOGGER = "quarterdeck"
 
-#: What a record has by itself; the rest came with `extra`.
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_PLAIN = (str, int, float, bool, type(None))
-_LONGEST = 200
-_FRAMES = 12
-#: No line of ours has one. Should one ever come, it is cut out all the same.
+#: Attributes that every record has; the others come from `extra`.
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_VALUE_LIMIT = 200
+_FRAME_LIMIT = 12
+#: A safeguard: no line of ours should hold a secret.
 _SECRET = re.compile(r"(?i)(token=|code=|bearer[\s:]+|quarterdeck=|secret[=:]\s*)[^\s&;,'\"<>\\]+")
-_encode = msgspec.json.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
 
 
-def told(record: logging.LogRecord) -> dict[str, Any]:
-    """A record as the file has it."""
+# --- Lines
+
+
+def log_line(record: logging.LogRecord) -> dict[str, Any]:
+    """Return a record as the fields of a line."""
     line: dict[str, Any] = {
         "at": int(record.created * 1000),
         "level": record.levelname.lower(),
@@ -47,112 +47,90 @@ def told(record: logging.LogRecord) -> dict[str, Any]:
         "message": _message(record),
     }
     for name, value in vars(record).items():
-        if name not in _OWN:
-            line[name] = _plain(value)
+        if name not in _STANDARD_FIELDS:
+            line[name] = _plain_value(value)
     if record.exc_info and record.exc_info[1] is not None:
-        line |= _failure(record.exc_info[1])
+        line |= _exception_fields(record.exc_info[1])
     return line
 
 
 def _message(record: logging.LogRecord) -> str:
-    is_ours = record.name == OURS or record.name.startswith(f"{OURS}.")
+    is_ours = record.name == ROOT_LOGGER or record.name.startswith(f"{ROOT_LOGGER}.")
     text = record.getMessage() if is_ours else str(record.msg).partition("\n")[0]
     return _SECRET.sub(r"\1…", text)
 
 
-def _plain(value: object) -> Any:
+def _plain_value(value: object) -> Any:
     if isinstance(value, str):
-        return _SECRET.sub(r"\1…", value[:_LONGEST])
-    return value if isinstance(value, _PLAIN) else type(value).__name__
+        return _SECRET.sub(r"\1…", value[:_VALUE_LIMIT])
+    return value if isinstance(value, int | float | bool | None) else type(value).__name__
 
 
-def _failure(error: BaseException) -> dict[str, Any]:
-    """The types of the exception and of what caused it, and where the first of them was raised; never its words."""
-    kinds: list[str] = []
-    found: BaseException | None = error
-    while found is not None and len(kinds) < _FRAMES:
-        kinds.append(found.code if isinstance(found, QuarterdeckError) else type(found).__name__)
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
-    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
-    where = [f"{'/'.join(Path(one.filename).parts[-2:])}:{one.lineno} {one.name}" for one in frames]
-    return {"error": kinds, "where": where}
+def _exception_fields(error: BaseException) -> dict[str, Any]:
+    """Return the types of an exception and its causes, and where it was raised."""
+    types: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None and len(types) < _FRAME_LIMIT:
+        types.append(cause.code if isinstance(cause, QuarterdeckError) else type(cause).__name__)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAME_LIMIT:]
+    places = [f"{'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno} {frame.name}" for frame in frames]
+    return {"error": types, "where": places}
 
 
-class AsText(logging.Formatter):
-    """For a person who watches."""
+class TextFormatter(logging.Formatter):
+    """Formats a line for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = told(record)
+        line = log_line(record)
         level = "" if record.levelno == logging.INFO else f"{line['level']}: "
-        more = "".join(
+        fields = "".join(
             f" {name}={value}"
             for name, value in line.items()
             if name not in ("at", "level", "logger", "message", "where")
         )
-        where = "".join(f"\n    {one}" for one in line.get("where", ()))
-        return f"{self.formatTime(record, '%H:%M:%S')} {level}{line['message']}{more}{where}"
+        places = "".join(f"\n    {place}" for place in line.get("where", ()))
+        return f"{self.formatTime(record, '%H:%M:%S')} {level}{line['message']}{fields}{places}"
+
+
+# --- The file
 
 
 class LogFile(logging.Handler):
-    """The user's own file, a new one when it is full. A disk that takes no more lines costs lines (`lost`), nothing else.
+    """Writes lines to a file that only the user can read, and rotates it.
 
-    Lines are gathered for a moment and written together, warnings and worse at once: a call of the system for each line
-    can cost as much as the request that it tells of.
+    If the disk is full, lines are dropped and counted, and the server goes on.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.lost = 0
+        #: How many lines couldn't be written.
+        self.dropped = 0
         self._path = path
         self._descriptor = -1
         self._size = 0
-        self._gathered: list[bytes] = []
-        self._is_due = False
-        #: A line was written in part: the next one begins on a line of its own.
-        self._is_torn = False
+        #: Whether the last line was written in part, so that the next one must begin with a line break.
+        self._is_cut = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.add(told(record), record.levelno)
-
-    def add(self, line: dict[str, Any], level: int) -> None:
-        """A line that is plain already, as `told` makes it."""
-        self._gathered.append(_encode(line) + b"\n")
-        loop = _running_loop()
-        if loop is None or level >= logging.WARNING or len(self._gathered) >= _MOST_GATHERED:
-            self.flush()
-        elif not self._is_due:
-            self._is_due = True
-            loop.call_later(GATHER_S, self.flush)
-
-    def flush(self) -> None:
-        """What was gathered is in the file, or lost."""
-        with self.lock or contextlib.nullcontext():
-            self._is_due = False
-            lines, self._gathered = self._gathered, []
-            while lines:
-                room = max(1, (ROTATE_AT - self._size) // max(map(len, lines)))
-                self._write(lines[:room])
-                lines = lines[room:]
-
-    def _write(self, lines: list[bytes]) -> None:
-        data = b"".join(lines)
+        data = _encode_json(log_line(record)) + b"\n"
         try:
             if self._descriptor < 0 or self._size + len(data) > ROTATE_AT:
                 self._open_next(len(data))
-            data = b"\n" + data if self._is_torn else data
+            data = b"\n" + data if self._is_cut else data
             written = os.write(self._descriptor, data)
         except OSError:
-            self.lost += len(lines)
+            self.dropped += 1
             return
         self._size += written
-        self._is_torn = written < len(data)
-        self.lost += data.count(b"\n", written)
+        self._is_cut = written < len(data)
+        self.dropped += self._is_cut
 
-    def _open_next(self, wanted: int) -> None:
-        self._let_go()
+    def _open_next(self, needed: int) -> None:
+        self._close_file()
         size = self._path.stat().st_size if self._path.exists() else 0
-        if size + wanted > ROTATE_AT and size:
-            for number in range(KEPT - 1, 0, -1):
+        if size + needed > ROTATE_AT and size:
+            for number in range(BACKUPS - 1, 0, -1):
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")
             os.replace(self._path, f"{self._path}.1")
@@ -160,64 +138,52 @@ class LogFile(logging.Handler):
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._descriptor, self._size = os.open(self._path, flags, 0o600), size
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def close(self) -> None:
-        self.flush()
-        self._let_go()
+        self._close_file()
         super().close()
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """None before there is one, after it, and on other threads."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+# --- Setup
 
 
-class Logbook:
-    """What `configure` set up, for whoever wants to end it."""
+class LogSetup:
+    """The handlers that `configure` added."""
 
     def __init__(self, file: LogFile, handlers: list[logging.Handler]) -> None:
         self.file = file
         self._handlers = handlers
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Remove the handlers and close the file."""
         for handler in self._handlers:
             logging.getLogger().removeHandler(handler)
             handler.close()
 
 
-_current: list[Logbook] = []
+_current: LogSetup | None = None
 
 
-def quick_file() -> LogFile | None:
-    """The file, if it is the only place where lines go: whoever writes many may then go around `logging`."""
-    handlers = logging.getLogger().handlers
-    return _current[0].file if _current and handlers == [_current[0].file] else None
+def configure(home: Path, to_terminal: bool, level: int | str = logging.INFO) -> LogSetup:
+    """Send the log of this process to `server.log` in `home`, and with `to_terminal` to standard error too.
 
-
-def configure(home: Path, to_terminal: bool, level: int | str = logging.INFO) -> Logbook:
-    """All loggers of this process from now on: to `server.log` of this home, and to standard error if a person watches.
-
-    Of libraries warnings only. Again replaces what was there before.
+    Libraries log warnings only. A second call replaces the first.
     """
-    while _current:
-        _current.pop().close()
-    file = LogFile(home / FILE)
+    global _current
+    if _current is not None:
+        _current.close()
+    file = LogFile(home / FILE_NAME)
     handlers: list[logging.Handler] = [file]
     if to_terminal:
-        screen = logging.StreamHandler(sys.stderr)
-        screen.setFormatter(AsText())
-        handlers.append(screen)
-    root = logging.getLogger()
+        terminal = logging.StreamHandler(sys.stderr)
+        terminal.setFormatter(TextFormatter())
+        handlers.append(terminal)
     for handler in handlers:
-        root.addHandler(handler)
-    logging.getLogger(OURS).setLevel(level)
-    _current.append(Logbook(file, handlers))
-    return _current[0]
+        logging.getLogger().addHandler(handler)
+    logging.getLogger(ROOT_LOGGER).setLevel(level)
+    _current = LogSetup(file, handlers)
+    return _current

@@ -1,10 +1,12 @@
-"""The server process: opens the deck, listens, says where it is, and leaves nothing when it is told to go.
+"""The server process: open the deck, listen, write `server.json`, and shut down on a signal.
 
-    python -m quarterdeck.server.main ORDERS
+    python -m quarterdeck.server.main OPTIONS
 
-`qd up` starts it below the keeper (keeper → server → agents), and ORDERS is a JSON object (`Orders`). When it is ready, or
-cannot be, it writes one line to a pipe that whoever started it reads. SIGTERM, SIGINT, SIGHUP and the death of its keeper
-mean the same: streams are told that it is the end, sessions are suspended, agents ended, and server.json removed.
+`qd up` starts this process below the keeper (keeper → server → agents) with OPTIONS as a JSON object (`StartOptions`). When
+the server is ready, or can't start, it writes one line to a pipe that the starting process reads.
+
+SIGTERM, SIGINT, SIGHUP and the exit of the keeper shut the server down: streams are ended, sessions suspended, agents
+stopped, and `server.json` is removed.
 """
 
 from __future__ import annotations
@@ -31,18 +33,17 @@ from msgspec import Struct
 from quarterdeck import __version__
 from quarterdeck.config import Config, ServerSettings, read_config
 from quarterdeck.deck.deck import Deck
-from quarterdeck.deck.environment import Fixed, Surroundings
+from quarterdeck.deck.environment import EnvironmentSource, FixedEnvironment
 from quarterdeck.deck.login import LoginShell
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness import registry
 from quarterdeck.home import Home, home
 from quarterdeck.process.identity import NONCE_VARIABLE, Identity, start_time
 from quarterdeck.process.subreaper import take_lifeline
-from quarterdeck.server import log_setup, server_file
+from quarterdeck.server import log_setup
 from quarterdeck.server.app import Server
 from quarterdeck.server.connection import Runner
-from quarterdeck.server.guard import Guard
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo, remove_server_info, write_server_info
 from quarterdeck.server.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -50,151 +51,158 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("quarterdeck.server")
 
-#: How long clients that are told of the end may take to close their side, and requests under way to be answered.
-_GOODBYE_S = 1.0
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: What a process ends with when something else already owns the home (contract section 1: not allowed now).
+#: How long clients may take to close their streams at shutdown, and requests to be answered.
+_CLOSE_TIMEOUT_S = 1.0
+_SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: Exit code if another process owns the home (contract section 1: not allowed now).
 _NOT_ALLOWED_NOW = 4
 
 
 class CannotListen(QuarterdeckError):
-    """The address cannot be had."""
+    """The address can't be listened on."""
 
     code = "cannot_listen"
 
     def __init__(self, settings: ServerSettings, error: OSError) -> None:
-        where = f"port {settings.port} of {settings.host}"
+        address = f"port {settings.port} of {settings.host}"
         if isinstance(error, PermissionError):
-            what, hint = f"{where} is not yours to use", "Ports below 1024 are the administrator's: choose another."
+            message, hint = f"you aren't allowed to use {address}", "Choose a port of 1024 or above with --port N."
         elif error.errno == errno.EADDRINUSE:
-            what = f"{where} is used by another program"
-            hint = "Choose another with --port N, or --port 0 for any that is free."
+            message = f"{address} is in use by another program"
+            hint = "Choose another port with --port N, or any free one with --port 0."
         else:
-            what, hint = f"cannot listen on {where}: {error.strerror or error}", "Choose another --host or --port."
-        super().__init__(what, hint)
+            message, hint = f"can't listen on {address}: {error.strerror or error}", "Choose another --host or --port."
+        super().__init__(message, hint)
 
 
 class BadCertificate(QuarterdeckError):
-    """The files for TLS cannot be used."""
+    """The TLS files can't be used."""
 
     code = "bad_certificate"
 
     def __init__(self, settings: ServerSettings, error: Exception) -> None:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        problem = error.strerror if isinstance(error, OSError) and error.strerror else error
         super().__init__(
-            f"{settings.tls_cert} and {settings.tls_key} cannot be used: {why}",
-            "Give the certificate with its chain, and its key, both in PEM and without a password.",
+            f"{settings.tls_cert} and {settings.tls_key} can't be used: {problem}",
+            "Give the certificate with its chain, and its key, both as PEM without a password.",
         )
 
 
-class Orders(Struct, frozen=True, kw_only=True):
-    """`ready` and `lock` are descriptors that were handed down; `options` those of the command line."""
+class StartOptions(Struct, frozen=True, kw_only=True):
+    """What the starting process passes to the server."""
 
+    #: Inherited descriptor of the pipe for the line that the server is ready. -1: none.
     ready: int = -1
+    #: Inherited descriptor of the start lock, which is released when the server is ready. -1: none.
     lock: int = -1
     is_background: bool = False
+    #: Options of the command line, by the names of their settings.
     options: dict[str, Any] = {}
 
 
 class Starter:
-    """Whoever waits for us to be ready, if anybody does. Told once."""
+    """The process that started the server and waits until it is ready."""
 
-    def __init__(self, orders: Orders) -> None:
-        self._ready = orders.ready
-        self._lock = orders.lock
-        for descriptor in (orders.ready, orders.lock):
+    def __init__(self, options: StartOptions) -> None:
+        self._ready = options.ready
+        self._lock = options.lock
+        for descriptor in (options.ready, options.lock):
             if descriptor >= 0:
                 os.set_inheritable(descriptor, False)
 
-    def tell(self, words: dict[str, Any]) -> None:
-        """The lock is of a file that the starter and our keeper hold open too; unlocked here, it is for all of them."""
+    def report(self, message: dict[str, Any]) -> None:
+        """Send the outcome and release the start lock. Only the first call has an effect."""
         if self._lock >= 0:
+            # The starter and the keeper have the same open file, so closing our descriptor wouldn't release the lock.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
         if self._ready >= 0:
             try:
-                os.write(self._ready, msgspec.json.encode(words) + b"\n")
+                os.write(self._ready, msgspec.json.encode(message) + b"\n")
             except BrokenPipeError:
-                log.info("whoever started the server has left")
+                log.info("the process that started the server has exited")
             os.close(self._ready)
         self._ready = self._lock = -1
 
 
-class Process:
-    """One server from its first to its last moment."""
+class ServerProcess:
+    """The server from its start to its exit."""
 
-    def __init__(self, place: Home, config: Config, orders: Orders, line: int | None, keeper: Identity | None) -> None:
-        self._place = place
+    def __init__(
+        self, files: Home, config: Config, options: StartOptions, lifeline_fd: int | None, keeper: Identity | None
+    ) -> None:
+        self._files = files
         self._settings = config.server
         self._deck_settings = config.deck
-        self._orders = orders
-        self._line = line
+        self._options = options
+        self._lifeline_fd = lifeline_fd
         self._keeper = keeper
         self._stop = asyncio.Event()
-        self._why = ""
+        self._stop_reason = ""
 
     async def run(self, starter: Starter) -> None:
-        """Until it is told to go. QuarterdeckError when it cannot begin."""
-        self._hear_of_the_end()
-        secure = _secure(self._settings)
-        usual = _surroundings(self._settings)
-        deck = await Deck.open(self._place.folder, settings=self._deck_settings, environment=usual)
-        told = None
-        asking = asyncio.create_task(usual.refresh())  # now, so that the first agent does not wait for it
+        """Serve until a signal comes or the keeper exits.
+
+        Raises:
+            QuarterdeckError: the server can't start.
+        """
+        self._watch_signals()
+        tls = _tls_context(self._settings)
+        environment = _agent_environment(self._settings)
+        deck = await Deck.open(self._files.folder, settings=self._deck_settings, environment=environment)
+        telemetry = None
+        # Run the login shell now, so that the first agent needn't wait for it.
+        refresh = asyncio.create_task(environment.refresh())
         try:
-            told = await self._telemetry(deck)
-            await self._behind_doors(deck, secure, starter)
+            telemetry = await self._start_telemetry(deck)
+            await self._serve(deck, tls, starter)
         finally:
             try:
-                if told is not None:
-                    await told.close()
+                if telemetry is not None:
+                    await telemetry.close()
                 await deck.close()
-                await asyncio.wait({asking})
+                await asyncio.wait({refresh})
             finally:
-                # last, so that whoever starts the next one waits for us and is not refused the home
-                server_file.remove(self._place, os.getpid())
+                # Remove it last: a command that starts the next server waits for it, and would otherwise find the home
+                # still in use.
+                remove_server_info(self._files, os.getpid())
 
-    async def _telemetry(self, deck: Deck) -> Telemetry | None:
-        """Only where it is wanted: it brings much along."""
+    async def _start_telemetry(self, deck: Deck) -> Telemetry | None:
         if not self._settings.otel_endpoint:
             return None
-        from quarterdeck.server.telemetry import begin
+        # Here, because it imports much that most servers don't need.
+        from quarterdeck.server.telemetry import start_telemetry
 
-        return await begin(deck, self._settings.otel_endpoint, self._settings.otel_contents)
+        return await start_telemetry(deck, self._settings.otel_endpoint, self._settings.otel_contents)
 
-    async def _behind_doors(self, deck: Deck, secure: ssl.SSLContext | None, starter: Starter) -> None:
+    async def _serve(self, deck: Deck, tls: ssl.SSLContext | None, starter: Starter) -> None:
         tokens = Tokens(deck.home)
         tokens.owner()
-        server = Server(deck, tokens, Guard(_names(self._settings)), is_secure=self._settings.is_secure)
-        runner = Runner(server.app, server.shortcut, shutdown_timeout=_GOODBYE_S)
+        server = Server(deck, tokens, _allowed_hosts(self._settings), is_secure=self._settings.is_secure)
+        runner = Runner(server.app, shutdown_timeout=_CLOSE_TIMEOUT_S)
         await runner.setup()
         try:
-            await self._serve(server, runner, secure, starter)
+            port = await _listen(runner, self._settings, tls)
+            freeze_memory()
+            info = self._server_info(port)
+            if not self._stop.is_set():
+                write_server_info(self._files, info)
+                log.info("serving", extra={"address": info.address, "pid": info.pid, "version": info.version})
+                starter.report({"address": info.address})
+            await self._stop.wait()
+            log.info("shutting down: %s", self._stop_reason)
+            write_server_info(self._files, info._replace(stopping=True))
+            for site in list(runner.sites):
+                await site.stop()
+            await server.close_streams(_CLOSE_TIMEOUT_S)
         finally:
             await runner.cleanup()
 
-    async def _serve(self, server: Server, runner: web.AppRunner, secure: ssl.SSLContext | None, to: Starter) -> None:
-        port = await _listening(runner, self._settings, secure)
-        settle_memory()
-        light = self._beacon(port)
-        if not self._stop.is_set():
-            server_file.write(self._place, light)
-            log.info("serving", extra={"address": light.address, "pid": light.pid, "version": light.version})
-            for handler in logging.getLogger().handlers:
-                handler.flush()  # whoever started us may look there first
-            to.tell({"address": light.address})
-        await self._stop.wait()
-        log.info("leaving: %s", self._why)
-        server_file.write(self._place, light._replace(stopping=True))
-        for site in list(runner.sites):
-            await site.stop()
-        await server.goodbye(_GOODBYE_S)
-
-    def _beacon(self, port: int) -> Beacon:
+    def _server_info(self, port: int) -> ServerInfo:
         keeper = self._keeper or Identity(0, 0, "")
-        # a restart is to be found where this one was
-        options = {**self._orders.options, "port": port} if not self._settings.port else self._orders.options
-        return Beacon(
+        # With port 0, pass the chosen port to a restart, so that clients find the server again.
+        options = self._options.options if self._settings.port else {**self._options.options, "port": port}
+        return ServerInfo(
             pid=os.getpid(),
             started=start_time(os.getpid()) or 0,
             keeper_pid=keeper.pid,
@@ -207,36 +215,42 @@ class Process:
             leaves_within=self._deck_settings.shutdown_within + 10.0,
         )
 
-    def _hear_of_the_end(self) -> None:
+    # --- Shutdown
+
+    def _watch_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in _STOPS:
+        for number in _SHUTDOWN_SIGNALS:
+            # A signal that was ignored at the start (nohup) stays ignored.
             if signal.getsignal(number) != signal.SIG_IGN:
-                loop.add_signal_handler(number, self._leave, signal.Signals(number).name)
-        if self._line is not None:
-            loop.add_reader(self._line, self._keeper_died)
+                loop.add_signal_handler(number, self._shut_down, signal.Signals(number).name)
+        if self._lifeline_fd is not None:
+            loop.add_reader(self._lifeline_fd, self._on_keeper_exit)
 
-    def _keeper_died(self) -> None:
-        assert self._line is not None
-        asyncio.get_running_loop().remove_reader(self._line)
-        self._leave("the keeper is gone")
+    def _on_keeper_exit(self) -> None:
+        assert self._lifeline_fd is not None
+        asyncio.get_running_loop().remove_reader(self._lifeline_fd)
+        self._shut_down("the keeper has exited")
 
-    def _leave(self, why: str) -> None:
-        self._why = self._why or why
+    def _shut_down(self, reason: str) -> None:
+        self._stop_reason = self._stop_reason or reason
         self._stop.set()
 
 
-def settle_memory() -> None:
-    """What is here now stays until the end: the collector need not look at it again and again while others wait."""
+def freeze_memory() -> None:
+    """Exclude all current objects from garbage collection.
+
+    They live until the server exits, and looking at them in every collection would delay requests.
+    """
     gc.collect()
     gc.freeze()
 
 
-def _surroundings(settings: ServerSettings) -> Surroundings:
-    return Fixed(os.environ, "server") if settings.environment == "server" else LoginShell(os.environ)
+def _agent_environment(settings: ServerSettings) -> EnvironmentSource:
+    return FixedEnvironment(os.environ, "server") if settings.environment == "server" else LoginShell(os.environ)
 
 
-def _names(settings: ServerSettings) -> frozenset[str]:
-    """An address of ours is a good name, too: nobody can make a foreign page come from it."""
+def _allowed_hosts(settings: ServerSettings) -> frozenset[str]:
+    # The address we listen on is a safe name: a foreign page can't have it as its origin.
     own = () if settings.is_everywhere else (settings.host,)
     return frozenset((*settings.allow_host, *own))
 
@@ -247,75 +261,81 @@ def _address(settings: ServerSettings, port: int) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _secure(settings: ServerSettings) -> ssl.SSLContext | None:
+def _tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
     if not settings.is_secure:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        # a password would be asked for on the terminal, where in the background nobody is
+        # Give an empty password: OpenSSL would otherwise ask for one on the terminal.
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
     except (OSError, ValueError) as error:
         raise BadCertificate(settings, error) from None
     return context
 
 
-async def _listening(runner: web.AppRunner, settings: ServerSettings, secure: ssl.SSLContext | None) -> int:
+async def _listen(runner: web.AppRunner, settings: ServerSettings, tls: ssl.SSLContext | None) -> int:
+    """Start to listen, and return the port."""
     try:
-        await web.TCPSite(runner, settings.host, settings.port, ssl_context=secure).start()
+        await web.TCPSite(runner, settings.host, settings.port, ssl_context=tls).start()
     except OSError as error:
         raise CannotListen(settings, error) from None
     return int(runner.addresses[0][1])
 
 
+# --- The process
+
+
 def main(arguments: Sequence[str]) -> int:
-    """The exit code."""
-    orders = msgspec.json.decode(arguments[0] if arguments else "{}", type=Orders)
-    line = take_lifeline()
-    keeper = _keeper(line)
-    os.environ.pop(NONCE_VARIABLE, None)  # an agent's shell may have started us, and we are not to end with that agent
-    starter = Starter(orders)
-    place = home()
-    place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    book = log_setup.configure(place.folder, to_terminal=not orders.is_background)
+    """Run a server and return its exit code."""
+    options = msgspec.json.decode(arguments[0] if arguments else "{}", type=StartOptions)
+    lifeline_fd = take_lifeline()
+    keeper = _find_keeper(lifeline_fd)
+    # If a shell of an agent started us, don't let the deck kill us together with that agent.
+    os.environ.pop(NONCE_VARIABLE, None)
+    starter = Starter(options)
+    files = home()
+    files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    logs = log_setup.configure(files.folder, to_terminal=not options.is_background)
     try:
-        config = read_config(place.config, os.environ, orders.options, agents=registry.known)
+        config = read_config(files.config, os.environ, options.options, agents=registry.known)
         for warning in config.warnings:
             log.warning("%s", warning)
-        uvloop.run(Process(place, config, orders, line, keeper).run(starter))
+        uvloop.run(ServerProcess(files, config, options, lifeline_fd, keeper).run(starter))
     except QuarterdeckError as error:
-        _say(error, orders)
-        starter.tell(error.as_json())
+        _show_error(error, options)
+        starter.report(error.as_json())
         return _NOT_ALLOWED_NOW if error.code == "home_in_use" else 1
     except Exception as error:
-        log.exception("the server broke down")
-        starter.tell(_broken(error, place))
+        log.exception("the server crashed")
+        starter.report(_crash_report(error, files))
         return 1
     finally:
-        book.close()
+        logs.close()
     return 0
 
 
-def _keeper(line: int | None) -> Identity | None:
-    """Our parent, if it still lives after we asked who it is: else we would name whoever adopted us."""
-    if line is None:
+def _find_keeper(lifeline_fd: int | None) -> Identity | None:
+    """Return our parent if it is the keeper."""
+    if lifeline_fd is None:
         return None
     parent = os.getppid()
-    started = start_time(parent)
-    is_gone = bool(select.select([line], [], [], 0)[0])
-    return None if is_gone or started is None else Identity(parent, started, "")
+    started_at = start_time(parent)
+    # Check the lifeline after asking for the parent: if the keeper has exited, our parent is the process that adopted us.
+    has_exited = bool(select.select([lifeline_fd], [], [], 0)[0])
+    return None if has_exited or started_at is None else Identity(parent, started_at, "")
 
 
-def _say(error: QuarterdeckError, orders: Orders) -> None:
-    """In the background whoever started us shows it; here nobody else would, and a person reads it."""
-    if orders.is_background:
+def _show_error(error: QuarterdeckError, options: StartOptions) -> None:
+    """Log the error in the background, where the starting process shows it. On a terminal, print it."""
+    if options.is_background:
         log.error("%s", error.message, extra={"code": error.code, "hint": error.hint})
     else:
         sys.stderr.write(f"error: {error.message}\n{error.hint}\n")
 
 
-def _broken(error: Exception, place: Home) -> dict[str, Any]:
-    message = f"the server broke down: {type(error).__name__}: {error}"
-    return {"error": {"code": "internal", "message": message, "hint": f"Please report it, with {place.log}."}}
+def _crash_report(error: Exception, files: Home) -> dict[str, Any]:
+    message = f"the server crashed: {type(error).__name__}: {error}"
+    return {"error": {"code": "internal", "message": message, "hint": f"Report the bug, with {files.log}."}}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The deck in numbers, as Prometheus reads them (text format 0.0.4).
+"""Report whether the server works (`GET /healthz`) and what it counts (`GET /metrics`).
 
-Everything is read when somebody asks: the numbers are kept where things happen, as plain ints. Sessions at rest are looked
-into once, and again only when they were in use since.
+Metrics are in Prometheus' text format 0.0.4. Counters are plain integers where things happen, read when a client asks. The
+state of an idle session is decoded once, and again only after the session was in use.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import TypeAlias
@@ -22,171 +22,226 @@ from msgspec import Raw, Struct
 
 import quarterdeck
 from quarterdeck.deck.deck import Deck
-from quarterdeck.kernel.state import State
-from quarterdeck.log.base import StoredSession
+from quarterdeck.errors import QuarterdeckError
+from quarterdeck.log.base import LogUnavailable, StoredSession
 from quarterdeck.log.counters import LATENCY_BOUNDS_S, AppendCounters
-from quarterdeck.server.access_log import Access
-from quarterdeck.server.socket import Shared
+from quarterdeck.server.access_log import AccessLog
+from quarterdeck.server.socket import Sockets
 from quarterdeck.server.sse import Streams
 
+# --- Health
+
+
+class Health:
+    """Tries whether the log can be read and written, at most once a second however many clients ask."""
+
+    INTERVAL_S = 1.0
+    TIMEOUT_S = 3.0
+
+    def __init__(self, probe: Callable[[], Awaitable[None]], now: Callable[[], float]) -> None:
+        self._probe = probe
+        self._now = now
+        #: The probe that runs now.
+        self._task: asyncio.Task[QuarterdeckError | None] | None = None
+        self._checked_at = float("-inf")
+        self._problem: QuarterdeckError | None = None
+        #: How many probes were made.
+        self.probes = 0
+
+    async def check(self) -> None:
+        """Return if the log works.
+
+        Raises:
+            QuarterdeckError: the probe's error, or LogUnavailable if it takes longer than `TIMEOUT_S`.
+        """
+        task = self._task
+        if task is None and self._now() - self._checked_at >= self.INTERVAL_S:
+            task = self._task = asyncio.get_running_loop().create_task(self._run_probe())
+        problem = self._problem if task is None else await self._result_of(task)
+        if problem is not None:
+            raise problem.with_traceback(None)
+
+    async def _run_probe(self) -> QuarterdeckError | None:
+        self.probes += 1
+        self._problem = None
+        try:
+            await self._probe()
+        except QuarterdeckError as error:
+            self._problem = error
+        finally:
+            self._checked_at = self._now()
+            self._task = None
+        return self._problem
+
+    async def _result_of(self, task: asyncio.Task[QuarterdeckError | None]) -> QuarterdeckError | None:
+        # `wait` doesn't cancel the task on timeout or if this client disconnects: other clients wait for it too.
+        done, _ = await asyncio.wait({task}, timeout=self.TIMEOUT_S)
+        if done:
+            return task.result()
+        return LogUnavailable(
+            f"it didn't answer within {self.TIMEOUT_S:g} seconds", "Check the disk and the system's log."
+        )
+
+
+# --- Sessions by state
+
+#: How many sessions are counted before other tasks may run.
+_SESSIONS_PER_PAUSE = 250
+
+
+class _StoredValue(Struct, frozen=True):
+    value: str = ""
+
+
+class _StoredGates(Struct, frozen=True):
+    open: tuple[Raw, ...] = ()
+
+
+class _StoredState(Struct, frozen=True):
+    """The part of a stored view that is counted. msgspec skips the rest without building it."""
+
+    lifecycle: _StoredValue = _StoredValue()
+    phase: _StoredValue = _StoredValue()
+    gates: _StoredGates = _StoredGates()
+
+
+_decode_state = msgspec.msgpack.Decoder(_StoredState).decode
+
+
+class SessionCounts:
+    """Counts sessions by state."""
+
+    def __init__(self, deck: Deck) -> None:
+        self._deck = deck
+        #: Decoded states of sessions that aren't in memory, with the stored row they were decoded from.
+        self._decoded: dict[str, tuple[StoredSession, _StoredState]] = {}
+
+    async def count(self) -> tuple[Counter[tuple[str, str]], int]:
+        """Return the number of sessions by (lifecycle, phase), and the number of open gates."""
+        deck = self._deck
+        kinds: Counter[tuple[str, str]] = Counter()
+        gates = 0
+        live = {
+            session.id: session.writer.durable_view.state
+            for session in deck.loaded_sessions()
+            if session.writer.durable_view.index
+        }
+        for number, session_id in enumerate(deck.session_ids(), 1):
+            if session_id in live or deck.has(session_id):
+                state = live.get(session_id) or self._stored_state(session_id)
+                kinds[state.lifecycle.value, state.phase.value] += 1
+                gates += len(state.gates.open)
+            if number % _SESSIONS_PER_PAUSE == 0:
+                await asyncio.sleep(0)
+        for session_id in [session_id for session_id in self._decoded if not deck.has(session_id)]:
+            del self._decoded[session_id]
+        return kinds, gates
+
+    def _stored_state(self, session_id: str) -> _StoredState:
+        stored = self._deck.stored(session_id)
+        decoded = self._decoded.get(session_id)
+        if decoded is None or decoded[0] is not stored:
+            decoded = self._decoded[session_id] = (stored, _decode_state(stored.snapshot))
+        return decoded[1]
+
+
+# --- The page
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_DROPPED = "Spans that a collector refused for good."
-#: After so many sessions the loop may do something else.
-_AT_ONCE = 250
 
 Labels: TypeAlias = Mapping[str, str]
 Sample: TypeAlias = tuple[Labels, float]
 
 
-class _Value(Struct, frozen=True):
-    value: str = ""
-
-
-class _OpenGates(Struct, frozen=True):
-    open: tuple[Raw, ...] = ()
-
-
-class _Glance(Struct, frozen=True):
-    """The part of a stored view that is counted; the rest is skipped and not built."""
-
-    lifecycle: _Value = _Value()
-    phase: _Value = _Value()
-    gates: _OpenGates = _OpenGates()
-
-
-class _Seen(Struct, frozen=True):
-    stored: StoredSession
-    lifecycle: str
-    phase: str
-    gates: int
-
-
-_glance = msgspec.msgpack.Decoder(_Glance).decode
-
-
-class Sessions:
-    """How many sessions are what."""
-
-    def __init__(self, deck: Deck) -> None:
-        self._deck = deck
-        self._seen: dict[str, _Seen] = {}
-
-    async def counted(self) -> tuple[Counter[tuple[str, str]], int]:
-        """By (lifecycle, phase), and the gates that are open in all of them."""
-        deck, seen = self._deck, self._seen
-        found: Counter[tuple[str, str]] = Counter()
-        gates = 0
-        live = {
-            one.id: one.writer.durable_view.state for one in deck.sessions_in_use() if one.writer.durable_view.index
-        }
-        for number, name in enumerate(deck.session_ids(), 1):
-            state = live.get(name)
-            if state is not None:
-                found[_kind(state)] += 1
-                gates += len(state.gates.open)
-            elif deck.has(name):
-                stored, known = deck.stored(name), seen.get(name)
-                if known is None or known.stored is not stored:
-                    known = seen[name] = _looked_into(stored)
-                found[known.lifecycle, known.phase] += 1
-                gates += known.gates
-            if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)
-        for name in [name for name in seen if not deck.has(name)]:
-            del seen[name]
-        return found, gates
-
-
-def _kind(state: State) -> tuple[str, str]:
-    return state.lifecycle.value, state.phase.value
-
-
-def _looked_into(stored: StoredSession) -> _Seen:
-    glance = _glance(stored.snapshot)
-    return _Seen(stored, glance.lifecycle.value, glance.phase.value, len(glance.gates.open))
-
-
 class Metrics:
-    """`text` is the whole page."""
+    """The page of metrics."""
 
-    def __init__(self, deck: Deck, access: Access, streams: Streams, shared: Shared) -> None:
+    def __init__(self, deck: Deck, access_log: AccessLog, streams: Streams, sockets: Sockets) -> None:
         self._deck = deck
-        self._access = access
+        self._access_log = access_log
         self._streams = streams
-        self._shared = shared
-        self._sessions = Sessions(deck)
-        self._began = time.monotonic()
+        self._sockets = sockets
+        self._sessions = SessionCounts(deck)
+        self._started_at = time.monotonic()
 
     async def text(self) -> str:
-        kinds, gates = await self._sessions.counted()
+        kinds, gates = await self._sessions.count()
+        by_kind = [({"lifecycle": life, "phase": phase}, count) for (life, phase), count in sorted(kinds.items())]
         return "".join(
             [
-                _family("quarterdeck_sessions", "gauge", "Sessions by lifecycle and phase.", _by_kind(kinds)),
-                _one("quarterdeck_open_gates", "gauge", "Approvals, questions and dialogs that wait.", gates),
-                *self._of_deck(),
-                *_of_log(self._deck.counters.appends),
-                _one(
-                    "quarterdeck_telemetry_dropped_spans_total", "counter", _DROPPED, self._deck.counters.spans_dropped
+                _family("quarterdeck_sessions", "gauge", "Sessions by lifecycle and phase.", by_kind),
+                _single("quarterdeck_open_gates", "gauge", "Open approvals, questions and dialogs.", gates),
+                *self._deck_metrics(),
+                *_log_metrics(self._deck.counters.appends),
+                _single(
+                    "quarterdeck_telemetry_dropped_spans_total",
+                    "counter",
+                    "Spans dropped because a collector refused them.",
+                    self._deck.counters.spans_dropped,
                 ),
-                *self._of_streams(),
-                *self._of_requests(),
-                *self._of_process(),
+                *self._stream_metrics(),
+                *self._request_metrics(),
+                *self._process_metrics(),
             ]
         )
 
-    def _of_deck(self) -> Iterable[str]:
+    def _deck_metrics(self) -> Iterable[str]:
         deck = self._deck
-        live = list(deck.sessions_in_use())
-        running = sum(one.connection is not None for one in live)
-        troubled = sum(one.writer.error is not None for one in live)
+        sessions = list(deck.loaded_sessions())
+        running = sum(session.connection is not None for session in sessions)
+        refused = sum(session.writer.error is not None for session in sessions)
         slots = deck.services.slots
-        yield _one("quarterdeck_processes", "gauge", "Agent processes that run.", running)
-        yield _one("quarterdeck_process_limit", "gauge", "Agent processes that may run at once.", slots.limit)
-        yield _one(
-            "quarterdeck_starts_waiting", "gauge", "Sessions that wait for a place to start.", len(slots.waiting)
+        yield _single("quarterdeck_processes", "gauge", "Running agent processes.", running)
+        yield _single("quarterdeck_process_limit", "gauge", "Agent processes that may run at once.", slots.limit)
+        yield _single(
+            "quarterdeck_starts_waiting", "gauge", "Sessions waiting for a free agent slot.", len(slots.waiting)
         )
-        yield _one("quarterdeck_sessions_in_memory", "gauge", "Sessions that are in use.", len(live))
-        yield _one("quarterdeck_log_trouble", "gauge", "Sessions whose last append the log refused.", troubled)
-        commands = [({"command": name, "outcome": how}, n) for (name, how), n in sorted(deck.counters.commands.items())]
+        yield _single("quarterdeck_sessions_in_memory", "gauge", "Sessions in memory.", len(sessions))
+        yield _single("quarterdeck_log_trouble", "gauge", "Sessions whose last append the log refused.", refused)
+        commands = [
+            ({"command": name, "outcome": outcome}, count)
+            for (name, outcome), count in sorted(deck.counters.commands.items())
+        ]
         yield _family("quarterdeck_commands_total", "counter", "Commands by name and outcome.", commands)
 
-    def _of_streams(self) -> Iterable[str]:
-        now = [({"kind": "sse"}, self._streams.count), ({"kind": "ws"}, self._shared.links)]
-        yield _family("quarterdeck_connections", "gauge", "Streams that are open.", now)
-        sent = [({"kind": "sse"}, self._streams.delivered), ({"kind": "ws"}, self._shared.delivered)]
-        says = "Events handed to connections, those that a connection filters out too."
-        yield _family("quarterdeck_deliveries_total", "counter", says, sent)
+    def _stream_metrics(self) -> Iterable[str]:
+        counts = [({"kind": "sse"}, self._streams.count), ({"kind": "ws"}, self._sockets.count)]
+        yield _family("quarterdeck_connections", "gauge", "Open streams.", counts)
+        delivered = [({"kind": "sse"}, self._streams.delivered), ({"kind": "ws"}, self._sockets.delivered)]
+        help_text = "Events handed to streams, before their filters."
+        yield _family("quarterdeck_deliveries_total", "counter", help_text, delivered)
 
-    def _of_requests(self) -> Iterable[str]:
+    def _request_metrics(self) -> Iterable[str]:
         samples = [
             ({"method": method, "route": route, "status": str(status)}, count)
-            for (method, route, status), count in sorted(self._access.requests.items())
+            for (method, route, status), count in sorted(self._access_log.requests.items())
         ]
-        yield _family("quarterdeck_http_requests_total", "counter", "Requests that are answered.", samples)
+        yield _family("quarterdeck_http_requests_total", "counter", "Answered requests.", samples)
 
-    def _of_process(self) -> Iterable[str]:
+    def _process_metrics(self) -> Iterable[str]:
         used = resource.getrusage(resource.RUSAGE_SELF)
         build = {"version": quarterdeck.__version__, "python": sys.version.split()[0]}
-        yield _family("quarterdeck_build_info", "gauge", "What runs.", [(build, 1)])
-        yield _one("quarterdeck_uptime_seconds", "gauge", "Since the server began.", time.monotonic() - self._began)
-        yield _one("process_cpu_seconds_total", "counter", "User and system time.", used.ru_utime + used.ru_stime)
-        yield _one("process_resident_memory_bytes", "gauge", "Memory that is in use now.", _resident(used))
+        uptime = time.monotonic() - self._started_at
+        yield _family("quarterdeck_build_info", "gauge", "Version of Quarterdeck and Python.", [(build, 1)])
+        yield _single("quarterdeck_uptime_seconds", "gauge", "Time since the server started.", uptime)
+        yield _single("process_cpu_seconds_total", "counter", "User and system time.", used.ru_utime + used.ru_stime)
+        yield _single("process_resident_memory_bytes", "gauge", "Resident memory.", _resident_bytes(used))
 
 
-def _of_log(counters: AppendCounters) -> Iterable[str]:
-    yield _one("quarterdeck_events_appended_total", "counter", "Events that became durable.", counters.events)
-    yield _one("quarterdeck_appends_refused_total", "counter", "Appends that the log refused.", counters.refused)
+def _log_metrics(counters: AppendCounters) -> Iterable[str]:
+    yield _single("quarterdeck_events_appended_total", "counter", "Durable events.", counters.events)
+    yield _single("quarterdeck_appends_refused_total", "counter", "Appends that the log refused.", counters.refused)
     name = "quarterdeck_append_seconds"
     counts = list(accumulate(counters.latency_buckets))
     bounds = [*(f"{bound:g}" for bound in LATENCY_BOUNDS_S), "+Inf"]
-    yield _head(name, "histogram", "From an append's beginning until it is durable.")
+    yield _head(name, "histogram", "Time from an append until it is durable.")
     for bound, count in zip(bounds, counts, strict=True):
         yield _sample(f"{name}_bucket", {"le": bound}, count)
     yield _sample(f"{name}_sum", {}, counters.seconds) + _sample(f"{name}_count", {}, counts[-1])
 
 
-def _resident(used: resource.struct_rusage) -> int:
-    """Linux says what is in use now; elsewhere the most that ever was is the best that can be had."""
+def _resident_bytes(used: resource.struct_rusage) -> int:
+    """Return the memory in use. Only Linux tells it; elsewhere this is the peak."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -194,29 +249,25 @@ def _resident(used: resource.struct_rusage) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-# --- the format
+# --- The text format
 
 
-def _by_kind(kinds: Counter[tuple[str, str]]) -> list[Sample]:
-    return [({"lifecycle": life, "phase": phase}, count) for (life, phase), count in sorted(kinds.items())]
+def _single(name: str, kind: str, help_text: str, value: float) -> str:
+    return _head(name, kind, help_text) + _sample(name, {}, value)
 
 
-def _one(name: str, kind: str, says: str, value: float) -> str:
-    return _head(name, kind, says) + _sample(name, {}, value)
+def _family(name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> str:
+    return _head(name, kind, help_text) + "".join(_sample(name, labels, value) for labels, value in samples)
 
 
-def _family(name: str, kind: str, says: str, samples: Iterable[Sample]) -> str:
-    return _head(name, kind, says) + "".join(_sample(name, labels, value) for labels, value in samples)
-
-
-def _head(name: str, kind: str, says: str) -> str:
-    return f"# HELP {name} {says}\n# TYPE {name} {kind}\n"
+def _head(name: str, kind: str, help_text: str) -> str:
+    return f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n"
 
 
 def _sample(name: str, labels: Labels, value: float) -> str:
-    inside = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
+    inside = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items())
     return f"{name}{{{inside}}} {value!r}\n" if inside else f"{name} {value!r}\n"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

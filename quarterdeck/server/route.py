@@ -1,4 +1,8 @@
-"""A route as data: what comes in, what goes out, what does it. The server and openapi.json are both made from it."""
+"""The route table: for each route its method, path, body, query, answer and handler.
+
+The server and `openapi.json` are both built from it. To add a route, write a function in `routes/` and decorate it with
+`TABLE.add`.
+"""
 
 from __future__ import annotations
 
@@ -10,47 +14,47 @@ import msgspec
 from msgspec import Meta, Struct
 
 from quarterdeck.deck.deck import Deck
-from quarterdeck.deck.handle import SessionHandle
-from quarterdeck.deck.validation import KEY_LIMIT
+from quarterdeck.deck.session_api import SessionHandle
+from quarterdeck.kernel.commands import KEY_LIMIT, Text
 from quarterdeck.server.errors import BadRequest
 from quarterdeck.server.tokens import Visitor
 
 Method: TypeAlias = Literal["GET", "POST", "PATCH", "DELETE"]
 
-
-#: A place in a log, or a time: what fits a JSON number.
+#: An index of a log, or a time in milliseconds. JSON numbers are exact up to here.
 Index: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
-#: Texts are checked by the deck, which says what is wrong with one; these only tell clients beforehand.
-NO_NUL = r"^[^\u0000]*$"
-Text: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": NO_NUL})]
 Variable: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": r"^[^=\u0000]+$"})]
-WORDS = r"^[^\u0000]*[^\s\u0000][^\u0000]*$"
-Words: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": WORDS})]
 
 
 class Keyed(Struct, frozen=True, kw_only=True):
-    """What every body may have: the caller's own key of the command."""
+    """`client_id` is the caller's own key of the command: a command with the same key runs once."""
 
     client_id: Annotated[Text, Meta(max_length=KEY_LIMIT)] = ""
 
 
 class Call(Struct, frozen=True):
-    """One request, read. `path` has what the address names, `query` and `body` are of the route's types."""
+    """A decoded request."""
 
     deck: Deck
     visitor: Visitor
+    #: Parameters of the path.
     path: Mapping[str, str]
+    #: Query and body have the route's types.
     query: Any
     body: Any
     client_id: str
 
     @property
     def session(self) -> SessionHandle:
-        """The session of the address; NoSuchSession."""
+        """The session that the path names.
+
+        Raises:
+            NoSuchSession: there is no such session.
+        """
         return self.deck.session(self.path["id"])
 
     def key(self, part: str) -> str:
-        """The caller's key for one of several commands that a request stands for."""
+        """Return the caller's key for one of several commands that a request consists of."""
         if not self.client_id:
             return ""
         key = f"{self.client_id}/{part}"
@@ -61,82 +65,94 @@ Handle: TypeAlias = Callable[[Call], Awaitable[Any]]
 
 
 class Route(Struct, frozen=True, kw_only=True):
-    """`errors` are the codes that this route may answer with besides those that every route may."""
+    """One route."""
 
     method: Method
     path: str
-    says: str
+    summary: str
     handle: Handle
     answer: Any = None
     status: int = 200
     query: type[Struct] | None = None
     body: type[Struct] | None = None
+    #: Statuses of errors besides those that every route may answer with.
     errors: tuple[int, ...] = ()
     example: Mapping[str, Any] | None = None
-    #: What the answer is where it is no JSON of the type `answer`; the handler then gives the whole response.
+    #: Media types of an answer that isn't JSON of the type `answer`. The handler then returns the whole response.
     media: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """For clients: `post_sessions_id_prompt`."""
+        """The operation id for clients, such as `post_sessions_id_prompt`."""
         words = [word.strip("{}") for word in self.path.split("/") if word]
         return "_".join([self.method.lower(), *words])
 
 
 class Table:
-    """Routes by the order in which they are told."""
+    """The routes of one file."""
 
     def __init__(self) -> None:
         self.routes: list[Route] = []
 
-    def add(self, method: Method, path: str, says: str, **details: Any) -> Callable[[Handle], Handle]:
-        """A decorator: this function handles that."""
+    def add(self, method: Method, path: str, summary: str, **details: Any) -> Callable[[Handle], Handle]:
+        """Register the decorated function as the handler of a route. `details` are fields of `Route`."""
 
         def register(handle: Handle) -> Handle:
-            self.routes.append(Route(method=method, path=path, says=says, handle=handle, **details))
+            self.routes.append(Route(method=method, path=path, summary=summary, handle=handle, **details))
             return handle
 
         return register
 
 
+# --- Bodies and queries
+
+
 def read_body(kind: type[Struct], data: bytes) -> Any:
-    """The body of a request; BadRequest names the field that is wrong. No body is an empty object."""
+    """Decode the body of a request. No body is the same as an empty object.
+
+    Raises:
+        BadRequest: the body is invalid. The message names the field.
+    """
     try:
-        return _decoded(kind, data or b"{}")
+        return _decode_body(kind, data or b"{}")
     except msgspec.ValidationError as error:
-        raise BadRequest(_said(str(error)), "See /openapi.json for the fields.") from None
+        raise BadRequest(_with_field_first(str(error)), "Look up the fields in /openapi.json.") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no JSON: {error}", "Send one JSON object in UTF-8.") from None
+        raise BadRequest(f"the body isn't valid JSON: {error}", "Send one JSON object in UTF-8.") from None
 
 
-def _decoded(kind: type[Struct], data: bytes) -> Any:
-    """JSON knows one kind of number, so 7.0 is as whole as 7; our decoder thinks otherwise, and is told only then."""
+def _decode_body(kind: type[Struct], data: bytes) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         if "got `float`" not in str(error):
             raise
-    return msgspec.convert(_whole(msgspec.json.decode(data)), kind)
+    # msgspec refuses 7.0 as an integer, but JSON has one kind of number.
+    return msgspec.convert(_whole_numbers_as_int(msgspec.json.decode(data)), kind)
 
 
-def _whole(value: Any) -> Any:
+def _whole_numbers_as_int(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _whole(one) for name, one in cast("dict[str, Any]", value).items()}
+        return {name: _whole_numbers_as_int(item) for name, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_whole(one) for one in cast("list[Any]", value)]
+        return [_whole_numbers_as_int(item) for item in cast("list[Any]", value)]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def read_query(kind: type[Struct], found: Mapping[str, str]) -> Any:
-    """The parameters of an address, which are all texts."""
+def read_query(kind: type[Struct], parameters: Mapping[str, str]) -> Any:
+    """Convert the parameters of an address, which are all texts.
+
+    Raises:
+        BadRequest: a parameter is invalid. The message names it.
+    """
     try:
-        return msgspec.convert(dict(found), kind, strict=False)
+        return msgspec.convert(dict(parameters), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise BadRequest(_said(str(error)), "See /openapi.json for the parameters.") from None
+        raise BadRequest(_with_field_first(str(error)), "Look up the parameters in /openapi.json.") from None
 
 
-def _said(message: str) -> str:
-    """msgspec's words with the field in front."""
-    what, _, where = message.partition(" - at `$")
-    field = where.rstrip("`").lstrip(".")
-    return f"{field}: {what}" if field else what
+def _with_field_first(message: str) -> str:
+    """Turn msgspec's "PROBLEM - at `$.FIELD`" into "FIELD: PROBLEM"."""
+    problem, _, path = message.partition(" - at `$")
+    field = path.rstrip("`").lstrip(".")
+    return f"{field}: {problem}" if field else problem

@@ -1,8 +1,9 @@
-"""`server.json`: who serves this home, and where. Written when the server is ready, removed when it leaves.
+"""Read and write the files by which commands find the server: `server.json` and the owner's `token`.
 
-A pid alone says nothing: a killed server leaves the file, and its pid comes again. So it names processes by pid and start
-time, and whoever reads it believes it only while that very process runs. The command line reads it at every call:
-nothing heavy may be imported here.
+The server writes `server.json` when it is ready and removes it when it exits. A killed server leaves the file behind, and
+its pid may be reused, so the file names processes by pid and start time. Readers trust it only while that process runs.
+
+Every `qd` command reads these files: don't import anything heavy here.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ from quarterdeck.home import Home
 from quarterdeck.process.identity import Identity, is_alive
 
 
-class Beacon(NamedTuple):
-    """`options` are what the server was started with, so that a restart can do the same."""
+class ServerInfo(NamedTuple):
+    """The contents of `server.json`."""
 
     pid: int
-    #: When the process was started, in the kernel's own unit.
+    #: Start time of the process, in the kernel's unit.
     started: int
+    #: The subreaper process above the server; 0 if there is none.
     keeper_pid: int
     keeper_started: int
     address: str
     version: str
-    #: Since when it serves, in milliseconds since the epoch.
+    #: When the server became ready, in milliseconds since the epoch.
     since: int
+    #: Options the server was started with. `qd restart` passes them again.
     options: dict[str, Any]
-    #: Where the certificate is that it shows, for clients of the same machine.
+    #: The server's certificate, for clients on this machine.
     tls_cert: str = ""
-    #: How many seconds its end may take, with all that its keeper has to end then.
+    #: How many seconds a shutdown may take, including what the keeper has to kill afterwards.
     leaves_within: float = 20.0
     stopping: bool = False
 
@@ -45,51 +48,73 @@ class Beacon(NamedTuple):
 
     @property
     def last(self) -> Identity:
-        """Who is the last to go: when it has ended, nothing of the server is left."""
+        """The process that exits last. When it has exited, nothing of the server is left."""
         keeper = self.keeper
         return keeper if keeper is not None and is_alive(keeper) else self.server
 
     @property
     def is_leaving(self) -> bool:
-        """It said so, or it is gone and its keeper cleans up, or it is about to notice that its keeper is gone."""
+        """Whether the server is shutting down or about to: it said so, or it or its keeper has exited."""
         return self.stopping or not is_alive(self.server) or (self.keeper is not None and not is_alive(self.keeper))
 
 
-#: Of which type each value is.
-_MODEL = Beacon(0, 0, 0, 0, "", "", 0, {})
+#: An example with the type of each value.
+_EXAMPLE = ServerInfo(0, 0, 0, 0, "", "", 0, {})
 
 
-def write(home: Home, beacon: Beacon) -> None:
-    """Whole or not at all, for the owner's eyes only."""
-    write_atomic(home.server, json.dumps(beacon._asdict(), indent=1) + "\n", durable=False)
+def write_server_info(home: Home, info: ServerInfo) -> None:
+    """Replace `server.json` atomically. Only the user can read it."""
+    write_atomic(home.server, json.dumps(info._asdict(), indent=1) + "\n", durable=False)
 
 
-def remove(home: Home, pid: int) -> None:
-    """If it is still the one of this process."""
-    told = _read(home.server)
-    if told is not None and told.pid == pid:
+def remove_server_info(home: Home, pid: int) -> None:
+    """Remove `server.json` if it still belongs to the process `pid`."""
+    info = _read(home.server)
+    if info is not None and info.pid == pid:
         home.server.unlink(missing_ok=True)
 
 
-def found(home: Home) -> Beacon | None:
-    """Of the server that runs now; None when there is none, whatever the file says."""
-    beacon = _read(home.server)
-    if beacon is None or not (is_alive(beacon.server) or _is_cleaning(beacon)):
+def find_server(home: Home) -> ServerInfo | None:
+    """Return the server that runs now, or None if there is none.
+
+    A server that has exited still counts while its keeper kills the agents it left.
+    """
+    info = _read(home.server)
+    if info is None:
         return None
-    return beacon
+    is_running = is_alive(info.server) or (info.keeper is not None and is_alive(info.keeper))
+    return info if is_running else None
 
 
-def _is_cleaning(beacon: Beacon) -> bool:
-    """The server is gone, and its keeper still ends what it left."""
-    return beacon.keeper is not None and is_alive(beacon.keeper)
-
-
-def _read(path: Path) -> Beacon | None:
-    """What is no such file, or one of a release that wrote it otherwise, leads nowhere."""
+def _read(path: Path) -> ServerInfo | None:
+    """Return None for a missing or damaged file, and for one of a release with other fields."""
     try:
-        told = json.loads(path.read_bytes())
-        beacon = Beacon(**{name: told[name] for name in Beacon._fields if name in told})
+        fields = json.loads(path.read_bytes())
+        info = ServerInfo(**{name: fields[name] for name in ServerInfo._fields if name in fields})
     except (OSError, ValueError, TypeError):
         return None
-    is_ours = all(isinstance(value, type(model)) for value, model in zip(beacon, _MODEL))
-    return beacon if is_ours else None
+    is_valid = all(isinstance(value, type(example)) for value, example in zip(info, _EXAMPLE))
+    return info if is_valid else None
+
+
+# --- The owner's token
+
+
+class InvalidTokenFile(ValueError):
+    """The file's contents can't be sent as a token in a header."""
+
+
+def read_owner_token(path: Path) -> str:
+    """Return the token without surrounding whitespace. It is empty if the file is.
+
+    Raises:
+        OSError: the file can't be read.
+        InvalidTokenFile: the file holds something else than one word of ASCII.
+    """
+    try:
+        token = path.read_bytes().decode("ascii").strip()
+    except UnicodeError:
+        raise InvalidTokenFile("it isn't ASCII") from None
+    if not all("!" <= letter <= "~" for letter in token):
+        raise InvalidTokenFile("it holds more than one word")
+    return token

@@ -1,4 +1,4 @@
-"""The shapes of the API that are not the kernel's own: views as one flat object, pages, lists."""
+"""Shapes of answers that aren't the kernel's own: a session's view as one flat object, and pages."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ from quarterdeck.kernel.summary import Details, Summary, view_values
 from quarterdeck.kernel.timeline import Entry
 from quarterdeck.kernel.view import View, Why
 
-
-def _joined() -> dict[str, Any]:
-    return {one.name: one.type for kind in (Summary, Details) for one in msgspec.structs.fields(kind)}
-
-
-#: Contract section 2: the summary and what the view has besides, flat.
+#: Contract section 2: a view is the summary's fields and the details' fields in one object.
 SessionView: type[Struct] = msgspec.defstruct(
-    "SessionView", [(name, kind) for name, kind in _joined().items()], frozen=True, module=__name__
+    "SessionView",
+    [(field.name, field.type) for kind in (Summary, Details) for field in msgspec.structs.fields(kind)],
+    frozen=True,
+    module=__name__,
 )
 
 
 def session_view(view: View) -> Struct:
-    """A session as `GET /sessions/ID` answers."""
+    """Return a session as `GET /sessions/ID` answers it."""
     return SessionView(**view_values(view))
 
 
 class SessionPage(Struct, frozen=True):
-    """One page of the list."""
+    """One page of the list of sessions."""
 
     sessions: tuple[Summary, ...]
     next_cursor: str | None
@@ -37,7 +35,7 @@ class SessionPage(Struct, frozen=True):
 
 
 class TimelinePage(Struct, frozen=True):
-    """A window of the conversation as it was after event `index`."""
+    """A window of the conversation as of event `index`."""
 
     entries: tuple[Entry, ...]
     index: int
@@ -45,21 +43,21 @@ class TimelinePage(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """Why every owner shows what it shows, after event `index`."""
+    """The state of every owner as of event `index`, with its cause."""
 
     index: int
     why: tuple[Why, ...]
 
 
 class Gap(Struct, frozen=True, rename={"from_": "from"}):
-    """The reader asked for what comes after something that this log does not have; it goes on from `to`."""
+    """The client asked for events after `from`, which this log doesn't have. It continues at `to`."""
 
     from_: int | str
     to: int | str
 
 
 class EventPage(Struct, frozen=True, omit_defaults=True):
-    """Events that are in the log, and where the next ones begin."""
+    """Events of the log. `next` is the position after them."""
 
     events: tuple[Any, ...]
     next: int | str

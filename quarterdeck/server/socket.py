@@ -1,14 +1,15 @@
 """The WebSocket: many subscriptions and commands over one connection (contract section 2).
 
 A subscription names a session or `*`, and where to begin. It gets events, changes of the view and, if it asks for the
-timeline, patches of it: a snapshot first, then what changed since, always computed between the view that was sent last
-and the one that holds now. A client that falls behind is told of more at once and misses nothing.
+timeline, patches of it: a snapshot first, then the difference between the view that was sent last and the current one. A
+client that falls behind gets larger differences and misses nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -25,25 +26,33 @@ from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View
 from quarterdeck.log.base import START
 from quarterdeck.log.tail import Tail
-from quarterdeck.server import access_log, frames
+from quarterdeck.server.access_log import STREAM_STATUS
 from quarterdeck.server.errors import BadRequest, ViewOnly
-from quarterdeck.server.lines import TransportLine
 from quarterdeck.server.reader import PAGE, Pages, Reader
 from quarterdeck.server.shapes import session_view
+from quarterdeck.server.streaming import (
+    SharedEncoding,
+    TransportLine,
+    event_frame,
+    include_final_events,
+    message_frame,
+)
 from quarterdeck.server.tokens import Visitor
 
 HEARTBEAT_S = 30.0
 ALL = "*"
-_MOST_SUBSCRIPTIONS = 1000
-_MOST_BYTES = 32 * 1024 * 1024
-_MOST_COMMANDS = 64
-_MOST_CHANGES = 16
-_MOST_ROWS = 5000
-#: More than a slice of the tail can hold sessions: whoever is told of the same change is so in the same pass.
-_MOST_ROW_CHANGES = 1000
-_ROWS = 50
-_CLOSING_S = 2.0
-_NONE: frozenset[str] = frozenset()
+_SUBSCRIPTION_LIMIT = 1000
+_MESSAGE_LIMIT = 32 * 1024 * 1024
+#: Commands of one connection that may run at once.
+_COMMAND_LIMIT = 64
+#: How many sessions a server, and each client of `*`, remembers the last row of.
+_ROW_LIMIT = 5000
+_ROWS_PER_PAUSE = 50
+_CLOSE_TIMEOUT_S = 2.0
+_NO_EVENTS: frozenset[str] = frozenset()
+
+
+# --- Messages of clients
 
 
 class TimelineWanted(Struct, frozen=True):
@@ -53,7 +62,7 @@ class TimelineWanted(Struct, frozen=True):
 
 
 class Subscribe(Struct, frozen=True, tag_field="op", tag="subscribe"):
-    """`since` is an index of the session, or a cursor for `*`. `types` keeps only these events; [] none at all."""
+    """`since` is an index of the session, or a cursor for `*`. `types` keeps only these events; [] keeps none."""
 
     session: str
     since: int | str | None = None
@@ -62,13 +71,13 @@ class Subscribe(Struct, frozen=True, tag_field="op", tag="subscribe"):
 
 
 class Unsubscribe(Struct, frozen=True, tag_field="op", tag="unsubscribe"):
-    """No more of this."""
+    """End a subscription."""
 
     session: str
 
 
 class Command(Struct, frozen=True, tag_field="op", tag="command"):
-    """`id` is the client's own key: the same one again is answered again and done once."""
+    """`id` is the client's own key: a command with the same key gets the same answer and runs once."""
 
     id: str
     session: str
@@ -77,274 +86,290 @@ class Command(Struct, frozen=True, tag_field="op", tag="command"):
 
 
 Message: TypeAlias = Subscribe | Unsubscribe | Command
-_messages = msgspec.json.Decoder(Message)
-Obey: TypeAlias = Callable[[str, str, dict[str, Any], str], Awaitable[Any]]
+_message_decoder = msgspec.json.Decoder(Message)
+#: Runs a command: session id, name, arguments, the client's key.
+RunCommand: TypeAlias = Callable[[str, str, dict[str, Any], str], Awaitable[Any]]
 
 
-class Shared:
-    """What all connections share: encoded events, and changes between the same two views."""
+# --- Frames that connections share
+
+
+class _ChangeFrames:
+    """Frames with the difference between two views, encoded once for all clients that were sent the same view last.
+
+    Only the last pair of views is remembered: the feed delivers an event to all readers before the next one.
+    """
+
+    def __init__(self) -> None:
+        self._old: View | None = None
+        self._new: View | None = None
+        self._frames: dict[tuple[str, int], bytes] = {}
+
+    def frame(
+        self, op: Literal["view", "summary", "patch"], session_id: str, old: View, new: View, limit: int
+    ) -> bytes:
+        """Return the frame that updates a client, or b"" if nothing it shows has changed."""
+        if old is not self._old or new is not self._new:
+            self._old, self._new, self._frames = old, new, {}
+        key = (op, limit)
+        if key not in self._frames:
+            self._frames[key] = _changes_frame(op, session_id, old, new, limit)
+        return self._frames[key]
+
+
+def _changes_frame(op: str, session_id: str, old: View, new: View, limit: int) -> bytes:
+    if op == "summary":
+        changes = summary_changes(old, new)
+        return _row_frame(session_id, changes, new.index) if changes else b""
+    changes = timeline_changes(old.timeline, new.timeline, limit) if op == "patch" else view_changes(old, new)
+    message = {"op": op, "session": session_id, "index": new.index, "changes": changes}
+    return message_frame(message) if changes else b""
+
+
+class _Row:
+    """A session in the list, as all subscriptions of `*` share it."""
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        #: The last view, without its conversation.
+        self.view = View()
+        self._summary_frame: tuple[View, bytes] | None = None
+        self._changes = _ChangeFrames()
+
+    def update(self, view: View) -> View:
+        """Return the view without its conversation: the same object until the state changes."""
+        if self.view.state is not view.state:
+            self.view = View(view.index, view.at, view.state)
+        return self.view
+
+    def summary_frame(self) -> bytes:
+        if self._summary_frame is None or self._summary_frame[0] is not self.view:
+            self._summary_frame = (self.view, _summary_frame(self._session_id, self.view))
+        return self._summary_frame[1]
+
+    def changes_frame(self, old: View) -> bytes:
+        return self._changes.frame("summary", self._session_id, old, self.view, 0)
+
+
+def _summary_frame(session_id: str, view: View) -> bytes:
+    return _row_frame(session_id, [Change("add", session_id, value=summary(view))], view.index)
+
+
+def _row_frame(session_id: str, changes: list[Change], index: int) -> bytes:
+    """Encode a change of the list. `of` tells it from the view of a session that the client subscribed to as well."""
+    return message_frame({"op": "view", "of": ALL, "session": session_id, "index": index, "changes": changes})
+
+
+class Sockets:
+    """All WebSockets of a server, and the frames that they share."""
 
     def __init__(self, deck: Deck, heartbeat_s: float = HEARTBEAT_S) -> None:
         log = deck.services.log
-        self.pages: Pages[int] = Pages(lambda name, at: log.read(name, at, PAGE))
-        self.all_pages: Pages[str] = Pages(lambda _, at: log.read_all(at, PAGE))
+        self.pages: Pages[int] = Pages(lambda session_id, since: log.read(session_id, since, PAGE))
+        self.all_pages: Pages[str] = Pages(lambda _, since: log.read_all(since, PAGE))
         self.heartbeat_s = heartbeat_s
-        self.events = frames.Joined(frames.event_frame)
-        self.sockets: dict[web.WebSocketResponse, Link] = {}
-        #: A pass of the loop tells all readers of one session before it comes to the next, so few are enough; they
-        #: are few because a view holds its whole conversation.
-        self._changes: dict[tuple[int, int, str, int], tuple[View, View, bytes]] = {}
-        self._row_changes: dict[tuple[int, int, str, int], tuple[View, View, bytes]] = {}
-        self._rows: dict[str, View] = {}
-        #: Events handed to connections, as changes of a view too.
+        self.events = SharedEncoding(event_frame)
+        self.changes = _ChangeFrames()
+        self.open: dict[web.WebSocketResponse, SocketConnection] = {}
+        #: Events handed to connections, before their filters.
         self.delivered = 0
-        self._wholes: dict[str, tuple[View, bytes]] = {}
-        self._told: tuple[Sequence[Event], tuple[tuple[str, View | None], ...]] = ((), ())
+        self._deck = deck
+        self._rows: dict[str, _Row] = {}
+        self._last_rows: tuple[Sequence[Event], dict[str, _Row | None]] = ((), {})
 
     @property
-    def links(self) -> int:
-        """How many connections there are."""
-        return len(self.sockets)
+    def count(self) -> int:
+        return len(self.open)
 
     async def on_shutdown(self, _: web.Application) -> None:
-        await self.close(_CLOSING_S)
+        await self.close(_CLOSE_TIMEOUT_S)
 
     async def close(self, seconds: float) -> None:
-        """Every connection is told to come again later, and of nothing after that; who does not answer is cut off."""
-        for link in self.sockets.values():
-            link.close()
-        going = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"shutdown") for socket in self.sockets]
-        if going:
-            await asyncio.wait([asyncio.ensure_future(one) for one in going], timeout=seconds)
+        """Ask every client to reconnect later. A client that doesn't answer within `seconds` is disconnected."""
+        for connection in self.open.values():
+            connection.close()
+        closing = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"shutdown") for socket in self.open]
+        if closing:
+            await asyncio.wait([asyncio.ensure_future(close) for close in closing], timeout=seconds)
 
-    def rows_of(self, deck: Deck, events: Sequence[Event]) -> tuple[tuple[str, View | None], ...]:
-        """The sessions of these events as they are now, None for one that is gone. Made once for all who get them."""
-        if self._told[0] is not events:
-            names = dict.fromkeys([event.session_id for event in events])
-            rows = tuple((name, self._row(name, deck.view(name)) if deck.has(name) else None) for name in names)
-            self._told = (events, rows)
-            for name, row in rows:
-                if row is None:
-                    self._rows.pop(name, None)
-                    self._wholes.pop(name, None)
-        return self._told[1]
+    def rows_of(self, events: Sequence[Event]) -> dict[str, _Row | None]:
+        """Return the current rows of the sessions of these events, None for a deleted session.
 
-    def whole(self, name: str, row: View) -> bytes:
-        """The frame that tells a whole summary."""
-        kept = self._wholes.get(name)
-        if kept is not None and kept[0] is row:
-            return kept[1]
-        if len(self._wholes) >= _MOST_ROWS:
-            self._wholes.clear()
-        made = _whole(name, row)
-        self._wholes[name] = (row, made)
-        return made
+        All subscriptions of `*` are given the same list of events, so the rows are looked up once.
+        """
+        if self._last_rows[0] is not events:
+            session_ids = dict.fromkeys(event.session_id for event in events)
+            self._last_rows = (events, {session_id: self._row(session_id) for session_id in session_ids})
+        return self._last_rows[1]
 
-    def _row(self, name: str, view: View) -> View:
-        """A view without its conversation, the same for all who keep one."""
-        kept = self._rows.get(name)
-        if kept is not None and kept.state is view.state:
-            return kept
-        if len(self._rows) >= _MOST_ROWS:
-            self._rows.clear()
-        kept = self._rows[name] = View(view.index, view.at, view.state)
-        return kept
-
-    def changes(self, op: Literal["view", "summary", "patch"], session: str, old: View, new: View, limit: int) -> bytes:
-        """The frame that takes a mirror from one view to the other; b'' when nothing changed that it shows."""
-        key = (id(old), id(new), op, limit)
-        # rows hold no conversations, so more of them can be kept
-        cache, most = (self._row_changes, _MOST_ROW_CHANGES) if op == "summary" else (self._changes, _MOST_CHANGES)
-        kept = cache.get(key)
-        if kept is not None and kept[0] is old and kept[1] is new:
-            return kept[2]
-        made = self._made(op, session, old, new, limit)
-        if len(cache) >= most:
-            cache.clear()
-        cache[key] = (old, new, made)
-        return made
-
-    def _made(self, op: str, session: str, old: View, new: View, limit: int) -> bytes:
-        changes: list[Change]
-        if op == "patch":
-            changes = timeline_changes(old.timeline, new.timeline, limit)
-        else:
-            changes = view_changes(old, new) if op == "view" else summary_changes(old, new)
-        if not changes:
-            return b""
-        if op == "summary":
-            return _row_frame(session, changes, new.index)
-        return frames.message_frame({"op": op, "session": session, "index": new.index, "changes": changes})
+    def _row(self, session_id: str) -> _Row | None:
+        if not self._deck.has(session_id):
+            self._rows.pop(session_id, None)
+            return None
+        if session_id not in self._rows:
+            if len(self._rows) >= _ROW_LIMIT:
+                self._rows.clear()
+            self._rows[session_id] = _Row(session_id)
+        row = self._rows[session_id]
+        row.update(self._deck.view(session_id))
+        return row
 
 
-class _OfSession:
+# --- Subscriptions
+
+
+class _SessionSubscription:
     """A subscription to one session."""
 
-    def __init__(self, link: Link, wanted: Subscribe, session: Session) -> None:
-        self._link = link
-        self._since = _index(wanted.since)
-        self._types = None if wanted.types is None else frames.with_restating(wanted.types)
-        self._limit = wanted.timeline.limit if wanted.timeline is not None else 0
+    def __init__(self, connection: SocketConnection, message: Subscribe, session: Session) -> None:
+        self._connection = connection
+        self._since = _index(message.since)
+        self._types = None if message.types is None else include_final_events(message.types)
+        self._limit = message.timeline.limit if message.timeline is not None else 0
         self._session = session
+        #: The view that the client has.
         self._sent = session.writer.durable_view
         self._tail: Tail[int] | None = None
         self._reader: Reader[int] | None = None
-        session.users += 1
+        # Keeps the session in memory until the subscription is closed.
+        self._use = ExitStack()
+        self._use.enter_context(session.in_use())
 
-    async def begin(self) -> None:
-        """A snapshot first, so that the mirror has a place to begin; then everything after `since`."""
-        link, session, since = self._link, self._session, self._since
+    async def start(self) -> None:
+        """Send a snapshot, then everything after `since`."""
+        connection, session, since = self._connection, self._session, self._since
         if self._limit:
             await session.load()
-        self._tail = await link.deck.feed.hold(session.id)
+        self._tail = await connection.deck.feed.hold(session.id)
         view = session.writer.durable_view
         if since is not None and since > view.index:
-            link.say({"op": "gap", "session": session.id, "from": since, "to": view.index})
+            connection.send({"op": "gap", "session": session.id, "from": since, "to": view.index})
             since = None
-        self._snapshot(view)
-        position = view.index if since is None else since
-        self._reader = Reader(
-            self._tail, position, link.line, lambda at: link.shared.pages.after(session.id, at), self._send
-        )
-        self._reader.begin()
-
-    def _snapshot(self, view: View) -> None:
         self._sent = view
         timeline = window(view.timeline, self._limit) if self._limit else None
-        self._link.say(
-            {
-                "op": "snapshot",
-                "session": self._session.id,
-                "view": session_view(view),
-                "timeline": timeline,
-                "index": view.index,
-            }
-        )
+        snapshot = {"view": session_view(view), "timeline": timeline, "index": view.index}
+        connection.send({"op": "snapshot", "session": session.id, **snapshot})
+        pages = connection.sockets.pages
+        position = view.index if since is None else since
+        self._reader = Reader(self._tail, position, connection.line, lambda at: pages.after(session.id, at), self._send)
+        self._reader.begin()
 
     def _send(self, events: Sequence[Event]) -> None:
-        shared = self._link.shared
-        shared.delivered += len(events)
-        data = b"" if self._types == _NONE else shared.events.bytes_of(events, self._types)
+        sockets, session_id = self._connection.sockets, self._session.id
+        sockets.delivered += len(events)
+        data = b"" if self._types == _NO_EVENTS else sockets.events.encode(events, self._types)
         new, old = self._session.writer.durable_view, self._sent
         if new is not old:
-            data += shared.changes("view", self._session.id, old, new, 0)
+            data += sockets.changes.frame("view", session_id, old, new, 0)
             if self._limit:
-                data += shared.changes("patch", self._session.id, old, new, self._limit)
+                data += sockets.changes.frame("patch", session_id, old, new, self._limit)
             self._sent = new
         if type(events[-1].body) is SessionDeleted:
-            gone = [Change("remove", self._session.id)]
-            data += frames.message_frame(
-                {"op": "view", "session": self._session.id, "index": events[-1].index, "changes": gone}
-            )
-            self._link.forget(self._session.id, self)
+            removal = [Change("remove", session_id)]
+            data += message_frame({"op": "view", "session": session_id, "index": events[-1].index, "changes": removal})
+            self._connection.end_subscription(session_id, self)
         if data:
-            self._link.line.write(data)
+            self._connection.line.write(data)
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
         if self._tail is not None:
-            self._link.deck.feed.release(self._session.id, self._tail)
-        self._session.users -= 1
-        self._session.services.at_rest()
+            self._connection.deck.feed.release(self._session.id, self._tail)
+        self._use.close()
 
 
-class _OfAll:
-    """A subscription to all sessions: their summaries, and what changes in them.
+class _ListSubscription:
+    """A subscription to `*`: the summaries of all sessions, and their changes.
 
-    What was sent is kept only for sessions that changed lately. A session that is not among them is told whole when it
-    changes, so ten thousand sessions at rest cost a reader nothing.
+    It remembers the last row only of sessions that changed since it began. Another session is sent as a whole when it
+    changes, so ten thousand idle sessions cost a client nothing.
     """
 
-    def __init__(self, link: Link, wanted: Subscribe) -> None:
-        self._link = link
-        self._since = _cursor(wanted.since)
-        self._types = _NONE if wanted.types is None else frames.with_restating(wanted.types)
+    def __init__(self, connection: SocketConnection, message: Subscribe) -> None:
+        self._connection = connection
+        self._since = _cursor(message.since)
+        self._types = _NO_EVENTS if message.types is None else include_final_events(message.types)
         self._sent: dict[str, View] = {}
         self._reader: Reader[str] | None = None
 
-    async def begin(self) -> None:
-        link, since = self._link, self._since
-        feed = link.deck.feed
-        position = feed.all.head
+    async def start(self) -> None:
+        """Send all summaries, then everything after `since`."""
+        connection, since = self._connection, self._since
+        deck, line = connection.deck, connection.line
+        # Take the position first: a session that changes while the summaries are sent is sent again.
+        position = deck.feed.all.head
         if since is not None and since > position:
-            link.say({"op": "gap", "session": ALL, "from": since, "to": position})
+            connection.send({"op": "gap", "session": ALL, "from": since, "to": position})
             since = None
-        for place, name in enumerate(link.deck.session_ids()):
-            if link.deck.has(name):
-                link.line.write(_whole(name, link.deck.view(name)))
-            if place % _ROWS == _ROWS - 1:
+        for number, session_id in enumerate(deck.session_ids(), 1):
+            if deck.has(session_id):
+                line.write(_summary_frame(session_id, deck.view(session_id)))
+            if number % _ROWS_PER_PAUSE == 0:
                 await asyncio.sleep(0)
-                await link.line.drained()
+                await line.drained()
+        pages = connection.sockets.all_pages
         self._reader = Reader(
-            feed.all,
-            position if since is None else since,
-            link.line,
-            lambda at: link.shared.all_pages.after("", at),
-            self._send,
+            deck.feed.all, position if since is None else since, line, lambda at: pages.after("", at), self._send
         )
         self._reader.begin()
 
     def _send(self, events: Sequence[Event]) -> None:
-        shared, sent = self._link.shared, self._sent
-        shared.delivered += len(events)
-        parts = [shared.events.bytes_of(events, self._types)] if self._types else []
-        for name, row in shared.rows_of(self._link.deck, events):
-            old = sent.get(name)
+        sockets, sent = self._connection.sockets, self._sent
+        sockets.delivered += len(events)
+        parts = [sockets.events.encode(events, self._types)] if self._types else []
+        for session_id, row in sockets.rows_of(events).items():
+            old = sent.get(session_id)
             if row is None:
-                sent.pop(name, None)
-                parts.append(_row_frame(name, [Change("remove", name)], 0))
+                sent.pop(session_id, None)
+                parts.append(_row_frame(session_id, [Change("remove", session_id)], 0))
             elif old is None:
-                parts.append(shared.whole(name, row))
-                sent[name] = row
-            elif row.index > old.index:  # a reader that catches up may know more already
-                parts.append(shared.changes("summary", name, old, row, 0))
-                sent[name] = row
-        if len(sent) > _MOST_ROWS:
+                parts.append(row.summary_frame())
+                sent[session_id] = row.view
+            elif row.view.index > old.index:  # A client that catches up may already have a newer row.
+                parts.append(row.changes_frame(old))
+                sent[session_id] = row.view
+        if len(sent) > _ROW_LIMIT:
             sent.clear()
         data = b"".join(parts)
         if data:
-            self._link.line.write(data)
+            self._connection.line.write(data)
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
 
 
-def _whole(name: str, view: View) -> bytes:
-    return _row_frame(name, [Change("add", name, value=summary(view))], view.index)
+# --- Connections
 
 
-def _row_frame(name: str, changes: list[Change], index: int) -> bytes:
-    """`of` tells a row of the list from the view of a session that the same client subscribed to as well."""
-    return frames.message_frame({"op": "view", "of": ALL, "session": name, "index": index, "changes": changes})
+class SocketConnection:
+    """One client's WebSocket."""
 
-
-class Link:
-    """One connection."""
-
-    def __init__(self, deck: Deck, shared: Shared, line: TransportLine, visitor: Visitor, obey: Obey) -> None:
+    def __init__(
+        self, deck: Deck, sockets: Sockets, line: TransportLine, visitor: Visitor, run_command: RunCommand
+    ) -> None:
         self.deck = deck
-        self.shared = shared
+        self.sockets = sockets
         self.line = line
         self._visitor = visitor
-        self._obey = obey
-        self._open: dict[str, _OfSession | _OfAll] = {}
+        self._run_command = run_command
+        self._subscriptions: dict[str, _SessionSubscription | _ListSubscription] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def say(self, message: dict[str, Any]) -> None:
-        self.line.write(frames.message_frame(message))
+    def send(self, message: dict[str, Any]) -> None:
+        self.line.write(message_frame(message))
 
-    async def hear(self, text: str) -> None:
-        """One message of the client. Whatever is wrong with it is answered, and the connection lives on."""
+    async def receive(self, text: str) -> None:
+        """Handle one message of the client. An invalid message is answered with an error and the connection stays open."""
         try:
-            message = _messages.decode(text)
+            message = _message_decoder.decode(text)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            self._complain(BadRequest(f"not a message: {error}", "Send op subscribe, unsubscribe or command."))
+            self._send_error(BadRequest(f"not a message: {error}", "Send op subscribe, unsubscribe or command."))
             return
         if isinstance(message, Command):
-            # beside each other: a slow one must not hold up the next, and many must not pile up
-            if len(self._tasks) >= _MOST_COMMANDS:
+            # Run commands concurrently, so that a slow one doesn't delay the next, but not without limit.
+            if len(self._tasks) >= _COMMAND_LIMIT:
                 await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             task = asyncio.get_running_loop().create_task(self._command(message))
             self._tasks.add(task)
@@ -356,55 +381,55 @@ class Link:
             else:
                 self._unsubscribe(message.session)
         except QuarterdeckError as error:
-            self._complain(error, session=message.session)
+            self._send_error(error, session=message.session)
 
-    def refuse_bytes(self) -> None:
-        """A binary message: whoever sent it would wait for an answer."""
-        self._complain(BadRequest("not a message: it is binary", "Send JSON in text messages."))
+    def refuse_binary(self) -> None:
+        """Answer a binary message with an error, so that its sender doesn't wait for an answer."""
+        self._send_error(BadRequest("not a message: it is binary", "Send JSON in text messages."))
 
-    async def _subscribe(self, wanted: Subscribe) -> None:
-        if len(self._open) >= _MOST_SUBSCRIPTIONS and wanted.session not in self._open:
-            raise BadRequest(f"{_MOST_SUBSCRIPTIONS} subscriptions are open already", "Unsubscribe from some first.")
-        if wanted.timeline is not None and not 0 < wanted.timeline.limit <= 10_000:
+    async def _subscribe(self, message: Subscribe) -> None:
+        if len(self._subscriptions) >= _SUBSCRIPTION_LIMIT and message.session not in self._subscriptions:
+            raise BadRequest(f"{_SUBSCRIPTION_LIMIT} subscriptions are open", "Unsubscribe from some first.")
+        if message.timeline is not None and not 0 < message.timeline.limit <= 10_000:
             raise BadRequest("timeline.limit: out of range", "Ask for 1 to 10,000 entries.")
-        self._unsubscribe(wanted.session)
-        made: _OfSession | _OfAll
-        if wanted.session == ALL:
-            made = _OfAll(self, wanted)
+        self._unsubscribe(message.session)
+        subscription: _SessionSubscription | _ListSubscription
+        if message.session == ALL:
+            subscription = _ListSubscription(self, message)
         else:
-            made = _OfSession(self, wanted, await self.deck.in_use(wanted.session))
-        self._open[wanted.session] = made
+            subscription = _SessionSubscription(self, message, await self.deck.load_session(message.session))
+        self._subscriptions[message.session] = subscription
         try:
-            await made.begin()
+            await subscription.start()
         except QuarterdeckError:
-            self._unsubscribe(wanted.session)
+            self._unsubscribe(message.session)
             raise
 
-    def _unsubscribe(self, name: str) -> None:
-        found = self._open.pop(name, None)
-        if found is not None:
-            found.close()
+    def _unsubscribe(self, session_id: str) -> None:
+        subscription = self._subscriptions.pop(session_id, None)
+        if subscription is not None:
+            subscription.close()
 
-    def forget(self, name: str, subscription: _OfSession) -> None:
-        """It will say nothing more."""
-        if self._open.get(name) is subscription:
-            self._unsubscribe(name)
+    def end_subscription(self, session_id: str, subscription: _SessionSubscription) -> None:
+        """Remove a subscription whose session was deleted, unless the client has replaced it already."""
+        if self._subscriptions.get(session_id) is subscription:
+            self._unsubscribe(session_id)
 
     async def _command(self, command: Command) -> None:
         try:
             if self._visitor.role != "operate":
                 raise ViewOnly
-            answer = await self._obey(command.session, command.name, command.args, command.id)
-            self.say({"op": "receipt", "id": command.id, "status": "done", "answer": answer})
+            answer = await self._run_command(command.session, command.name, command.args, command.id)
+            self.send({"op": "receipt", "id": command.id, "status": "done", "answer": answer})
         except QuarterdeckError as error:
-            self.say({"op": "receipt", "id": command.id, "status": "refused", **error.as_json()})
+            self.send({"op": "receipt", "id": command.id, "status": "refused", **error.as_json()})
 
-    def _complain(self, error: QuarterdeckError, **more: Any) -> None:
-        self.say({"op": "error", **error.as_json(), **more})
+    def _send_error(self, error: QuarterdeckError, **fields: Any) -> None:
+        self.send({"op": "error", **error.as_json(), **fields})
 
     def close(self) -> None:
-        for name in list(self._open):
-            self._unsubscribe(name)
+        for session_id in list(self._subscriptions):
+            self._unsubscribe(session_id)
         for task in self._tasks:
             task.cancel()
 
@@ -423,27 +448,30 @@ def _cursor(since: int | str | None) -> str | None:
     raise BadRequest("since: not a cursor", "Send the cursor of the last event that you have.")
 
 
-async def serve(
-    request: web.Request, deck: Deck, shared: Shared, visitor: Visitor, obey: Obey
+async def serve_socket(
+    request: web.Request, deck: Deck, sockets: Sockets, visitor: Visitor, run_command: RunCommand
 ) -> web.WebSocketResponse:
-    """Until the client leaves. One that does not read what it asked for is not heard either."""
+    """Handle a WebSocket until the client disconnects.
+
+    Messages are read only while the client takes what it is sent, so that a client can't fill the memory.
+    """
     socket = web.WebSocketResponse(
-        heartbeat=shared.heartbeat_s, timeout=_CLOSING_S, compress=False, max_msg_size=_MOST_BYTES
+        heartbeat=sockets.heartbeat_s, timeout=_CLOSE_TIMEOUT_S, compress=False, max_msg_size=_MESSAGE_LIMIT
     )
     await socket.prepare(request)
-    request[access_log.STARTED] = socket.status
-    link = Link(deck, shared, TransportLine(request), visitor, obey)
-    shared.sockets[socket] = link
+    request[STREAM_STATUS] = socket.status
+    connection = SocketConnection(deck, sockets, TransportLine(request), visitor, run_command)
+    sockets.open[socket] = connection
     try:
         async for message in socket:
             if message.type is WSMsgType.TEXT:
-                await link.hear(message.data)
+                await connection.receive(message.data)
             elif message.type is WSMsgType.BINARY:
-                link.refuse_bytes()
-            await link.line.drained()
+                connection.refuse_binary()
+            await connection.line.drained()
     except ConnectionResetError:
         pass
     finally:
-        shared.sockets.pop(socket, None)
-        link.close()
+        sockets.open.pop(socket, None)
+        connection.close()
     return socket

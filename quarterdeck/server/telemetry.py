@@ -170,7 +170,7 @@ class Telemetry:
             log.error("telemetry is refused; what is refused is dropped", extra={"spans": len(batch)})
 
 
-async def begin(deck: Deck, endpoint: str, contents: bool = False) -> Telemetry:
+async def start_telemetry(deck: Deck, endpoint: str, contents: bool = False) -> Telemetry:
     """From where it stopped the last time; the first time from now on. TelemetryMissing."""
     export = exporter(endpoint, home_id(deck.home))
     telemetry = Telemetry(deck, export, await _kept(deck), contents)

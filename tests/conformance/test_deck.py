@@ -41,7 +41,7 @@ async def test_a_new_session_is_active(tmp_path: Path) -> None:
         with_prompt = await deck.create("test", "say one", cwd=str(tmp_path))
         without = await deck.create("test", cwd=str(tmp_path))
         assert [session.summary.lifecycle for session in (with_prompt, without)] == ["active", "active"]
-        assert {row.status for row in deck._catalogue.rows()} == {"active"}
+        assert {row.status for row in deck.rows()} == {"active"}
         await with_prompt.settled()
         assert with_prompt.summary.lifecycle == "active"
 
@@ -81,7 +81,7 @@ class TestResume:
         name = (await _suspended(tmp_path, "test")).id
         async with at_home(tmp_path) as deck:
             session = deck.session(name)
-            row = next(row for row in deck._catalogue.rows() if row.session_id == name)
+            row = next(row for row in deck.rows() if row.session_id == name)
             assert (row.status, row.supports_resume, bool(row.resume_data)) == ("suspended", True, True)
             answer = await session.resume()
             assert msgspec.to_builtins(answer) == {"sessionId": name, "status": "active"}
@@ -143,7 +143,7 @@ class TestCancel:
             assert (session.summary.lifecycle, session.summary.end_reason) == ("archived", "cancelled")
             assert (session.summary.process, session.summary.run) == ("none", "idle")
         async with at_home(tmp_path) as deck:
-            row = next(iter(deck._catalogue.rows()))
+            row = next(iter(deck.rows()))
             assert (row.status, row.end_reason) == ("archived", "cancelled")
 
     @case("2-062")

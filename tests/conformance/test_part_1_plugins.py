@@ -109,7 +109,7 @@ class TestApprovals:
                 assert event.session_id == "s1"
                 assert gate.gate_id == agent.status().approvals[0]
                 assert (gate.tool, gate.args, gate.call_id) == ("shell", {"command": "make"}, "c1")
-                assert gate.hint == "Calls of shell are asked about."
+                assert gate.hint == "Calls of shell require approval."
                 assert gate.requested_at <= event.at
                 assert [one.id for one in gate.options] == ["approve_once", "approve_always", "reject_once"]
 

@@ -25,8 +25,8 @@ from quarterdeck.cli.exits import Exit
 from quarterdeck.cli.wire import token_of
 from quarterdeck.process.identity import is_alive, start_time
 from quarterdeck.process.tree import kill_processes, wait_until_gone
-from quarterdeck.server.ingest import SECRET, secret_for
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.auth import SECRET, secret_for
+from quarterdeck.server.server_file import ServerInfo
 from tests.conformance.marks import case
 from tests.servers import QD, At, eventually, home_at, is_gone
 
@@ -205,23 +205,23 @@ class TestThePort:
         assert "cannot be used" in done.stderr
 
 
-def killed_server(light: Beacon) -> None:
+def killed_server(light: ServerInfo) -> None:
     kill_processes([light.server])
 
 
-def killed_keeper(light: Beacon) -> None:
+def killed_keeper(light: ServerInfo) -> None:
     assert light.keeper is not None
     kill_processes([light.keeper])
 
 
-def killed_both(light: Beacon) -> None:
+def killed_both(light: ServerInfo) -> None:
     assert light.keeper is not None
     kill_processes([light.keeper, light.server])
 
 
 class TestAfterAKill:
     @pytest.mark.parametrize("killing", [killed_server, killed_keeper, killed_both])
-    def test_the_next_start_works_and_no_agent_is_left(self, at: At, killing: Callable[[Beacon], None]):
+    def test_the_next_start_works_and_no_agent_is_left(self, at: At, killing: Callable[[ServerInfo], None]):
         light = at.up()
         session = at.session("child 300; orphan 300; hang")
         eventually(lambda: len(at.agents()) >= 3)

@@ -17,7 +17,7 @@ from quarterdeck.client.failures import Refused, Unreachable
 from quarterdeck.home import Home
 from quarterdeck.process.identity import start_time
 from quarterdeck.server import server_file
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo
 
 
 def answer(status: int, body: str, more: str = "") -> bytes:
@@ -45,7 +45,7 @@ class Talk:
 
     def wire(self) -> Wire:
         port = self.listening.getsockname()[1]
-        return Wire(Beacon(1, 1, 0, 0, f"http://127.0.0.1:{port}", "1", 0, {}), "secret-token")
+        return Wire(ServerInfo(1, 1, 0, 0, f"http://127.0.0.1:{port}", "1", 0, {}), "secret-token")
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def test_nobody_listens():
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(Unreachable, match="refused"):
-        Wire(Beacon(1, 1, 0, 0, address, "1", 0, {}), "t").get("/x")
+        Wire(ServerInfo(1, 1, 0, 0, address, "1", 0, {}), "t").get("/x")
 
 
 def test_a_stream():
@@ -168,11 +168,11 @@ def test_a_server_that_leaves_is_not_present(tmp_path: Path):
     place = Home(tmp_path)
     assert present(place) is None
     started = start_time(os.getpid()) or 0
-    light = Beacon(os.getpid(), started, 0, 0, "http://127.0.0.1:1", "1", 0, {}, stopping=True)
-    server_file.write(place, light)
+    light = ServerInfo(os.getpid(), started, 0, 0, "http://127.0.0.1:1", "1", 0, {}, stopping=True)
+    server_file.write_server_info(place, light)
     assert present(place) is None
     place.token.write_text("t\n", encoding="ascii")
-    server_file.write(place, light._replace(stopping=False))
+    server_file.write_server_info(place, light._replace(stopping=False))
     found = present(place)
     assert found is not None
     assert found.beacon.pid == os.getpid()

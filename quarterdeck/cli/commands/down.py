@@ -17,7 +17,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
 from quarterdeck.process.tree import kill_processes, signal_processes, wait_until_gone
 from quarterdeck.server import server_file
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo
 
 _wait = click.option("--wait", "waiting", is_flag=True, help="Wait until no session is busy, then go on.")
 _force = click.option("--force", is_flag=True, help="Do not ask, and kill a server that does not end.")
@@ -47,7 +47,7 @@ def down(waiting: bool, force: bool) -> None:
         click.echo("no server is running")
         return
     with alone(place):
-        light = server_file.found(place)
+        light = server_file.find_server(place)
         if light is not None:
             _end(light, force)
     click.echo("the server is down")
@@ -64,7 +64,7 @@ def restart(waiting: bool, force: bool) -> None:
     place = own_home()
     _may_end(place, waiting, force)
     with alone(place) as lock:
-        light = server_file.found(place)
+        light = server_file.find_server(place)
         if light is not None:
             _end(light, force)
         again = started(place, light.options if light is not None else {}, lock)
@@ -73,11 +73,11 @@ def restart(waiting: bool, force: bool) -> None:
 
 def _may_end(place: Home, waiting: bool, force: bool) -> bool:
     """False when none runs. BusySessions."""
-    light = server_file.found(place)
+    light = server_file.find_server(place)
     if light is None:
         # perhaps one is just being started
         with alone(place):
-            light = server_file.found(place)
+            light = server_file.find_server(place)
     if light is None:
         return False
     if not (force or light.is_leaving):
@@ -115,7 +115,7 @@ def _say_waiting(found: list[dict[str, Any]]) -> None:
         click.echo(f"  {told(one)}", err=True)
 
 
-def _end(light: Beacon, force: bool) -> None:
+def _end(light: ServerInfo, force: bool) -> None:
     """Returns when the last process of it is gone."""
     signal_processes([light.last], signal.SIGTERM)
     if wait_until_gone(light.last, light.leaves_within):

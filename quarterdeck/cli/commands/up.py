@@ -13,7 +13,7 @@ from quarterdeck.cli.starting import alone, in_foreground, running, started
 from quarterdeck.cli.wire import Wire, token_of
 from quarterdeck.home import Home
 from quarterdeck.server import server_file
-from quarterdeck.server.server_file import Beacon
+from quarterdeck.server.server_file import ServerInfo
 
 _file = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
@@ -79,10 +79,10 @@ def _warn(what: str) -> None:
 
 
 def _up(place: Home, options: dict[str, Any], detach: bool, wants_page: bool) -> None:
-    def announce(light: Beacon) -> None:
+    def announce(light: ServerInfo) -> None:
         _announce(place, light, wants_page)
 
-    light = server_file.found(place)
+    light = server_file.find_server(place)
     if light is None or light.is_leaving:
         with alone(place) as lock:
             light = running(place)
@@ -96,12 +96,12 @@ def _up(place: Home, options: dict[str, Any], detach: bool, wants_page: bool) ->
     announce(light)
 
 
-def _has(light: Beacon, options: dict[str, Any]) -> bool:
+def _has(light: ServerInfo, options: dict[str, Any]) -> bool:
     """Whether the server was started with these options; any port does where any was asked for."""
     return all(light.options.get(name) == value for name, value in options.items() if (name, value) != ("port", 0))
 
 
-def _announce(place: Home, light: Beacon, wants_page: bool) -> None:
+def _announce(place: Home, light: ServerInfo, wants_page: bool) -> None:
     token = token_of(place)
     click.echo(f"Quarterdeck is at {light.address}")
     click.echo(f"This lets you in:  {login_address(light.address, token)}")

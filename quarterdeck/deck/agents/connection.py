@@ -1,8 +1,8 @@
 """Connect a session to one agent process: the process, its driver and its translator, from spawn to exit.
 
 Everything that comes from the process or goes to it is a signal. The translator turns signals into events. The driver
-says what the protocol requires as an answer. A connection is used for one process only; the `Launcher` creates it and decides
-when it is started and stopped.
+says what the protocol requires as an answer. A connection is used for one process only. The `Launcher` creates it and
+decides when it is started and stopped.
 """
 
 from __future__ import annotations
@@ -63,8 +63,11 @@ class AgentConnection(SignalReader):
         """
         spawn = self.driver.spawn(self.start)
         self.translator.restore(self.session.view)
-        self.process = AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self.feed)
+        self.process = AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self._on_signal)
         self.send(self.driver.opening(self.start))
+
+    def _on_signal(self, signal: Signal) -> None:
+        self.feed(signal)
 
     def feed(self, signal: Signal, *, durability: Durability = Durability.EAGER) -> tuple[Gate, ...]:
         """Handle one signal from or to the process: record its events and send what the protocol requires."""

@@ -1,6 +1,7 @@
 """Read the signals of one agent: translate them to events, record these, and run the translator's deadlines.
 
-`AgentConnection` reads an agent process that the deck started. `ObservedAgent` reads an agent that the user started elsewhere.
+`AgentConnection` reads an agent process that the deck started. `ObservedAgent` reads an agent that the user started
+elsewhere.
 """
 
 from __future__ import annotations

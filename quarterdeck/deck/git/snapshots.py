@@ -50,7 +50,7 @@ class Snapshot(NamedTuple):
 class UserRepository(NamedTuple):
     """Paths of the parts of the user's repository that snapshots read."""
 
-    index: str
+    index_file: str
     objects: str
     excludes: str
     config: str
@@ -117,7 +117,7 @@ class SnapshotRepository:
             object_format = f"--object-format={self._object_format(user)}"
             self._git.run("init", "-q", "--bare", "--template=", object_format, str(self._folder), settings={})
             with contextlib.suppress(OSError):
-                shutil.copy2(user.index, self._index)
+                shutil.copy2(user.index_file, self._index)
         # A git process that was killed leaves lock files. Only one runs here at a time, so they can be removed.
         for leftover in ("index.lock", "index.big", "index.big.lock"):
             (self._folder / leftover).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""What can come between the steps of a turn. Whoever writes a plugin finds here what it takes, and the shipped ones.
+"""Plugins: code that runs between the steps of a turn. Import what a plugin needs, and the shipped plugins, from here.
 
-`base.py` has the thirteen hooks, each shipped plugin is a file of its own, `shipped.py` names them and gives the set that
-the built-in agent mounts, `installed.py` finds those of other packages. A name is imported when it is first used: a plugin
-that nobody mounts costs nothing.
+`base.py` defines the thirteen hooks, each shipped plugin is a file of its own, `shipped.py` lists them and the default set,
+`installed.py` loads plugins of other packages. Names are imported on first use, so a plugin that isn't mounted costs
+nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
 }
 _EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 
-# Checkers want this list written out; it would be a third place to keep, and the "as" below tells them the same.
+# Type checkers want a literal list here. It would be a third copy of the names; the imports below tell them the same.
 __all__ = [*_EXPORTS]  # noqa: PLE0604 # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:

@@ -1,19 +1,20 @@
-"""HumanApproval: a person is asked before a dangerous call runs.
+"""HumanApproval: ask a person before a tool call runs.
 
-Which calls are asked about follows from the session's mode (design section 6) and, without one, from the options:
+Which calls need an approval depends on the session's mode, or without a mode on the plugin's options:
 
-    plan    nothing is asked; what is not a reading tool is blocked
-    ask     shell, and every tool that writes
-    edits   shell, and tools of MCP servers that do not say that they only read
-    auto, bypass   nothing
-    none    `require_approval_for`
+    plan           none; tools that change something are blocked
+    ask            shell commands, and all tools that change something
+    edits          shell commands, and tools of MCP servers that don't declare themselves read-only
+    auto, bypass   none
+    no mode        the tools in `require_approval_for`
 
-and in every mode that asks: the tools that say so themselves. Not asked about are commands of `safe_commands`, families
-that a person allowed for good, and a command that a person has just repeated with `confirm_prefix`. All of that is read
-as narrowly as the deck's own rules (quarterdeck/policy): every command of a line must be safe, none may reach out of the
-session's folder, and a line that is not understood to its last character is asked about.
+In every mode that asks, tools that declare `needs_approval` need one too. No approval is needed for commands in
+`safe_commands`, for calls that a person allowed for the whole session, and for a command that a person has just repeated
+after `confirm_prefix`. These exceptions are read as narrowly as the deck's own rules (quarterdeck/policy): every command of
+a line must be safe, none may reach outside the session's folder, and a line that can't be parsed completely needs an
+approval.
 
-It stands late among the plugins, so that a person sees the arguments that really run.
+The plugin runs after most others, so that people see the arguments that really run.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, Hold, InvalidPluginOption, Plugin
-from quarterdeck.engine.plugins.fence import closed_on_failure, place_of
+from quarterdeck.engine.plugins.fence import block_on_failure, place_of
 from quarterdeck.events import GateRequest, Json, Notice, Option
 from quarterdeck.policy import InvalidRule, Request, Rule, always, decide, parse, request_for_call, rule_about, shell
 from quarterdeck.policy.rule import SHELL
 
-#: Commands that only show something; the default set of the built-in agent does not ask about them.
+#: Commands that only read. The built-in agent runs them without an approval by default.
 READ_ONLY_COMMANDS = (
     *("pwd", "ls", "cat", "head", "tail", "wc", "grep", "rg", "echo", "which", "whoami", "date", "uname", "tree"),
     *("stat", "file", "du", "diff", "cmp", "basename", "dirname", "realpath"),
@@ -41,24 +42,25 @@ READ_ONLY_COMMANDS = (
 )
 APPROVE_ONCE, APPROVE_ALWAYS, REJECT_ONCE = "approve_once", "approve_always", "reject_once"
 _REGEX = "re:"
-_SILENT = ("auto", "bypass")
+_MODES_WITHOUT_APPROVAL = ("auto", "bypass")
 _TITLE_LIMIT = 200
-_MOST_CONFIRMED = 16
-_MOST_RULES = 500
+_MAX_CONFIRMED = 16
+_MAX_RULES = 500
 
 
 class _State(Struct, frozen=True, omit_defaults=True):
-    """`rules` are the texts of what was allowed for good, `confirmed` the commands whose next call passes."""
-
+    #: Texts of the rules that a person allowed for the whole session.
     rules: tuple[str, ...] = ()
+    #: Commands that a person repeated as a prompt. The next call of each needs no approval.
     confirmed: tuple[str, ...] = ()
 
 
 class HumanApproval(Plugin):
-    """Asks a person, holds the call until they decide, and remembers what they allow for good in this session.
+    """Hold calls until a person decides, and remember what they allow for the whole session.
 
-    `safe_commands`: a command with its first words (`git status`), or `re:` and an expression that a whole command must
-    match. `timeout` in seconds, 0 for none. `confirm_prefix`: a person may also repeat the command as a prompt, after it.
+    `safe_commands` are the first words of commands (`git status`), or `re:` and a regular expression that a whole command
+    must match. `timeout` is in seconds; 0 waits without a limit. With `confirm_prefix`, a person can also approve a command
+    by sending it as a prompt with this prefix.
     """
 
     name = "human_approval"
@@ -74,42 +76,47 @@ class HumanApproval(Plugin):
     ) -> None:
         if timeout < 0:
             raise InvalidPluginOption(
-                self.name, "timeout", f"{timeout} is no time to wait", "Give seconds; 0 waits for ever."
+                self.name, "timeout", f"{timeout} is negative", "Use seconds; 0 waits without a limit."
             )
         self.require_approval_for = frozenset(require_approval_for)
         self.confirm_prefix = confirm_prefix
         self.timeout = timeout
-        self.patterns = tuple(_pattern(one) for one in safe_commands if one.startswith(_REGEX))
-        self.safe = tuple(_prefix(one) for one in safe_commands if not one.startswith(_REGEX))
+        self.patterns = tuple(_compile_pattern(text) for text in safe_commands if text.startswith(_REGEX))
+        self.safe = tuple(_parse_prefix(text) for text in safe_commands if not text.startswith(_REGEX))
         self.state: Any = _State()
 
     def restore(self, state: Json) -> None:
         self.state = msgspec.convert(state, _State)
 
     def before_prompt(self, text: str, context: Context) -> None:
-        if context.agent_path:  # written by the agent that wants the yes
+        if context.agent_path:
+            # The prompt of a sub-agent is written by the agent, which must not approve its own commands.
             return
         command = text.removeprefix(self.confirm_prefix).strip()
         if self.confirm_prefix and text.startswith(self.confirm_prefix) and command:
-            kept = (*self.state.confirmed, command)[-_MOST_CONFIRMED:]
-            self.state = replace(self.state, confirmed=kept)
+            confirmed = (*self.state.confirmed, command)[-_MAX_CONFIRMED:]
+            self.state = replace(self.state, confirmed=confirmed)
 
     before_steering = before_prompt
 
     def before_tool(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
-        return closed_on_failure(self, name, lambda: self._judged(name, args, call_id, context))
+        return block_on_failure(self, name, lambda: self._judge(name, args, call_id, context))
 
-    def _judged(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
+    def _judge(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
         request = request_for_call(name, args, place_of(context))
         if context.mode == "plan":
-            return self._planned(name, request, context)
-        if not self._is_asked(name, request, context) or self._is_confirmed(request) or self._is_allowed(request):
+            return self._judge_in_plan_mode(name, request, context)
+        if (
+            not self._needs_approval(name, request, context)
+            or self._use_confirmation(request)
+            or self._is_safe(request)
+        ):
             return None
-        gate = self._gate(name, args, call_id, request, self._why(name, context))
+        gate = self._gate(name, args, call_id, request, self._reason(name, context))
         return Hold(
             gate,
             self.timeout or None,
-            lambda status, option: self._decided(status, option, request, gate),
+            lambda status, option: self._remember(status, option, request, gate),
             self._confirmation(request),
         )
 
@@ -117,123 +124,129 @@ class HumanApproval(Plugin):
         command = request.command.text.strip() if request.command is not None else ""
         return self.confirm_prefix + command if self.confirm_prefix and command else ""
 
-    def _planned(self, name: str, request: Request, context: Context) -> BlockTool | None:
-        if not (context.tool_writes(name) or request.command is not None or self._is_named(name, context)):
+    def _judge_in_plan_mode(self, name: str, request: Request, context: Context) -> BlockTool | None:
+        if not (context.tool_writes(name) or request.command is not None or self._is_listed(name, context)):
             return None
-        return BlockTool(f"{name} is not available in plan mode, which only reads. Say what you would do instead.")
+        return BlockTool(
+            f"{name} isn't available in plan mode, which is read-only. Describe what you would do instead."
+        )
 
-    def _is_named(self, name: str, context: Context) -> bool:
+    def _is_listed(self, name: str, context: Context) -> bool:
         return name in self.require_approval_for or context.tool_needs_approval(name)
 
-    def _is_asked(self, name: str, request: Request, context: Context) -> bool:
-        if context.mode in _SILENT:
+    def _needs_approval(self, name: str, request: Request, context: Context) -> bool:
+        if context.mode in _MODES_WITHOUT_APPROVAL:
             return False
         if context.mode and request.command is not None:
             return True
-        writes = context.mode == "ask" or (context.mode == "edits" and _is_of_server(name))
-        return self._is_named(name, context) or (writes and context.tool_writes(name))
+        covers_writes = context.mode == "ask" or (context.mode == "edits" and _is_mcp_tool(name))
+        return self._is_listed(name, context) or (covers_writes and context.tool_writes(name))
 
-    def _is_confirmed(self, request: Request) -> bool:
-        """Whether a person has repeated this command; that counts once."""
+    def _use_confirmation(self, request: Request) -> bool:
+        """Return whether a person confirmed this command with a prompt. A confirmation counts once."""
         text = request.command.text.strip() if request.command is not None else ""
         if not text or text not in self.state.confirmed:
             return False
-        left = list(self.state.confirmed)
-        left.remove(text)
-        self.state = replace(self.state, confirmed=tuple(left))
+        confirmed = list(self.state.confirmed)
+        confirmed.remove(text)
+        self.state = replace(self.state, confirmed=tuple(confirmed))
         return True
 
-    def _is_allowed(self, request: Request) -> bool:
+    def _is_safe(self, request: Request) -> bool:
         parts = request.command.parts if request.command is not None else ()
-        by_pattern = [Rule("allow", SHELL, family=words) for words in parts if self._fits(words)]
-        kept = [rule for text in self.state.rules if (rule := _kept(text)) is not None]
-        return decide(request, (*self.safe, *by_pattern, *kept)).effect == "allow"
+        by_pattern = [Rule("allow", SHELL, family=words) for words in parts if self._matches_pattern(words)]
+        remembered = [rule for text in self.state.rules if (rule := _parse_rule(text)) is not None]
+        return decide(request, (*self.safe, *by_pattern, *remembered)).effect == "allow"
 
-    def _fits(self, words: shell.Words) -> bool:
+    def _matches_pattern(self, words: shell.Words) -> bool:
         return any(pattern.fullmatch(shlex.join(words)) for pattern in self.patterns)
 
-    def _why(self, name: str, context: Context) -> str:
-        """What a person is told of the reason for asking."""
+    def _reason(self, name: str, context: Context) -> str:
+        """Return why an approval is needed, for the person who decides."""
         if context.tool_needs_approval(name):
-            return f"The tool {name} asks for it."
-        return f"Asked about in mode {context.mode}." if context.mode else f"Calls of {name} are asked about."
+            return f"The tool {name} requires approval."
+        return f"Mode {context.mode} requires approval." if context.mode else f"Calls of {name} require approval."
 
-    def _gate(self, name: str, args: dict[str, Json], call_id: str, request: Request, why: str) -> GateRequest:
+    def _gate(self, name: str, args: dict[str, Json], call_id: str, request: Request, reason: str) -> GateRequest:
         command = request.command.text if request.command is not None else ""
         title = " ".join((command or f"{name} {' '.join(request.paths)}").split())
         confirmation = self._confirmation(request)
-        repeat = f" Or send it as a prompt: {confirmation}" if confirmation else ""
+        repeat = f" You can also send this prompt: {confirmation}" if confirmation else ""
         return GateRequest(
             tool=name,
             args=args,
             call_id=call_id,
             title=title if len(title) <= _TITLE_LIMIT else title[: _TITLE_LIMIT - 1] + "…",
-            hint=why + repeat,
-            ask=_ask_of(name, request),
-            options=_options(_rule(request)),
+            hint=reason + repeat,
+            ask=_ask_kind(name, request),
+            options=_gate_options(_session_rule(request)),
         )
 
-    def _decided(self, status: str, option: str, request: Request, gate: GateRequest) -> Emit | None:
+    def _remember(self, status: str, option: str, request: Request, gate: GateRequest) -> Emit | None:
+        """Add a rule to the state if a person approved the call for the whole session."""
         if status != "approved" or option != APPROVE_ALWAYS:
             return None
-        rule = _rule(request)
+        rule = _session_rule(request)
         if rule is None:
-            return Emit(Notice(text=f"Allowed once: no rule can say this safely: {gate.title}", source=self.name))
-        kept = dict.fromkeys((*self.state.rules, rule.text))
-        self.state = replace(self.state, rules=tuple(kept)[-_MOST_RULES:])
+            text = f"Allowed only once, because no rule can describe this call safely: {gate.title}"
+            return Emit(Notice(text=text, source=self.name))
+        rules = dict.fromkeys((*self.state.rules, rule.text))
+        self.state = replace(self.state, rules=tuple(rules)[-_MAX_RULES:])
         return Emit(always(rule))
 
 
-def _pattern(text: str) -> re.Pattern[str]:
+def _compile_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text.removeprefix(_REGEX))
-    except re.error as fault:
-        raise InvalidPluginOption(HumanApproval.name, "safe_commands", f"{text!r} is no expression: {fault}") from None
+    except re.error as error:
+        problem = f"{text!r} isn't a valid regular expression: {error}"
+        raise InvalidPluginOption(HumanApproval.name, "safe_commands", problem) from None
 
 
-def _prefix(text: str) -> Rule:
-    """A prefix that does not say what is run (`sudo`, `env`, `python`) is safe only as it stands."""
+def _parse_prefix(text: str) -> Rule:
+    """Return the rule for a safe command. One that doesn't say what runs (`sudo`, `env`, `python`) must match exactly."""
     try:
         words = tuple(shlex.split(text))
     except ValueError:
         words = ()
     if not words:
-        raise InvalidPluginOption(HumanApproval.name, "safe_commands", f"{text!r} is no command")
+        raise InvalidPluginOption(HumanApproval.name, "safe_commands", f"{text!r} isn't a command")
     return Rule("allow", SHELL, family=words) if shell.is_family(words) else Rule("allow", SHELL, exact=text)
 
 
-def _kept(text: str) -> Rule | None:
-    """A rule that this release cannot read allows nothing."""
+def _parse_rule(text: str) -> Rule | None:
+    """Return a remembered rule, or None if this release can't parse it. Such a rule allows nothing."""
     try:
         return parse(text)
     except InvalidRule:
         return None
 
 
-def _rule(request: Request) -> Rule | None:
+def _session_rule(request: Request) -> Rule | None:
     try:
         return rule_about(request, "session", "")
     except InvalidRule:
         return None
 
 
-def _ask_of(name: str, request: Request) -> Literal["tool", "command", "mcp"]:
+def _ask_kind(name: str, request: Request) -> Literal["tool", "command", "mcp"]:
     if request.command is not None:
         return "command"
-    return "mcp" if _is_of_server(name) else "tool"
+    return "mcp" if _is_mcp_tool(name) else "tool"
 
 
-def _is_of_server(name: str) -> bool:
-    """A tool of an MCP server: `server__tool`. What it changes is no file of the session."""
+def _is_mcp_tool(name: str) -> bool:
+    """Return whether a tool belongs to an MCP server (`server__tool`). It changes something outside the session."""
     return "__" in name
 
 
-def _options(rule: Rule | None) -> tuple[Option, ...]:
-    """Once and no are always offered; always, only where a rule can say it, and with the words of that rule."""
-    what = " ".join(rule.family) or rule.exact or f"{rule.tool} {rule.path}".strip() if rule is not None else ""
-    lasting = (Option(id=APPROVE_ALWAYS, label=f"Always in this session: {what}", kind="allow_always"),) if what else ()
+def _gate_options(rule: Rule | None) -> tuple[Option, ...]:
+    """Return the choices for a person. Allowing for the whole session is offered only if a rule can describe the call."""
+    subject = " ".join(rule.family) or rule.exact or f"{rule.tool} {rule.path}".strip() if rule is not None else ""
+    label = f"Always allow in this session: {subject}"
+    always_option = (Option(id=APPROVE_ALWAYS, label=label, kind="allow_always"),) if subject else ()
     return (
-        Option(id=APPROVE_ONCE, label="Once", kind="allow_once"),
-        *lasting,
-        Option(id=REJECT_ONCE, label="No", kind="reject_once"),
+        Option(id=APPROVE_ONCE, label="Allow once", kind="allow_once"),
+        *always_option,
+        Option(id=REJECT_ONCE, label="Reject", kind="reject_once"),
     )

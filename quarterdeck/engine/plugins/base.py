@@ -80,15 +80,16 @@ class SwitchModel(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """Hold the call until a person decides."""
+    """Hold the call until a person decides.
+
+    After `timeout` seconds it counts as rejected; None waits without a limit. `decided` is called with the decision: the
+    status of `approval_resolved`, and the id of the option that was chosen, if any (such as `approve_always`). The events
+    that it returns are written before the call runs. A prompt with exactly the text `confirmation` approves the call.
+    """
 
     gate: GateRequest
-    #: Seconds after which the call counts as rejected. None waits without a limit.
     timeout: float | None = None
-    #: Called with the decision: the status of `approval_resolved`, and the id of the option that was chosen, if any. The
-    #: events that it returns are written before the call runs.
     decided: Callable[[str, str], Emit | Sequence[Emit] | None] | None = None
-    #: A prompt with exactly this text approves the call.
     confirmation: str = ""
 
 

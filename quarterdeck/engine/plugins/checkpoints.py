@@ -1,7 +1,6 @@
-"""AutoCheckpoint: saves the work every so many turns, tool calls or events, and knows the last few by name.
+"""AutoCheckpoint: save a checkpoint every few turns, tool calls or events.
 
-A checkpoint is a name for a place in the session's log, after which everything up to there is on disk. Nothing has to be
-cleared away when one is forgotten.
+A checkpoint is an id for a point in the session's log; everything before it is on disk. Forgetting one needs no cleanup.
 """
 
 from __future__ import annotations
@@ -18,27 +17,31 @@ from quarterdeck.events import Json
 
 
 class _State(Struct, frozen=True, omit_defaults=True):
-    """Counted since the last one, and the ones that are kept, oldest first."""
-
+    #: Turns since the last checkpoint.
     turns: int = 0
+    #: Tool calls since the last checkpoint.
     tools: int = 0
-    #: How many events there were at the last one.
+    #: Number of events in the session at the last checkpoint.
     events: int = 0
+    #: Ids of the last checkpoints, oldest first.
     saved: tuple[str, ...] = ()
 
 
 class AutoCheckpoint(Plugin):
-    """A checkpoint after each `turns` turns, `tools` calls or `events` events, whichever comes first; 0 does not count.
-    The names of the last `keep` stand in its state. Without a log there is nothing to save, and a notice says so."""
+    """Save a checkpoint after `turns` turns, `tools` calls or `events` events, whichever comes first. 0 disables a count.
+
+    The ids of the last `keep` checkpoints are in the plugin's state. Without a log nothing can be saved, and a notice
+    says so.
+    """
 
     name = "auto_checkpoint"
     priority = 1_000
 
     def __init__(self, *, turns: int = 1, tools: int = 0, events: int = 0, keep: int = 5) -> None:
         if min(turns, tools, events) < 0 or not (turns or tools or events):
-            raise InvalidPluginOption(self.name, "turns", "nothing is counted", "Give turns, tools or events above 0.")
+            raise InvalidPluginOption(self.name, "turns", "no count is set", "Set turns, tools or events to 1 or more.")
         if keep < 1:
-            raise InvalidPluginOption(self.name, "keep", "at least one is kept")
+            raise InvalidPluginOption(self.name, "keep", "it must be 1 or more")
         self.turns, self.tools, self.events = turns, tools, events
         self.keep = keep
         self.state: Any = _State()
@@ -51,14 +54,15 @@ class AutoCheckpoint(Plugin):
         await self._save_if_due(context)
 
     async def after_turn(self, payload: Json, context: Context) -> None:
-        if context.agent_path:  # a sub-agent's turn is a call of its parent
+        if context.agent_path:
+            # The turn of a sub-agent is one tool call of its parent.
             return
         self.state = replace(self.state, turns=self.state.turns + 1)
         await self._save_if_due(context)
 
     async def _save_if_due(self, context: Context) -> None:
-        counted = (self.state.turns, self.state.tools, context.events - self.state.events)
-        if not any(limit and count >= limit for count, limit in zip(counted, (self.turns, self.tools, self.events))):
-            return
-        name = await context.checkpoint()
-        self.state = _State(events=context.events, saved=(*self.state.saved, name)[-self.keep :])
+        counts = (self.state.turns, self.state.tools, context.events - self.state.events)
+        limits = (self.turns, self.tools, self.events)
+        if any(limit and count >= limit for count, limit in zip(counts, limits)):
+            checkpoint_id = await context.checkpoint()
+            self.state = _State(events=context.events, saved=(*self.state.saved, checkpoint_id)[-self.keep :])

@@ -1,4 +1,4 @@
-"""What the plugins that keep calls from running share: where a call is made, and what happens when they break."""
+"""Share code between the plugins that judge tool calls: where a call runs, and what happens if a judgement fails."""
 
 from __future__ import annotations
 
@@ -13,23 +13,29 @@ from quarterdeck.policy import Place
 
 
 def place_of(context: Context) -> Place:
-    """The place of this session, with the real file system behind it; for one judgement, which asks of a path once."""
+    """Return where a call runs: the session's folder, the home folder, and how links are resolved.
+
+    Use it for one judgement only: resolved paths are cached, so a link that changes later would go unnoticed.
+    """
     return Place(
         session_id=context.session_id,
         cwd=str(context.cwd),
         home=os.environ.get("HOME") or str(Path.home()),
-        resolve=cache(_resolved),
+        resolve=cache(_resolve),
     )
 
 
-def _resolved(path: str) -> str:
+def _resolve(path: str) -> str:
     return os.path.realpath(path)
 
 
-def closed_on_failure(plugin: Plugin, tool: str, judge: Callable[[], Answers]) -> Answers:
-    """What the judge says. A hook that raises counts as Continue, and a fence that breaks must not be an open door."""
+def block_on_failure(plugin: Plugin, tool: str, judge: Callable[[], Answers]) -> Answers:
+    """Return the judgement of a call, and block the call if judging it raises.
+
+    The engine takes a hook that raises as `Continue`. For a plugin that protects something, that would let the call run.
+    """
     try:
         return judge()
-    except Exception as fault:
-        told = f"{plugin.name} could not judge a call of {tool}, so it did not run: {type(fault).__name__}: {fault}"
-        return (Emit(Notice(text=told, level="error", source=plugin.name)), BlockTool(told))
+    except Exception as error:
+        text = f"{plugin.name} couldn't judge a call of {tool}, so it was blocked: {type(error).__name__}: {error}"
+        return (Emit(Notice(text=text, level="error", source=plugin.name)), BlockTool(text))

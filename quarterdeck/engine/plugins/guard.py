@@ -1,8 +1,8 @@
-"""SecurityGuard: paths that nothing may touch, and commands that never run, whatever the mode and whoever approves.
+"""SecurityGuard: block calls that touch protected paths or run forbidden commands, in every mode and even if approved.
 
-Black lists are read as widely as the deck's rules that deny (quarterdeck/policy): in every corner of a command line, a path
-by any of its names and through links. It is a fence against accidents, not a sandbox: a program that is allowed to run can
-do what it likes.
+Deny lists are read as widely as the deck's deny rules (quarterdeck/policy): anywhere in a command line, and a path by any of
+its names and through links. This protects against accidents. It isn't a sandbox: a program that is allowed to run can do
+anything.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from typing import Literal
 
 from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, InvalidPluginOption, Plugin
-from quarterdeck.engine.plugins.fence import closed_on_failure, place_of
+from quarterdeck.engine.plugins.fence import block_on_failure, place_of
 from quarterdeck.events import Json, PluginEvent
 from quarterdeck.home import home
 from quarterdeck.policy import InvalidRule, Request, Rule, decide, request_for_call
 from quarterdeck.policy.rule import SHELL, checked
 
-#: Keys and passwords. The deck's own token is added when the guard is made.
+#: Keys and passwords. The deck's own token is added in `_default_paths`.
 DENIED_PATHS = (
     *("~/.ssh/**", "~/.gnupg/**", "~/.aws/**", "~/.azure/**", "~/.config/gcloud/**", "~/.kube/**"),
     *("~/.netrc", "~/.pgpass", "~/.pypirc", "~/.git-credentials", "~/.docker/config.json", "~/.config/gh/hosts.yml"),
@@ -28,8 +28,8 @@ DENIED_PATHS = (
 )
 _END = r"(?=$|[\s;&|)'\"`])"
 _REMOVES = r"\brm(?=\s)(?=[^;&|\n]{0,300}\s(?:-\w*[rR]|--recursive))"
-#: What cannot be undone. An expression, because these words mean harm only where a command stands. Each looks only so far
-#: ahead, so that no text can keep it busy.
+#: Commands whose effect can't be undone. They are regular expressions, because these words are harmful only in the position
+#: of a command. Repetitions are bounded, so that no input can make matching slow.
 DENIED_COMMANDS = (
     rf"re:{_REMOVES}[^;&|\n]{{0,300}}?\s[\"']?(?:/|~|\$\{{?HOME\}}?)[\"']?/?\*?{_END}",
     r"re:\bmkfs(?:\.\w+)?\s+\S",
@@ -41,14 +41,16 @@ DENIED_COMMANDS = (
     rf"re:(?:^|[;&|(`]|\bsudo)\s*(?:\S*/)?(?:shutdown|reboot|halt|poweroff)(?:\s+(?:-|now\b|\+?\d)|{_END}(?!['\"]))",
 )
 _REGEX = "re:"
-_LONG = 4_000
+#: Commands longer than this are judged on a thread.
+_LONG_COMMAND = 4_000
 
 
 class SecurityGuard(Plugin):
-    """Blocks calls by black lists, which are added to the built-in ones, and tells of it in `security_audit` events.
+    """Block calls by deny lists and report them as `security_audit` events.
 
-    `paths` are patterns as in docs/rules.md; `commands` a command with its first words, or `re:` and an expression that
-    is looked for anywhere in a line. `audit="all"` tells of the calls that passed, too.
+    `paths` and `commands` are added to the built-in lists, unless `defaults` is off. `paths` are patterns as in
+    docs/rules.md. `commands` are the first words of a command, or `re:` and a regular expression that is searched for
+    anywhere in a line. With `audit="all"`, calls that pass are reported too.
     """
 
     name = "security_guard"
@@ -62,60 +64,64 @@ class SecurityGuard(Plugin):
         defaults: bool = True,
         audit: Literal["blocked", "all"] = "blocked",
     ) -> None:
-        listed = (*(_defaults() if defaults else ()), *paths)
-        lines = (*(DENIED_COMMANDS if defaults else ()), *commands)
+        all_paths = (*(_default_paths() if defaults else ()), *paths)
+        all_commands = (*(DENIED_COMMANDS if defaults else ()), *commands)
         self.audit = audit
-        self.patterns = tuple(_pattern(one) for one in lines if one.startswith(_REGEX))
+        self.patterns = tuple(_compile_pattern(text) for text in all_commands if text.startswith(_REGEX))
         self.rules = (
-            *(_path_rule(one) for one in listed),
-            *(_command_rule(one) for one in lines if not one.startswith(_REGEX)),
+            *(_path_rule(path) for path in all_paths),
+            *(_command_rule(text) for text in all_commands if not text.startswith(_REGEX)),
         )
 
     async def before_tool(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
-        def judged() -> Answers:
-            return closed_on_failure(self, name, lambda: self._judged(name, args, call_id, context))
+        def judge() -> Answers:
+            return block_on_failure(self, name, lambda: self._judge(name, args, call_id, context))
 
-        # every word of a long command is looked up on disk, and other agents must not wait for that
-        is_long = len(str(args.get("command", ""))) > _LONG
-        return await asyncio.to_thread(judged) if is_long else judged()
+        # Every word of a command is looked up on disk. For a long command that would hold up other agents on this loop.
+        is_long = len(str(args.get("command", ""))) > _LONG_COMMAND
+        return await asyncio.to_thread(judge) if is_long else judge()
 
-    def _judged(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
-        found = self._denied(request_for_call(name, args, place_of(context)))
-        told = {"tool": name, "call_id": call_id, "verdict": "blocked" if found else "passed", "rule": found}
-        event = Emit(PluginEvent(name="security_audit", payload=told))
-        if found:
-            return (event, BlockTool(f"the security guard does not allow this ({found}). Do it in another way."))
+    def _judge(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
+        rule = self._denying_rule(request_for_call(name, args, place_of(context)))
+        payload = {"tool": name, "call_id": call_id, "verdict": "blocked" if rule else "passed", "rule": rule}
+        event = Emit(PluginEvent(name="security_audit", payload=payload))
+        if rule:
+            return (event, BlockTool(f"blocked by the security guard ({rule}). Use another way."))
         return event if self.audit == "all" else None
 
-    def _denied(self, request: Request) -> str:
-        """What denies it, in words; empty when nothing does."""
+    def _denying_rule(self, request: Request) -> str:
+        """Return the text of the rule that denies a request, or an empty string."""
         verdict = decide(request, self.rules)
         if verdict.effect == "deny":
             return verdict.text
         text = request.command.text if request.command is not None else ""
-        return next((f"deny {SHELL} {_REGEX}{one.pattern}" for one in self.patterns if one.search(text)), "")
+        return next(
+            (f"deny {SHELL} {_REGEX}{pattern.pattern}" for pattern in self.patterns if pattern.search(text)), ""
+        )
 
 
-def _defaults() -> tuple[str, ...]:
-    return (*DENIED_PATHS, _literal(str(home().token)))
+def _default_paths() -> tuple[str, ...]:
+    return (*DENIED_PATHS, _escape_pattern(str(home().token)))
 
 
-def _literal(path: str) -> str:
-    return "".join(f"[{one}]" if one in "*?[" else one for one in path)
+def _escape_pattern(path: str) -> str:
+    """Return a pattern that matches exactly this path."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
 
 
-def _pattern(text: str) -> re.Pattern[str]:
+def _compile_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text.removeprefix(_REGEX), re.MULTILINE)
-    except re.error as fault:
-        raise InvalidPluginOption(SecurityGuard.name, "commands", f"{text!r} is no expression: {fault}") from None
+    except re.error as error:
+        problem = f"{text!r} isn't a valid regular expression: {error}"
+        raise InvalidPluginOption(SecurityGuard.name, "commands", problem) from None
 
 
 def _path_rule(pattern: str) -> Rule:
     try:
         return checked(Rule("deny", "*", path=pattern))
-    except InvalidRule as fault:
-        raise InvalidPluginOption(SecurityGuard.name, "paths", fault.what) from None
+    except InvalidRule as error:
+        raise InvalidPluginOption(SecurityGuard.name, "paths", error.what) from None
 
 
 def _command_rule(text: str) -> Rule:
@@ -124,5 +130,5 @@ def _command_rule(text: str) -> Rule:
     except ValueError:
         words = ()
     if not words:
-        raise InvalidPluginOption(SecurityGuard.name, "commands", f"{text!r} is no command")
+        raise InvalidPluginOption(SecurityGuard.name, "commands", f"{text!r} isn't a command")
     return Rule("deny", SHELL, family=words)

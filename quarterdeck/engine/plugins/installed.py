@@ -1,15 +1,15 @@
-"""Plugins and tools of other packages, found by their entry points.
+"""Load plugins and tools of other packages by their entry points.
 
-A package names them in its own metadata:
+A package declares them in its metadata:
 
     [project.entry-points."quarterdeck.plugins"]
     redact = "acme_redact:Redact"
     [project.entry-points."quarterdeck.tools"]
     weather = "acme_weather:tools"
 
-A plugin is a class, or anything that can be called with the options and gives a Plugin. Tools are a Tool, several, or
-anything that can be called without arguments and gives them. Nothing is imported before somebody asks for it by name, and
-whatever a package does wrong then is one error that names the package.
+A plugin entry is a class, or a callable that takes the options and returns a Plugin. A tools entry is a Tool, several tools,
+or a callable without arguments that returns them. A package is imported only when one of its entries is requested by name.
+Whatever goes wrong then is raised as one error that names the package.
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ PLUGINS, TOOLS = "quarterdeck.plugins", "quarterdeck.tools"
 
 
 class NoSuchExtension(QuarterdeckError):
-    """No installed package offers a plugin, or tools, of this name."""
+    """No installed package provides a plugin or tools of this name."""
 
     code = "no_such_extension"
 
-    def __init__(self, group: str, name: str, known: Sequence[str]) -> None:
-        listed = ", ".join(known) or "none"
-        super().__init__(f"no installed package offers {name!r} in {group}", f"Installed are: {listed}.")
+    def __init__(self, group: str, name: str, installed: Sequence[str]) -> None:
+        hint = f"Installed: {', '.join(installed) or 'none'}."
+        super().__init__(f"no installed package provides {name!r} in {group}", hint)
         self.group = group
         self.name = name
 
 
 class BrokenExtension(QuarterdeckError):
-    """A package whose plugin, or tools, cannot be used. `package` is its name with the version."""
+    """The plugin or the tools of a package can't be used. `package` is the package's name and version."""
 
     code = "broken_extension"
 
-    def __init__(self, found: Extension, what: str) -> None:
-        hint = f"Repair or remove the package {found.package!r}, or do not ask for {found.name!r}."
-        super().__init__(f"{found.name!r} of the package {found.package!r} ({found.target}) {what}", hint)
-        self.package = found.package
-        self.name = found.name
+    def __init__(self, extension: Extension, problem: str) -> None:
+        hint = f"Fix or remove the package {extension.package!r}, or don't request {extension.name!r}."
+        message = f"{extension.name!r} of the package {extension.package!r} ({extension.target}) {problem}"
+        super().__init__(message, hint)
+        self.package = extension.package
+        self.name = extension.name
 
 
 class Extension(Struct, frozen=True):
-    """What a package offers: a name, whose it is, and where its code stands. Nothing of it is imported yet."""
+    """An entry point of an installed package. Its code hasn't been imported."""
 
     group: str
     name: str
@@ -62,75 +63,88 @@ class Extension(Struct, frozen=True):
 
 
 def extensions(group: str) -> list[Extension]:
-    """What is installed, by name."""
-    return sorted({_extension(one) for one in entry_points(group=group)}, key=lambda one: (one.name, one.package))
+    """Return the extensions of all installed packages, sorted by name."""
+    return sorted({_describe(point) for point in entry_points(group=group)}, key=lambda ext: (ext.name, ext.package))
 
 
-def _extension(one: EntryPoint) -> Extension:
-    package = f"{one.dist.name} {one.dist.version}" if one.dist is not None else "unknown"
-    return Extension(one.group, one.name, package, one.value)
+def _describe(point: EntryPoint) -> Extension:
+    package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "unknown"
+    return Extension(point.group, point.name, package, point.value)
 
 
 def installed_plugin(name: str, options: Mapping[str, Json]) -> Plugin:
-    """A plugin of another package, made with these options."""
-    found, made = _loaded(PLUGINS, name)
-    plugin = _called(found, made, options)
+    """Create a plugin of another package.
+
+    Raises:
+        NoSuchExtension: no package provides it.
+        BrokenExtension: it can't be imported or created, or it isn't a plugin.
+    """
+    extension, factory = _load(PLUGINS, name)
+    plugin = _call(extension, factory, options)
     if not isinstance(plugin, Plugin):
-        raise BrokenExtension(found, f"gives a {type(plugin).__name__}, not a quarterdeck Plugin")
+        raise BrokenExtension(extension, f"returns an object of type {type(plugin).__name__}, not a quarterdeck Plugin")
     if not plugin.name:
         plugin.name = name
     return plugin
 
 
 def installed_tools(name: str) -> tuple[Tool, ...]:
-    """The tools that another package offers under this name."""
-    found, made = _loaded(TOOLS, name)
-    given = _called(found, made, {}) if callable(made) and not isinstance(made, Tool) else made
-    tools = (given,) if isinstance(given, Tool) else given
+    """Return the tools that another package provides under this name.
+
+    Raises:
+        NoSuchExtension: no package provides them.
+        BrokenExtension: they can't be imported or created, or they aren't tools.
+    """
+    extension, target = _load(TOOLS, name)
+    value = _call(extension, target, {}) if callable(target) and not isinstance(target, Tool) else target
+    tools = (value,) if isinstance(value, Tool) else value
     if not isinstance(tools, Iterable):
-        raise BrokenExtension(found, f"gives a {type(tools).__name__}, not a quarterdeck Tool")
+        raise BrokenExtension(extension, f"returns an object of type {type(tools).__name__}, not a quarterdeck Tool")
     listed = tuple(cast("Iterable[Any]", tools))
-    wrong = next((one for one in listed if not isinstance(one, Tool)), None)
-    if wrong is not None or not listed:
-        raise BrokenExtension(found, f"gives a {type(wrong).__name__} among its tools" if listed else "gives no tools")
+    if not listed:
+        raise BrokenExtension(extension, "returns no tools")
+    invalid = next((item for item in listed if not isinstance(item, Tool)), None)
+    if invalid is not None:
+        raise BrokenExtension(extension, f"returns an object of type {type(invalid).__name__} among its tools")
     return listed
 
 
 def all_installed_tools(names: Iterable[str]) -> tuple[list[Tool], list[QuarterdeckError]]:
-    """The tools of all these names, and what is wrong with those that cannot be had: the rest works without them."""
+    """Return the tools of all these names, and the errors of those that can't be loaded."""
     tools: list[Tool] = []
-    faults: list[QuarterdeckError] = []
+    errors: list[QuarterdeckError] = []
     for name in names:
         try:
             tools += installed_tools(name)
-        except QuarterdeckError as fault:
-            faults.append(fault)
-    return tools, faults
+        except QuarterdeckError as error:
+            errors.append(error)
+    return tools, errors
 
 
-def _loaded(group: str, name: str) -> tuple[Extension, Any]:
-    points = [one for one in entry_points(group=group) if one.name == name]
-    found = {_extension(one): one for one in points}
-    if not found:
-        raise NoSuchExtension(group, name, [one.name for one in extensions(group)])
-    extension, point = next(iter(found.items()))
-    if len(found) > 1:
-        others = ", ".join(sorted(one.package for one in found))
-        raise BrokenExtension(extension, f"is offered by more than one package: {others}")
+def _load(group: str, name: str) -> tuple[Extension, Any]:
+    """Import the object of an entry point."""
+    points = {_describe(point): point for point in entry_points(group=group) if point.name == name}
+    if not points:
+        raise NoSuchExtension(group, name, [extension.name for extension in extensions(group)])
+    extension, point = next(iter(points.items()))
+    if len(points) > 1:
+        packages = ", ".join(sorted(candidate.package for candidate in points))
+        raise BrokenExtension(extension, f"is provided by more than one package: {packages}")
     try:
         return extension, point.load()
-    except (Exception, SystemExit) as fault:
-        raise BrokenExtension(extension, f"cannot be imported: {_words(fault)}") from fault
+    except (Exception, SystemExit) as error:
+        # A package may call sys.exit when it is imported. That must not end the server.
+        raise BrokenExtension(extension, f"can't be imported: {_describe_error(error)}") from error
 
 
-def _called(found: Extension, made: Any, options: Mapping[str, Json]) -> Any:
+def _call(extension: Extension, target: Any, options: Mapping[str, Json]) -> Any:
     try:
-        return made(**options)
+        return target(**options)
     except QuarterdeckError:
         raise
-    except (Exception, SystemExit) as fault:
-        raise BrokenExtension(found, f"cannot be made: {_words(fault)}") from fault
+    except (Exception, SystemExit) as error:
+        raise BrokenExtension(extension, f"can't be created: {_describe_error(error)}") from error
 
 
-def _words(fault: BaseException) -> str:
-    return f"{type(fault).__name__}: {fault}"
+def _describe_error(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

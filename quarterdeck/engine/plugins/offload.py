@@ -1,7 +1,7 @@
-"""LargeResultOffload: a result too big for the conversation is stored whole; the model gets its two ends and the place.
+"""LargeResultOffload: store results that are too large for the conversation in files.
 
-The place is a name in the session's own store, not a path of this machine: `read_file` finds it there, wherever the store
-is when the session is resumed.
+The model reads the beginning and the end of such a result and the name of its file. The name is relative to the session's
+store, where `read_file` finds it, even if the store has moved when the session is resumed.
 """
 
 from __future__ import annotations
@@ -20,68 +20,74 @@ from quarterdeck.events import LargeResultOffloaded, Notice
 from quarterdeck.files import write_atomic
 
 FOLDER = "large_tool_results"
-#: Tools whose results are paged or bounded by themselves.
+#: Tools that limit or page their results themselves.
 EXCLUDED = ("ls", "glob", "grep", "read_file", "edit_file", "write_file")
 _BYTES_PER_TOKEN = 4
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,119}")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,119}")
 
 
 class LargeResultOffload(Plugin):
-    """Past `limit` tokens (about four bytes each) a result of any tool but the `excluded` is stored in the session's own
-    folder, and the conversation holds `preview` characters of each end."""
+    """Store results of more than `limit` tokens (about four bytes each) in the session's store.
+
+    The conversation keeps `preview` characters of the beginning and of the end. Tools in `excluded` aren't affected.
+    """
 
     name = "large_result_offload"
     priority = 950
 
     def __init__(self, *, limit: int = 20_000, excluded: Sequence[str] = EXCLUDED, preview: int = 2_000) -> None:
         if limit < 1:
-            raise InvalidPluginOption(self.name, "limit", f"{limit} tokens are no limit")
+            raise InvalidPluginOption(self.name, "limit", "it must be 1 or more")
         if preview < 0 or 2 * preview > limit * _BYTES_PER_TOKEN:
-            raise InvalidPluginOption(self.name, "preview", "two ends of this length are longer than the limit")
+            raise InvalidPluginOption(self.name, "preview", "two previews of this length are longer than the limit")
         self.limit = limit * _BYTES_PER_TOKEN
         self.excluded = frozenset(excluded)
         self.preview = preview
 
     async def after_tool(self, name: str, call_id: str, outcome: Outcome, context: Context) -> Answers:
         if outcome.path:
-            return _stored_already(name, call_id, outcome.path, context.store)
+            return _report_stored(name, call_id, outcome.path, context.store)
         if name in self.excluded or len(outcome.text) * _BYTES_PER_TOKEN <= self.limit:
             return None
-        whole = outcome.text.encode("utf-8", "surrogatepass")
-        if len(whole) <= self.limit:
+        data = outcome.text.encode("utf-8", "surrogatepass")
+        if len(data) <= self.limit:
             return None
         path = f"{FOLDER}/{_file_name(call_id)}"
         try:
-            await asyncio.to_thread(_store, context.store / path, whole)
-        except OSError as fault:
-            told = f"the result of {name} is too big and could not be stored: {fault.strerror or fault}"
-            return Emit(Notice(text=told, level="warning", source=self.name))
-        short = replace(outcome, text=self._ends(outcome.text, path, len(whole)), path=path)
-        event = LargeResultOffloaded(tool=name, call_id=call_id, path=path, bytes=len(whole))
-        return (Emit(event), ReplaceToolResult(short))
+            await asyncio.to_thread(_store, context.store / path, data)
+        except OSError as error:
+            text = f"the result of {name} is too large, and storing it failed: {error.strerror or error}"
+            return Emit(Notice(text=text, level="warning", source=self.name))
+        shortened = replace(outcome, text=self._shorten(outcome.text, path, len(data)), path=path)
+        event = LargeResultOffloaded(tool=name, call_id=call_id, path=path, bytes=len(data))
+        return (Emit(event), ReplaceToolResult(shortened))
 
-    def _ends(self, text: str, path: str, size: int) -> str:
+    def _shorten(self, text: str, path: str, size: int) -> str:
         head, tail = text[: self.preview], text[len(text) - self.preview :]
-        left = len(text) - 2 * self.preview
-        note = f"[{left} characters left out. The whole result ({size} bytes) is in {path}: read it in pages, or search it.]"
+        omitted = len(text) - 2 * self.preview
+        note = f"[{omitted} characters omitted. The whole result ({size} bytes) is in {path}. Read it in pages.]"
         return f"{head}\n\n{note}\n\n{tail}"
 
 
-def _stored_already(name: str, call_id: str, path: str, store: Path) -> Emit | None:
-    """A tool that stored its result by itself, as the shell does while it runs, is only told of."""
+def _report_stored(name: str, call_id: str, path: str, store: Path) -> Emit | None:
+    """Report a result that the tool stored itself, as the shell does while a command runs."""
+    if not path.startswith(f"{FOLDER}/"):
+        return None
     try:
-        size = (store / path).stat().st_size if path.startswith(f"{FOLDER}/") else None
+        size = (store / path).stat().st_size
     except (OSError, ValueError):
-        size = None
-    return None if size is None else Emit(LargeResultOffloaded(tool=name, call_id=call_id, path=path, bytes=size))
+        return None
+    return Emit(LargeResultOffloaded(tool=name, call_id=call_id, path=path, bytes=size))
 
 
 def _file_name(call_id: str) -> str:
-    """The id itself where it is a plain name. Providers choose it, so it may be anything, a path out of here too."""
-    return call_id if _PLAIN.fullmatch(call_id) else sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()
+    """Return a file name for a call. Providers choose call ids, so an id may be anything, even a path."""
+    if _SAFE_NAME.fullmatch(call_id):
+        return call_id
+    return sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _store(path: Path, whole: bytes) -> None:
-    """Whole or not at all, and for nobody else to read."""
+def _store(path: Path, data: bytes) -> None:
+    """Write a file atomically, readable only by its owner."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomic(path, whole, durable=False)
+    write_atomic(path, data, durable=False)

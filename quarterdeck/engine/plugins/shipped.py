@@ -1,4 +1,4 @@
-"""The plugins that come with Quarterdeck, by name, and the set that the built-in agent mounts."""
+"""List the plugins that come with Quarterdeck and choose the set that the built-in agent mounts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarterdeck.engine.plugins.base import InvalidPluginOption, Plugin
 from quarterdeck.events import Json
 from quarterdeck.kernel.commands import MODES
 
-#: name → module and class.
+#: Module and class of each shipped plugin.
 SHIPPED: dict[str, tuple[str, str]] = {
     "security_guard": ("guard", "SecurityGuard"),
     "human_approval": ("approval", "HumanApproval"),
@@ -24,7 +24,7 @@ SHIPPED: dict[str, tuple[str, str]] = {
     "content_policy": ("content", "ContentPolicy"),
     "auto_checkpoint": ("checkpoints", "AutoCheckpoint"),
 }
-#: Those that are mounted unless somebody says no, with their options.
+#: Plugins that are mounted by default, with their options.
 DEFAULTS: dict[str, Mapping[str, Json]] = {
     "security_guard": {},
     "human_approval": {"safe_commands": READ_ONLY_COMMANDS},
@@ -34,54 +34,68 @@ DEFAULTS: dict[str, Mapping[str, Json]] = {
 
 
 def shipped(name: str) -> type[Plugin]:
-    """The class of a plugin of ours."""
+    """Return the class of a shipped plugin."""
     module, kind = SHIPPED[name]
     return getattr(import_module(f"quarterdeck.engine.plugins.{module}"), kind)
 
 
 def default_plugins(mode: str = "", wanted: Mapping[str, Json] | None = None) -> list[Plugin]:
-    """What the built-in agent mounts in this mode, changed by what is wanted.
+    """Create the plugins that the built-in agent mounts in a mode.
 
-    `wanted` is name → options, True (with its own), or False (left out); a name that is not ours is a plugin of somebody
-    else's, found by its entry point. In plan mode the plan is the result, so Planning is mounted too. QuarterdeckError
-    for what cannot be mounted: an agent that runs without a guard that somebody asked for would be worse.
+    Planning is added in plan mode, where the plan is the result.
+
+    Args:
+        mode: the session's mode.
+        wanted: changes to the default set. Each name maps to the plugin's options, to True (default options) or to False
+            (not mounted). A name that isn't a shipped plugin is looked up among the installed packages.
+
+    Raises:
+        QuarterdeckError: a plugin can't be mounted. An agent must not run without a guard that its user configured.
     """
     if mode and mode not in MODES:
-        raise InvalidPluginOption("", "mode", f"there is no mode {mode!r}", f"Modes: {', '.join(MODES)}.")
-    chosen: dict[str, Json] = {**DEFAULTS, **({"planning": {}} if mode == "plan" else {}), **(wanted or {})}
-    return [plugin_of(name, _options(name, given)) for name, given in chosen.items() if given is not False]
+        raise InvalidPluginOption("", "mode", f"unknown mode {mode!r}", f"Modes: {', '.join(MODES)}.")
+    planning: dict[str, Json] = {"planning": {}} if mode == "plan" else {}
+    selected: dict[str, Json] = {**DEFAULTS, **planning, **(wanted or {})}
+    return [create_plugin(name, _merge_options(name, value)) for name, value in selected.items() if value is not False]
 
 
-def _options(name: str, given: Json) -> dict[str, Json]:
-    own = DEFAULTS.get(name, {})
-    if given is True:
-        return dict(own)
-    if not isinstance(given, Mapping):
-        raise InvalidPluginOption(name, "", "options are an object, true or false")
-    return {**own, **cast("Mapping[str, Json]", given)}
+def _merge_options(name: str, value: Json) -> dict[str, Json]:
+    defaults = DEFAULTS.get(name, {})
+    if value is True:
+        return dict(defaults)
+    if not isinstance(value, Mapping):
+        raise InvalidPluginOption(name, "", "options must be a table, true or false")
+    return {**defaults, **cast("Mapping[str, Json]", value)}
 
 
-def plugin_of(name: str, options: Mapping[str, Json]) -> Plugin:
-    """A plugin by its name, ours or an installed one. Ours cannot be replaced by a package that takes its name."""
+def create_plugin(name: str, options: Mapping[str, Json]) -> Plugin:
+    """Create a plugin by name: a shipped one, or one of an installed package. A package can't replace a shipped plugin.
+
+    Raises:
+        InvalidPluginOption: an option is unknown or invalid.
+        NoSuchExtension: there is no such plugin.
+        BrokenExtension: the package's plugin can't be created.
+    """
     if name not in SHIPPED:
         from quarterdeck.engine.plugins.installed import installed_plugin
 
         return installed_plugin(name, options)
     kind: Any = shipped(name)
     hints = get_type_hints(kind.__init__)
-    given = {option: _typed(name, option, value, hints) for option, value in options.items()}
+    converted = {option: _convert_option(name, option, value, hints) for option, value in options.items()}
     try:
-        return kind(**given)
-    except TypeError as fault:  # one that must be given is not
-        raise InvalidPluginOption(name, ", ".join(options), str(fault)) from None
+        return kind(**converted)
+    except TypeError as error:
+        # A required option is missing.
+        raise InvalidPluginOption(name, ", ".join(options), str(error)) from None
 
 
-def _typed(name: str, option: str, value: Json, hints: Mapping[str, Any]) -> Any:
-    """An option as its type says; settings come from files and requests, where anything can stand."""
+def _convert_option(name: str, option: str, value: Json, hints: Mapping[str, Any]) -> Any:
+    """Convert an option to its declared type. Options come from files and requests, so they may be anything."""
     if option not in hints or option == "return":
-        known = ", ".join(one for one in hints if one != "return")
-        raise InvalidPluginOption(name, option, "there is no such option", f"There are: {known or 'none'}.")
+        names = ", ".join(hint for hint in hints if hint != "return")
+        raise InvalidPluginOption(name, option, "no such option", f"Options: {names or 'none'}.")
     try:
         return msgspec.convert(value, hints[option])
-    except msgspec.ValidationError as fault:
-        raise InvalidPluginOption(name, option, str(fault)) from None
+    except msgspec.ValidationError as error:
+        raise InvalidPluginOption(name, option, str(error)) from None

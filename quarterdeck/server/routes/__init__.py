@@ -1,16 +1,21 @@
-"""What can be asked, one file for each subject. `all_routes` is the whole list."""
+"""The routes of the API, one file per subject."""
 
 from __future__ import annotations
 
 from quarterdeck.server.route import Route
-from quarterdeck.server.routes import around, commands, reading, sessions
+from quarterdeck.server.routes import (
+    agents,
+    commands,
+    environment,
+    export,
+    folders,
+    reading,
+    rules,
+    sessions,
+)
 
 
 def all_routes() -> list[Route]:
-    """In the order of the contract."""
-    return [
-        *sessions.TABLE.routes,
-        *commands.TABLE.routes,
-        *reading.TABLE.routes,
-        *around.TABLE.routes,
-    ]
+    """Return all routes in the order of the contract."""
+    modules = (sessions, commands, reading, agents, environment, folders, rules, export)
+    return [route for module in modules for route in module.TABLE.routes]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.command_results import Dropped
 from quarterdeck.kernel.queue import Waiting
-from quarterdeck.server.route import Call, Keyed, Table, Words
+from quarterdeck.server.route import Call, Keyed, Table
 
 TABLE = Table()
 _ERRORS = (404, 409)
@@ -90,7 +90,7 @@ async def queue(call: Call) -> QueueShown:
 class EditItem(Keyed, frozen=True, kw_only=True):
     """`text` replaces the queued text. `resend` sends a text again that failed or whose outcome is unknown."""
 
-    text: Words | None = None
+    text: cmd.Words | None = None
     resend: bool = False
 
 

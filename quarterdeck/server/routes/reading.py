@@ -1,4 +1,4 @@
-"""What can be read: the conversation, the evidence, events, attention."""
+"""Routes that read a session: its conversation, the causes of its state, its changes and usage."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from quarterdeck.server.route import Call, Index, Table
 from quarterdeck.server.shapes import Evidence, TimelinePage
 
 TABLE = Table()
-_MOST = 1000
+_ENTRY_LIMIT = 1000
 
 
 class TimelineQuery(Struct, frozen=True, kw_only=True):
-    """`at` shows it as it was after that event; `before` is a place among all entries, to page backwards."""
+    """`at` shows the timeline as it was after that event. `before` is a position among all entries, to page backwards."""
 
     at: Index | None = None
     before: Index | None = None
-    limit: Annotated[int, Meta(ge=1, le=_MOST)] = 200
+    limit: Annotated[int, Meta(ge=1, le=_ENTRY_LIMIT)] = 200
 
 
 @TABLE.add(
-    "GET", "/sessions/{id}/timeline", "What was said and done", query=TimelineQuery, answer=TimelinePage, errors=(404,)
+    "GET", "/sessions/{id}/timeline", "Get the conversation", query=TimelineQuery, answer=TimelinePage, errors=(404,)
 )
 async def timeline(call: Call) -> TimelinePage:
     query: TimelineQuery = call.query
@@ -51,15 +51,15 @@ class MessagesQuery(Struct, frozen=True, kw_only=True):
 @TABLE.add(
     "GET",
     "/sessions/{id}/messages",
-    "What was said since a time",
+    "Get the conversation since a time",
     query=MessagesQuery,
     answer=TimelinePage,
     errors=(404,),
 )
 async def messages(call: Call) -> TimelinePage:
     view = await _view(call, None)
-    later = [entry for entry in window(view.timeline) if entry.at > call.query.since]
-    return TimelinePage(tuple(later), view.index, view.timeline.streaming)
+    entries = [entry for entry in window(view.timeline) if entry.at > call.query.since]
+    return TimelinePage(tuple(entries), view.index, view.timeline.streaming)
 
 
 class AtQuery(Struct, frozen=True, kw_only=True):
@@ -68,14 +68,14 @@ class AtQuery(Struct, frozen=True, kw_only=True):
     at: Index | None = None
 
 
-@TABLE.add("GET", "/sessions/{id}/why", "The evidence for each state", query=AtQuery, answer=Evidence, errors=(404,))
+@TABLE.add("GET", "/sessions/{id}/why", "Get the cause of each state", query=AtQuery, answer=Evidence, errors=(404,))
 async def evidence(call: Call) -> Evidence:
     view = call.session.view if call.query.at is None else await call.session.view_at(call.query.at)
     return Evidence(view.index, why(view))
 
 
 class ChangesQuery(Struct, frozen=True, kw_only=True):
-    """Since the session began, or since its last turn did."""
+    """Compare with the beginning of the session, or of its last turn."""
 
     scope: Scope = "session"
 
@@ -83,7 +83,7 @@ class ChangesQuery(Struct, frozen=True, kw_only=True):
 @TABLE.add(
     "GET",
     "/sessions/{id}/changes",
-    "What changed in its repository",
+    "Get the changes in the session's repository",
     query=ChangesQuery,
     answer=Diff,
     errors=(404, 409),
@@ -93,24 +93,24 @@ async def changes(call: Call) -> Diff:
 
 
 class Stats(Struct, frozen=True):
-    """What a session used, as far as it is known."""
+    """What a session used, as far as its agent reports it."""
 
     usage: Ledger
     shown: UsageShown
 
 
-@TABLE.add("GET", "/sessions/{id}/stats", "What it used", answer=Stats, errors=(404,))
+@TABLE.add("GET", "/sessions/{id}/stats", "Get the session's usage", answer=Stats, errors=(404,))
 async def stats(call: Call) -> Stats:
     ledger = call.session.view.state.usage
     return Stats(ledger, usage_shown(ledger))
 
 
 class Needing(Struct, frozen=True):
-    """The sessions that want a person, the most urgent first."""
+    """The sessions that need a person, the most urgent first."""
 
     sessions: tuple[Summary, ...]
 
 
-@TABLE.add("GET", "/attention", "Who waits for a person", answer=Needing)
+@TABLE.add("GET", "/attention", "List the sessions that need a person", answer=Needing)
 async def attention(call: Call) -> Needing:
     return Needing(tuple(call.deck.attention()))

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from quarterdeck.config import Mode
 from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.events import Image
-from quarterdeck.harness.driver import Mode
 from quarterdeck.kernel.command_results import Done
-from quarterdeck.kernel.commands import NAME_LIMIT, NOT_BLANK
+from quarterdeck.kernel.commands import NAME_LIMIT, NOT_BLANK, Text
 from quarterdeck.kernel.session_list import PAGE, Filter
-from quarterdeck.server.route import Call, Index, Keyed, Table, Text, Variable
+from quarterdeck.server.route import Call, Index, Keyed, Table, Variable
 from quarterdeck.server.shapes import SessionPage, SessionView, session_view
 
 TABLE = Table()

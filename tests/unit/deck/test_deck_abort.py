@@ -53,7 +53,7 @@ async def test_the_agent_is_told_which_tools_may_be_killed(tmp_path: Path, kill_
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "hang", cwd=str(tmp_path))
         await busy(session)
-        launch, said = (await deck.in_use(session.id)).connection, []
+        launch, said = (await deck.load_session(session.id)).connection, []
         say, launch.say = launch.say, lambda lines: said.extend(lines) or say(lines)
         await session.abort(kill_tools=kill_tools)
         await session.settled()

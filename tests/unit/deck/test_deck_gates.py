@@ -190,7 +190,7 @@ async def test_always_holds_for_an_agent_of_somebody_elses_that_comes_back(tmp_p
         async def told(**payload: object) -> Session:
             session = await adoption.session("claude", "n1", str(tmp_path))
             observation = session.observed_agent or session.observe(registry.translator("claude"))
-            observation.hear(Signal("hook", {"session_id": "n1", "cwd": str(tmp_path), **payload}))
+            observation.feed(Signal("hook", {"session_id": "n1", "cwd": str(tmp_path), **payload}))
             await session.writer.flush()
             return session
 
@@ -198,8 +198,8 @@ async def test_always_holds_for_an_agent_of_somebody_elses_that_comes_back(tmp_p
         session = await told(**asked)
         await deck.session(session.id).approve(session.state.gates.open[0].id, always="session")
         await told(hook_event_name="Stop")
-        await eventually(lambda: session.id not in deck._supervisor.sessions)
-        await deck.in_use(session.id)
+        await eventually(lambda: session.id not in deck.services.supervisor.sessions)
+        await deck.load_session(session.id)
         assert adoption.at_hand("claude", "n1") is None
         await told(hook_event_name="UserPromptSubmit", prompt="two")
         assert adoption.at_hand("claude", "n1") is not None
@@ -217,7 +217,7 @@ class TestADecisionOnItsWay:
             session = await deck.create("test", script, cwd=str(tmp_path))
             gate = await gate_of(session)
             assert session.view.state.activity.value == "active/waiting_for_permission"
-            live = await deck.in_use(session.id)
+            live = await deck.load_session(session.id)
             live.connection.say = lambda lines: True  # it never arrives
             ways = {
                 "approve": lambda: session.approve(gate.id),
@@ -250,7 +250,7 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
             gate = await gate_of(session)
-            live = await deck.in_use(session.id)
+            live = await deck.load_session(session.id)
             live.connection.say = lambda lines: True
             await session.approve(gate.id)
             for sub in ("tool_use", "thinking", "tool_use"):
@@ -264,10 +264,10 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; sleep 30", cwd=str(tmp_path))
             gate = await gate_of(session)
-            live = await deck.in_use(session.id)
+            live = await deck.load_session(session.id)
             live.connection.say = lambda lines: True
             await session.approve(gate.id)
-            live.connection.hear(Signal("stdout", {"type": "question", "id": "other", "text": "which?"}))
+            live.connection.feed(Signal("stdout", {"type": "question", "id": "other", "text": "which?"}))
             assert live.state.activity.value == "active/waiting_for_permission"
             assert legal(live.view)
 
@@ -276,8 +276,8 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; sleep 30", cwd=str(tmp_path))
             gate = await gate_of(session)
-            live = await deck.in_use(session.id)
-            live.connection.hear(
+            live = await deck.load_session(session.id)
+            live.connection.feed(
                 Signal("stdout", {"type": "dialog", "id": "other", "method": "confirm", "title": "Sure?"})
             )
             await session.approve(gate.id)
@@ -291,8 +291,8 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
             await session.settled()
-            live = await deck.in_use(session.id)
-            live.connection.hear(Signal("stdout", {"type": "dialog", "id": "d", "method": "confirm", "title": "Sure?"}))
+            live = await deck.load_session(session.id)
+            live.connection.feed(Signal("stdout", {"type": "dialog", "id": "d", "method": "confirm", "title": "Sure?"}))
             await session.respond(live.state.gates.open[0].id, True)
             assert session.view.state.activity.value == "idle"
             assert legal(session.view)
@@ -327,14 +327,14 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             live = await _observed(deck)
             for call, command in (("c1", "rm x"), ("c2", "ls"), ("c3", "ls")):
-                live.observed_agent.hear(_asking(call, command))
+                live.observed_agent.feed(_asking(call, command))
             await live.writer.flush()
             session = deck.session(live.id)
             (left,) = live.state.gates.open
             assert (live.state.activity.value, left.call_id) == ("active/waiting_for_permission", "c1")
             await session.approve(left.id)
             assert session.view.state.activity.value == "active/tool_use"
-            live.observed_agent.hear(_asking("c4", "ls"))
+            live.observed_agent.feed(_asking("c4", "ls"))
             await live.writer.flush()
             assert (await _activities(session)).count("waiting_for_permission") == 1
             assert legal(session.view)
@@ -345,7 +345,7 @@ class TestADecisionOnItsWay:
             live, refs = await _observed(deck), [f"r{number}" for number in range(40)]
             asks = [ev.ApprovalRequired(gate=ev.GateRequest(ref=ref, tool="Bash")) for ref in refs]
             live.hear(live.observed_agent, asks, "hook")
-            live.note(*live.closings(live.state.gates.open, Decision(status="approved"), "user"))
+            live.record(*live.closings(live.state.gates.open, Decision(status="approved"), "user"))
             await live.writer.flush()
             told: list[Body] = [ev.ApprovalResolved(ref=ref, status="approved") for ref in refs]
             live.hear(live.observed_agent, told, "hook")
@@ -431,7 +431,7 @@ class TestADecisionThatDoesNotResume:
         async with at_home(tmp_path) as deck:
             session = await deck.create("holding", "ask rm; sleep 30", cwd=str(tmp_path))
             gate = await gate_of(session)
-            launch, said = (await deck.in_use(session.id)).connection, []
+            launch, said = (await deck.load_session(session.id)).connection, []
             launch.say = lambda lines: bool(said.extend(lines)) or True
             await session.approve(gate.id, auto_resume=False)
             assert said == [{"op": "answer", "id": gate.ref, "allow": True, "resumes": False}]

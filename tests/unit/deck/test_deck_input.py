@@ -97,11 +97,11 @@ async def test_no_session_is_made(tmp_path: Path, given: dict[str, object], code
             await deck.create(**wanted)
         _told(refused.value, code, part)
         assert deck.list().sessions == ()
-        assert await deck._log.read_all() == []
+        assert await deck.services.log.read_all() == []
         assert _files(tmp_path) == before
-        assert deck._supervisor.sessions == {}
+        assert list(deck.loaded_sessions()) == []
         assert len(deck.environments) == 0
-        assert deck._recorded == set()
+        assert len(deck.services.recordings) == 0
         assert find_by_nonce([home_id(deck.home)]) == []
 
 
@@ -299,12 +299,12 @@ async def test_a_stale_fence(tmp_path: Path) -> None:
     """Whoever wrote into a session since then keeps it: the late one is refused, and nothing of it is in the log."""
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
-        stale = deck._supervisor.sessions[session.id].writer.fence
+        stale = deck.services.supervisor.sessions[session.id].writer.fence
         await session.rename("mine")
         events = await all_events(session)
         unit = Append(session_id=session.id, events=(events[-1],), fence=stale)
         with pytest.raises(StaleFence) as refused:
-            await deck._log.append(unit)
+            await deck.services.log.append(unit)
         assert refused.value.code == "stale_fence"
         assert refused.value.hint
         assert await all_events(session) == events
@@ -345,7 +345,7 @@ async def test_a_key_that_means_another_session_gives_that_one_nothing(tmp_path:
         await deck.create("test", cwd=str(tmp_path), client_id="key")
         with pytest.raises(QuarterdeckError, match="already used"):
             await deck.create("test", cwd=str(tmp_path), client_id="key", name="other", env={"A": "b"}, record=True)
-        assert (len(deck.environments), deck._recorded) == (0, set())
+        assert (len(deck.environments), len(deck.services.recordings)) == (0, 0)
 
 
 @on_loop

@@ -167,7 +167,7 @@ async def test_a_session_gets_its_own_or_that_of_the_shell_and_says_when_its_own
         two = await deck.create("test", "echo-env WHO", cwd=str(tmp_path))
         for session, who in ((one, "caller secret"), (two, "shell")):
             await until(session, lambda view, who=who: view.state.last_text.strip() == who)
-        live = await deck.in_use(one.id)
+        live = await deck.load_session(one.id)
         await live.launcher.stop()
         await one.prompt("echo-env WHO; say again")
         await until(one, lambda view: view.state.last_text.strip() == "again")

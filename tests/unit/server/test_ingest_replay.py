@@ -17,7 +17,7 @@ from quarterdeck.harness.replay import AFTERGLOW_S, Replay
 from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View
 from quarterdeck.server import otlp
-from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.server.auth import SECRET, secret_for
 from tests.decks import Time, eventually, on_loop
 from tests.doors import House, serving
 
@@ -77,11 +77,11 @@ class _Agent:
         self.held: list[asyncio.Task[Any]] = []
 
     def _ears(self) -> list[Any]:
-        found = (one.observed_agent for one in self.house.deck._supervisor.sessions.values())
+        found = (one.observed_agent for one in self.house.deck.loaded_sessions())
         return [one for one in found if one is not None]
 
     def _last_heard(self) -> float:
-        return sum(one.last_heard for one in self._ears())
+        return sum(one.last_signal_at for one in self._ears())
 
     async def wait_until(self, t: float) -> None:
         """The clock goes on, and stops at every deadline on the way."""
@@ -138,7 +138,7 @@ class _Agent:
 
 async def _views(house: House) -> list[View]:
     """An observing hook is answered before it is written, so what was told may still be on its way."""
-    for session in list(house.deck._supervisor.sessions.values()):
+    for session in list(house.deck.loaded_sessions()):
         await session.writer.flush()
     return [await house.deck.session(name).whole_view() for name in house.deck.session_ids()]
 

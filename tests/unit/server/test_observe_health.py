@@ -14,8 +14,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.log.base import LogUnavailable
 from quarterdeck.log.memory import MemoryLog
 from quarterdeck.log.sqlite import SqliteLog
-from quarterdeck.server import health
-from quarterdeck.server.health import Health
+from quarterdeck.server.metrics import Health
 from tests.decks import on_loop
 from tests.observed import observed
 from tests.unit.log.test_failures import NAMESPACE, own_disk
@@ -35,7 +34,7 @@ async def test_it_needs_no_token_and_commits_something(tmp_path: Path) -> None:
 async def test_a_store_that_is_read_only_is_a_typed_503_until_it_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "EVERY_S", 0.0)
+    monkeypatch.setattr(Health, "INTERVAL_S", 0.0)
     async with observed(tmp_path) as here:
         store = here.deck.services.log._writer._store  # type: ignore[attr-defined]
         store.rows_of("PRAGMA query_only = ON")
@@ -62,12 +61,12 @@ CHILD = """
 import asyncio, json, os, resource, signal, subprocess, sys
 from pathlib import Path
 from quarterdeck.deck.deck import Deck
-from quarterdeck.server import health
+from quarterdeck.server.metrics import Health
 from tests.observed import observed
 
 folder, said = Path(sys.argv[1]), []
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-health.EVERY_S = 0.0
+Health.INTERVAL_S = 0.0
 
 async def ask(here):
     async with here.stranger.get(here.url + "/healthz") as response:
@@ -189,7 +188,7 @@ class TestTheProbe:
 
     @on_loop
     async def test_a_disk_that_hangs_is_told_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(health, "PATIENCE_S", 0.01)
+        monkeypatch.setattr(Health, "TIMEOUT_S", 0.01)
         free = asyncio.Event()
 
         async def probe() -> None:
@@ -197,7 +196,7 @@ class TestTheProbe:
 
         found = Health(probe, lambda: 0.0)
         for _ in range(2):
-            with pytest.raises(LogUnavailable, match="no answer"):
+            with pytest.raises(LogUnavailable, match="didn't answer"):
                 await found.check()
         free.set()
         await asyncio.sleep(0)

@@ -90,7 +90,7 @@ async def test_connections_and_what_they_are_given_are_counted(tmp_path: Path) -
                 pass
             await stream.content.readuntil(b"session_opened")
             during = await here.metrics()
-        await eventually(lambda: not here.server.streams.count and not here.server.shared.links)
+        await eventually(lambda: not here.server.streams.count and not here.server.sockets.count)
         after = await here.metrics()
     for kind in ("sse", "ws"):
         assert during[f'quarterdeck_connections{{kind="{kind}"}}'] == 1
@@ -103,7 +103,7 @@ async def test_a_websocket_that_is_cut_was_answered_all_the_same(tmp_path: Path)
     async with served(tmp_path) as port:
         tap = await WsTap.open(port)
         tap.cut()
-        counted = port.server.access.requests
+        counted = port.server.access_log.requests
         await eventually(lambda: counted)
         assert dict(counted) == {("GET", "/ws", 101): 1}
 

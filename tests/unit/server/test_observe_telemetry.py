@@ -20,7 +20,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from quarterdeck import Deck, SessionHandle
 from quarterdeck.server import telemetry
-from quarterdeck.server.telemetry import FILE, TelemetryMissing, begin, traces_address
+from quarterdeck.server.telemetry import FILE, TelemetryMissing, start_telemetry, traces_address
 from tests.decks import at_home, eventually, on_loop, until
 
 SECRET = "the-words-of-a-prompt"
@@ -105,7 +105,7 @@ async def turn_of(deck: Deck, folder: Path, prompt: str) -> SessionHandle:
 @on_loop
 async def test_a_turn_arrives_with_its_request_and_its_tools(tmp_path: Path) -> None:
     async with collector() as there, at_home(tmp_path) as deck:
-        exporting = await begin(deck, there.url)
+        exporting = await start_telemetry(deck, there.url)
         session = await turn_of(deck, tmp_path, f"say {SECRET}; tool ls; fail grep")
         await eventually(lambda: "invoke_agent test" in there.names)
         await exporting.close()
@@ -129,7 +129,7 @@ async def test_a_turn_arrives_with_its_request_and_its_tools(tmp_path: Path) -> 
 @on_loop
 async def test_what_was_said_goes_out_only_if_asked(tmp_path: Path) -> None:
     async with collector() as there, at_home(tmp_path) as deck:
-        exporting = await begin(deck, there.url, contents=True)
+        exporting = await start_telemetry(deck, there.url, contents=True)
         await turn_of(deck, tmp_path, f"say {SECRET}")
         await eventually(lambda: "invoke_agent test" in there.names)
         await exporting.close()
@@ -143,7 +143,7 @@ async def test_restarts_neither_lose_nor_double_a_span(tmp_path: Path) -> None:
         sessions: list[str] = []
         for round_ in range(4):
             async with at_home(tmp_path) as deck:
-                exporting = await begin(deck, there.url)
+                exporting = await start_telemetry(deck, there.url)
                 sessions.append((await turn_of(deck, tmp_path, f"tool a{round_}; say x; tool b{round_}")).id)
                 busy = await deck.create("test", f"tool c{round_}; hang", cwd=str(tmp_path))
                 await until(busy, lambda view: view.state.turn.is_open and not view.state.turn.calls)
@@ -152,7 +152,7 @@ async def test_restarts_neither_lose_nor_double_a_span(tmp_path: Path) -> None:
                 # nobody exports now, and this turn ends by the deck's closing
                 sessions.append((await turn_of(deck, tmp_path, f"tool d{round_}")).id)
         async with at_home(tmp_path) as deck:
-            exporting = await begin(deck, there.url)
+            exporting = await start_telemetry(deck, there.url)
             await eventually(lambda: there.names.count("invoke_agent test") >= len(sessions))
             await exporting.close()
     assert len(there.spans) == len({span.span_id for span in there.spans})
@@ -168,7 +168,7 @@ async def test_what_a_crash_sends_again_has_the_same_ids(tmp_path: Path) -> None
     """Killed after a batch arrived and before that was written down."""
     async with collector() as there:
         async with at_home(tmp_path) as deck:
-            exporting = await begin(deck, there.url)
+            exporting = await start_telemetry(deck, there.url)
             before = (deck.home / FILE).read_bytes()
             await turn_of(deck, tmp_path, "tool a; say x")
             await eventually(lambda: "invoke_agent test" in there.names)
@@ -176,7 +176,7 @@ async def test_what_a_crash_sends_again_has_the_same_ids(tmp_path: Path) -> None
             (deck.home / FILE).write_bytes(before)
         once = {(span.trace_id, span.span_id): span.SerializeToString() for span in there.spans}
         async with at_home(tmp_path) as deck:
-            exporting = await begin(deck, there.url)
+            exporting = await start_telemetry(deck, there.url)
             await eventually(lambda: there.names.count("invoke_agent test") == 2)
             await exporting.close()
     assert len(there.spans) == 2 * len(once)
@@ -187,7 +187,7 @@ async def test_what_a_crash_sends_again_has_the_same_ids(tmp_path: Path) -> None
 async def test_the_first_time_it_begins_now(tmp_path: Path) -> None:
     async with collector() as there, at_home(tmp_path) as deck:
         await turn_of(deck, tmp_path, "tool before")
-        exporting = await begin(deck, there.url)
+        exporting = await start_telemetry(deck, there.url)
         await turn_of(deck, tmp_path, "tool after")
         await eventually(lambda: "invoke_agent test" in there.names)
         await exporting.close()
@@ -203,7 +203,7 @@ async def test_a_collector_that_is_away_is_told_of_once_and_gets_everything_late
     caplog.set_level(logging.INFO, "quarterdeck")
     async with collector() as there, at_home(tmp_path) as deck:
         there.is_away = True
-        exporting = await begin(deck, there.url)
+        exporting = await start_telemetry(deck, there.url)
         for number in range(5):
             await turn_of(deck, tmp_path, f"tool t{number}; say x")
         await eventually(lambda: there.refused > 3)
@@ -225,7 +225,7 @@ async def test_what_a_collector_refuses_for_good_is_dropped_and_counted_and_the_
     async with collector() as there:
         async with at_home(tmp_path) as deck:
             there.is_strict = True
-            exporting = await begin(deck, there.url)
+            exporting = await start_telemetry(deck, there.url)
             await turn_of(deck, tmp_path, "tool unwanted")
             await eventually(lambda: "invoke_agent test" in there.unwanted)
             await eventually(lambda: deck.counters.spans_dropped == len(there.unwanted))
@@ -235,7 +235,7 @@ async def test_what_a_collector_refuses_for_good_is_dropped_and_counted_and_the_
             await exporting.close()
         # the file is past them, too
         async with at_home(tmp_path) as deck:
-            exporting = await begin(deck, there.url)
+            exporting = await start_telemetry(deck, there.url)
             await turn_of(deck, tmp_path, "tool last")
             await eventually(lambda: there.names.count("invoke_agent test") == 2)
             await exporting.close()
@@ -251,7 +251,7 @@ async def test_what_cannot_be_sent_at_all_is_dropped(tmp_path: Path, monkeypatch
         raise ValueError("nothing that protobuf can hold")
 
     async with collector() as there, at_home(tmp_path) as deck:
-        exporting = await begin(deck, there.url)
+        exporting = await start_telemetry(deck, there.url)
         with monkeypatch.context() as patch:
             patch.setattr("opentelemetry.exporter.otlp.proto.http.trace_exporter.encode_spans", broken)
             await turn_of(deck, tmp_path, "tool unsent")
@@ -267,13 +267,13 @@ async def test_closing_does_not_wait_for_a_collector_that_is_away_and_nothing_is
     async with collector() as there:
         there.is_away = True
         async with at_home(tmp_path) as deck:
-            exporting = await begin(deck, there.url)
+            exporting = await start_telemetry(deck, there.url)
             await turn_of(deck, tmp_path, "tool kept")
             await eventually(lambda: there.refused)
             await exporting.close()
         there.is_away = False
         async with at_home(tmp_path) as deck:
-            exporting = await begin(deck, there.url)
+            exporting = await start_telemetry(deck, there.url)
             await eventually(lambda: "invoke_agent test" in there.names)
             await exporting.close()
     assert there.names.count("execute_tool kept") == 1
@@ -282,7 +282,7 @@ async def test_closing_does_not_wait_for_a_collector_that_is_away_and_nothing_is
 @on_loop
 async def test_the_deck_works_on_while_nobody_listens(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
-        exporting = await begin(deck, "http://127.0.0.1:9")
+        exporting = await start_telemetry(deck, "http://127.0.0.1:9")
         session = await turn_of(deck, tmp_path, "tool a; say done")
         assert session.view.state.phase.value == "completed"
         await exporting.close()
@@ -292,7 +292,7 @@ async def test_the_deck_works_on_while_nobody_listens(tmp_path: Path) -> None:
 async def test_a_damaged_file_is_told_of_and_begun_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with collector() as there, at_home(tmp_path) as deck:
         (deck.home / FILE).write_text("{")
-        exporting = await begin(deck, there.url)
+        exporting = await start_telemetry(deck, there.url)
         assert "cannot be read" in caplog.text
         await turn_of(deck, tmp_path, "tool a")
         await eventually(lambda: "invoke_agent test" in there.names)
@@ -309,7 +309,7 @@ async def test_a_file_that_is_ahead_of_the_log_is_told_of_and_begun_anew(
     """The log is an older copy, or a new one: whoever waited for that cursor would miss all that happens until then."""
     async with collector() as there, at_home(tmp_path) as deck:
         (deck.home / FILE).write_text(json.dumps({"cursor": cursor}))
-        exporting = await begin(deck, there.url)
+        exporting = await start_telemetry(deck, there.url)
         assert "ahead of the log" in caplog.text
         await turn_of(deck, tmp_path, "tool a")
         await eventually(lambda: "invoke_agent test" in there.names)

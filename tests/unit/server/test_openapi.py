@@ -17,7 +17,7 @@ import msgspec
 import uvloop
 
 from quarterdeck.harness import hooks
-from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.openapi import openapi
 from quarterdeck.server.routes import all_routes
 from tests.wires import Port
@@ -116,7 +116,7 @@ async def _asked(folder: Path) -> None:
     port = Port(folder / "home")
     await port.start()
     # it tries wrong tokens by the hundred, and would be locked out as it should be
-    port.server._failures.wait = lambda _: 0
+    port.server.auth.failures.record = lambda _: 0
     session = await port.deck.create("test", "say hello; ask rm", cwd=str(folder))
     config = folder / "schemathesis.toml"
     ends = ("delete_sessions_id", "post_sessions_id_cancel", "post_sessions_id_archive")

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quarterdeck.harness.hooks import AGENTS
+from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.errors import BadRequest
-from quarterdeck.server.ingest import SECRET, secret_for
 from quarterdeck.server.otlp import from_protobuf
 from quarterdeck.server.routes import all_routes
 from tests.doors import Answer, House, serving
@@ -271,7 +271,7 @@ def test_hooks(agent: str, examples: _Examples) -> None:
 
     shaped()
     broken()
-    live = list(examples.house.deck._supervisor.sessions.values())
+    live = list(examples.house.deck.loaded_sessions())
     for session in live:
         examples.run(session.writer.flush())
         assert session.writer.error is None

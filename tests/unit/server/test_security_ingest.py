@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from quarterdeck.server import tokens
-from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.tokens import Tokens
 from tests.decks import eventually, on_loop
 from tests.doors import House, serving
@@ -55,8 +52,8 @@ class TestForgery:
                 answer = await house.ask("POST", path, None, {SECRET: "x"}, json=_HOOK)
                 assert answer.json["error"] == {
                     "code": "no_token",
-                    "message": "the secret of this install or session is needed",
-                    "hint": "Install the hooks again: it changes with the token.",
+                    "message": "the request has no valid secret of this install or session",
+                    "hint": "Install the hooks again. The secret changes with the owner's token.",
                 }
 
     @on_loop
@@ -81,7 +78,7 @@ class TestForgery:
         async with serving(tmp_path) as house:
             bodies = [{"agent": "test", "prompt": "sleep 30", "cwd": str(tmp_path)} for _ in range(2)]
             one, other = [(await house.post("/sessions", body)).json["id"] for body in bodies]
-            live = house.deck._supervisor.sessions
+            live = house.deck.services.supervisor.sessions
             await eventually(
                 lambda: all(live[name].connection and live[name].connection.is_ready for name in (one, other))
             )
@@ -93,8 +90,7 @@ class TestForgery:
             assert (await house.ask("POST", f"/ingest/claude/{one}", None, install, json=_HOOK)).status == 401
 
     @on_loop
-    async def test_it_changes_with_the_owners_token(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tokens, "KEY_S", 0.0)
+    async def test_it_changes_with_the_owners_token(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             assert (await house.hook("claude", _HOOK)).status == 200
             new = Tokens(house.deck.home).rotate()

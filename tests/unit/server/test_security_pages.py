@@ -7,8 +7,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
 
-from quarterdeck.server.guard import Guard, host_of
+from quarterdeck.server.auth import Auth, host_name
+from quarterdeck.server.errors import ForeignHost, ForeignOrigin
+from quarterdeck.server.tokens import Tokens
 from tests.conformance.marks import case
 from tests.decks import on_loop
 from tests.doors import House, serving
@@ -170,14 +173,20 @@ class TestHost:
     ],
 )
 def test_the_name_in_a_host_header(header: str, name: str | None) -> None:
-    assert host_of(header) == name
+    assert host_name(header) == name
 
 
-def test_ipv6_pages_of_ours_are_known() -> None:
-    guard = Guard()
-    assert guard.knows_origin("http://[::1]:4986", "[::1]:4986")
-    assert not guard.knows_origin("http://[::2]:4986", "[::2]:4986")
-    assert not guard.knows_origin("http://[::1]:4987", "[::1]:4986")
+def _check(tmp_path: Path, host: str, origin: str) -> None:
+    headers = CIMultiDict({"Host": host, "Origin": origin})
+    Auth(Tokens(tmp_path), frozenset(), lambda: 0.0).check_origin(CIMultiDictProxy(headers))
+
+
+def test_ipv6_pages_of_ours_are_known(tmp_path: Path) -> None:
+    _check(tmp_path, "[::1]:4986", "http://[::1]:4986")
+    with pytest.raises(ForeignHost):
+        _check(tmp_path, "[::2]:4986", "http://[::2]:4986")
+    with pytest.raises(ForeignOrigin):
+        _check(tmp_path, "[::1]:4986", "http://[::1]:4987")
 
 
 class TestCookie:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.tokens import Tokens
 from tests.decks import on_loop
 from tests.doors import Answer, House, serving

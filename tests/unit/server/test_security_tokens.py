@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from quarterdeck.server.failures import LIMIT, WITHIN_S, Failures
+from quarterdeck.server.auth import FailureLimit
 from quarterdeck.server.tokens import NoSuchToken, TokenExists, Tokens, TokensUnreadable
 from tests.conformance.marks import case
 from tests.decks import on_loop
@@ -132,17 +132,17 @@ class TestToken:
                 assert (await socket.receive()).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
 
     @on_loop
-    async def test_the_bell_is_the_users_alone_and_leaves_with_the_server(self, tmp_path: Path) -> None:
-        bell = Tokens(tmp_path / "home").bell
+    async def test_the_change_pipe_is_the_users_alone_and_leaves_with_the_server(self, tmp_path: Path) -> None:
+        pipe = Tokens(tmp_path / "home").change_pipe
         async with serving(tmp_path):
-            assert stat.filemode(bell.stat().st_mode) == "prw-------"
-        assert not bell.exists()
-        bell.write_text("of a server that was killed")
+            assert stat.filemode(pipe.stat().st_mode) == "prw-------"
+        assert not pipe.exists()
+        pipe.write_text("of a server that was killed")
         async with serving(tmp_path):
-            assert stat.S_ISFIFO(bell.stat().st_mode)
+            assert stat.S_ISFIFO(pipe.stat().st_mode)
 
     @on_loop
-    async def test_where_no_bell_can_be_it_is_told(
+    async def test_where_no_change_pipe_can_be_it_is_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def refused(*_: object) -> None:
@@ -189,32 +189,32 @@ class TestGuessing:
     @on_loop
     async def test_wrong_tokens_are_told_to_wait_and_right_ones_are_not(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
-            tries = [await house.get("/sessions", token=f"guess{number}") for number in range(LIMIT)]
+            tries = [await house.get("/sessions", token=f"guess{number}") for number in range(FailureLimit.LIMIT)]
             assert {one.status for one in tries} == {401}
             doors = [("GET", "/sessions"), ("GET", "/login?token=x"), ("POST", "/ingest/claude"), ("GET", "/nothing")]
             for method, path in doors:
                 answer = await house.ask(method, path, "guess")
                 assert (answer.status, answer.code) == (429, "too_many_failures"), path
-                assert 0 < int(answer.headers["Retry-After"]) <= WITHIN_S + 1
+                assert 0 < int(answer.headers["Retry-After"]) <= FailureLimit.WITHIN_S + 1
             assert (await house.get("/sessions")).status == 200
             assert (await house.hook("claude", {"session_id": "n", "hook_event_name": "Stop"})).status == 200
             assert (await house.get("/sessions", token=None)).status == 401
 
     def test_they_are_counted_by_address_and_forgotten_in_time(self) -> None:
         now = [0.0]
-        failures = Failures(lambda: now[0])
-        assert {failures.wait("a") for _ in range(LIMIT)} == {0}
-        assert failures.wait("a") == WITHIN_S + 1
-        assert failures.wait("b") == 0
-        now[0] = WITHIN_S - 0.5
-        assert failures.wait("a") == 1
-        now[0] = WITHIN_S + 0.5
-        assert failures.wait("a") == 0
+        failures = FailureLimit(lambda: now[0])
+        assert {failures.record("a") for _ in range(FailureLimit.LIMIT)} == {0}
+        assert failures.record("a") == FailureLimit.WITHIN_S + 1
+        assert failures.record("b") == 0
+        now[0] = FailureLimit.WITHIN_S - 0.5
+        assert failures.record("a") == 1
+        now[0] = FailureLimit.WITHIN_S + 0.5
+        assert failures.record("a") == 0
 
     def test_a_flood_of_addresses_takes_no_room(self) -> None:
-        failures = Failures(lambda: 0.0)
+        failures = FailureLimit(lambda: 0.0)
         for number in range(5000):
-            failures.wait(str(number))
+            failures.record(str(number))
         assert len(failures._by_address) <= 1000
 
 
@@ -259,7 +259,7 @@ class TestFiles:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda name: Tokens(tmp_path).create(name, "view", 0), names))
             list(pool.map(Tokens(tmp_path).revoke, names[:20]))
-        assert sorted(one.name for one in Tokens(tmp_path).named()) == sorted(names[20:])
+        assert sorted(one.name for one in Tokens(tmp_path).stored()) == sorted(names[20:])
 
     def test_names_are_taken_once(self, tmp_path: Path) -> None:
         tokens = Tokens(tmp_path)

@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 from aiohttp import http_writer
 
-from quarterdeck.server import bodies
-from quarterdeck.server.headers import HEADERS
-from quarterdeck.server.ingest import SECRET, secret_for
+from quarterdeck.server import connection
+from quarterdeck.server.auth import SECRET, secret_for
+from quarterdeck.server.connection import SECURITY_HEADERS
 from tests.decks import on_loop
 from tests.doors import House, serving
 
@@ -118,7 +118,7 @@ class TestNoHttp:
                 head, _, body = answer.partition(b"\r\n\r\n")
                 assert head.split(b" ")[1] == b"400", garbage[:40]
                 assert body.startswith(b'{"error":{"code":"bad_request"'), garbage[:40]
-                for name in HEADERS:
+                for name in SECURITY_HEADERS:
                     assert name.encode() in head
 
     @on_loop
@@ -128,7 +128,7 @@ class TestNoHttp:
             await house.raw(b"GET /login?token=tellnobody HTTP/1.1\r\nAuthorization Bearer tellnobody\r\n\r\n")
             await house.raw(b"GET /login?token=tellnobody HTTP/tellnobody\r\n\r\n")
         assert "tellnobody" not in caplog.text
-        assert "no HTTP" in caplog.text
+        assert "isn't valid HTTP" in caplog.text
 
 
 class TestPaths:
@@ -297,7 +297,7 @@ class TestSlow:
 
     @on_loop
     async def test_a_body_a_byte_at_a_time_is_cut_off(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bodies, "BODY_S", 0.2)
+        monkeypatch.setattr(connection, "BODY_S", 0.2)
         async with serving(tmp_path) as house:
             for path in (b"/sessions", b"/ingest/claude"):
                 secret = f"{SECRET}: {secret_for(house.token)}".encode()
@@ -353,7 +353,7 @@ class TestHeaders:
             ]
             assert sorted({one.status for one in answers}) == [200, 303, 400, 401, 403, 404, 405, 409]
             for answer in answers:
-                assert HEADERS.items() <= dict(answer.headers).items()
+                assert SECURITY_HEADERS.items() <= dict(answer.headers).items()
                 assert answer.headers["Cache-Control"] == "no-store"
                 assert "Server" not in answer.headers
 
@@ -362,11 +362,11 @@ class TestHeaders:
         async with serving(tmp_path) as house:
             said = {"Authorization": f"Bearer {house.token}"}
             async with house.client.get(f"{house.address}/events", headers=said) as stream:
-                assert HEADERS.items() <= dict(stream.headers).items()
+                assert SECURITY_HEADERS.items() <= dict(stream.headers).items()
                 assert "Server" not in stream.headers
             async with house.client.ws_connect(f"{house.address}/ws", headers=said) as socket:
                 found = dict(socket._response.headers)
-                assert HEADERS.items() <= found.items()
+                assert SECURITY_HEADERS.items() <= found.items()
                 assert "Server" not in found
 
     @on_loop
@@ -378,11 +378,11 @@ class TestHeaders:
             answer = await house.get("/attention")
             assert (answer.status, answer.code) == (500, "internal")
             assert b"Zero" not in answer.body
-            assert HEADERS.items() <= dict(answer.headers).items()
+            assert SECURITY_HEADERS.items() <= dict(answer.headers).items()
             assert "ZeroDivisionError" in caplog.text
 
     def test_no_script_but_ours_may_run(self) -> None:
-        policy = HEADERS["Content-Security-Policy"]
+        policy = SECURITY_HEADERS["Content-Security-Policy"]
         rules = dict(re.match(r"(\S+) (.*)", one.strip()).groups() for one in policy.split(";"))  # type: ignore[union-attr]
         assert rules["default-src"] == "'self'"
         assert "script-src" not in rules

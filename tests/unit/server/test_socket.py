@@ -23,7 +23,7 @@ async def quiet(port: Port, folder: Path) -> str:
 
 
 async def write(port: Port, name: str, *bodies: ev.Body) -> int:
-    session = await port.deck.in_use(name)
+    session = await port.deck.load_session(name)
     await session.writer.commit(bodies, "stream")
     return session.writer.durable_view.index
 
@@ -143,9 +143,7 @@ async def test_all_sessions_are_told_by_their_summaries(tmp_path: Path):
         await port.deck.session(one).delete()
         while one in rows:
             _apply(rows, await tap.hear())
-        shared = port.server.shared
-        assert one not in shared._rows, "nobody asks for it again"
-        assert one not in shared._wholes
+        assert one not in port.server.sockets._rows, "nobody asks for it again"
         third = await quiet(port, tmp_path)
         _apply(rows, await tap.hear())
         assert rows[third]["id"] == third
@@ -233,7 +231,7 @@ async def test_whoever_may_only_look_gives_no_commands(tmp_path: Path):
 
 
 def _view_token(port: Port) -> str:
-    return port.server.tokens.create("phone", "view", 0)
+    return port.server.auth.tokens.create("phone", "view", 0)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +263,7 @@ def test_what_is_wrong_is_answered_and_the_connection_lives_on(message: dict[str
             tap.say(op="subscribe", session=name)
             assert (await tap.hear())["op"] == "snapshot"
             tap.cut()
-            session = await port.deck.in_use(name)
+            session = await port.deck.load_session(name)
             await eventually(lambda: session.users == 0)
 
     said()
@@ -289,7 +287,7 @@ async def test_a_client_that_does_not_read_costs_one_page_and_misses_nothing(tmp
         tap = await WsTap.open(port, small=True)
         tap.say(op="subscribe", session=name, since=0, timeline={"limit": 3})
         await heard(tap, "snapshot")
-        (socket,) = port.server.shared.sockets
+        (socket,) = port.server.sockets.open
         transport = socket._req.transport
         for number in range(200):
             await write(port, name, *(ev.Notice(text=f"{number} " + "x" * 2000) for _ in range(20)))
@@ -301,20 +299,20 @@ async def test_a_client_that_does_not_read_costs_one_page_and_misses_nothing(tmp
                 indexes.append(message["event"]["index"])
         assert indexes == list(range(1, 4002))
         tap.cut()
-        await eventually(lambda: not port.server.shared.sockets)
+        await eventually(lambda: not port.server.sockets.open)
 
 
 @on_loop
 async def test_the_heart_beats_and_a_server_that_ends_says_so(tmp_path: Path):
     port = Port(tmp_path / "home")
     await port.start()
-    port.server.shared.heartbeat_s = 0.1
+    port.server.sockets.heartbeat_s = 0.1
     name = await quiet(port, tmp_path)
     living, deaf = await WsTap.open(port), await WsTap.open(port)
     living.say(op="subscribe", session=name)
     await heard(living, "snapshot")
     listening = asyncio.create_task(living.hear())  # answers pings, as the other one does not
-    await eventually(lambda: len(port.server.shared.sockets) == 1)
+    await eventually(lambda: len(port.server.sockets.open) == 1)
     assert not listening.done()
     await port.stop()
     with pytest.raises(Cut) as cut:

@@ -20,7 +20,7 @@ async def quiet(port: Port, folder: Path) -> str:
 
 
 async def write(port: Port, name: str, *bodies: ev.Body) -> int:
-    session = await port.deck.in_use(name)
+    session = await port.deck.load_session(name)
     await session.writer.commit(bodies, "stream")
     return session.writer.durable_view.index
 
@@ -148,7 +148,7 @@ async def test_a_server_that_ends_says_so(tmp_path: Path):
 @on_loop
 async def test_the_heart_beats_and_moves_filtered_readers_on(tmp_path: Path):
     async with served(tmp_path) as port:
-        port.server.streams.beat_s = 0.05
+        port.server.streams.heartbeat_s = 0.05
         name = await quiet(port, tmp_path)
         tap = await SseTap.open(port, f"/sessions/{name}/events", types="agent_end")
         all_tap = await SseTap.open(port, "/events", types="agent_end")

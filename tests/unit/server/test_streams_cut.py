@@ -83,7 +83,7 @@ class Scene:
     async def _watch(self) -> None:
         """Keeps each view when its events are published, before any reader is told."""
         deck = self.port.deck
-        sessions = {name: await deck.in_use(name) for name in self.names}
+        sessions = {name: await deck.load_session(name) for name in self.names}
         publish = deck.services.publish
 
         def noted(events: Sequence[Event]) -> None:
@@ -94,7 +94,7 @@ class Scene:
 
         deck.services.publish = noted
         for name, session in sessions.items():
-            session.users += 1
+            session.in_use().__enter__()
             await session.load()
             self.views[name, session.writer.durable_view.index] = session.writer.durable_view
 
@@ -105,7 +105,7 @@ class Scene:
             await self._watch()
             for name in self.names:
                 if restart:
-                    (await self.port.deck.in_use(name)).writer.write([ev.SessionResumed()], "supervisor")
+                    (await self.port.deck.load_session(name)).writer.write([ev.SessionResumed()], "supervisor")
             while self.cuts < CUTS * (restart + 1) // (RESTARTS + 1):
                 number += 1
                 await self._turn(number)
@@ -117,7 +117,7 @@ class Scene:
         self.is_over = True
 
     async def _turn(self, number: int) -> None:
-        record = (await self.port.deck.in_use(self.dice.choice(self.names))).writer
+        record = (await self.port.deck.load_session(self.dice.choice(self.names))).writer
         bodies = list(turn(self.dice, number))
         while bodies:
             size = self.dice.choice((1, 1, 2, 5, 40))
@@ -322,7 +322,7 @@ async def _cut_and_compare(folder: Path) -> None:
 
 
 async def _log(port: Port, name: str) -> list[Event]:
-    session = await port.deck.in_use(name)
+    session = await port.deck.load_session(name)
     await session.writer.flush()
     return await port.deck.session(name).events(0, 1_000_000)
 

@@ -70,7 +70,7 @@ class TestWhatIsAskedAbout:
             ("approve_always", "allow_always"),
             ("reject_once", "reject_once"),
         ]
-        assert gate.options[1].label == "Always in this session: git status"
+        assert gate.options[1].label == "Always allow in this session: git status"
 
     def test_a_long_command_has_a_short_title(self, context: SmallContext) -> None:
         hold = held(HumanApproval(), context, "echo " + "x" * 1000)
@@ -139,9 +139,9 @@ class TestModes:
     @pytest.mark.parametrize(
         ("mode", "tool", "why"),
         [
-            ("", "shell", "Calls of shell are asked about."),
-            ("ask", "shell", "Asked about in mode ask."),
-            ("ask", "careful", "The tool careful asks for it."),
+            ("", "shell", "Calls of shell require approval."),
+            ("ask", "shell", "Mode ask requires approval."),
+            ("ask", "careful", "The tool careful requires approval."),
         ],
     )
     def test_a_person_is_told_why(self, tmp_path: Path, mode: str, tool: str, why: str) -> None:
@@ -369,7 +369,7 @@ class TestConfirmPrefix:
         plugin = HumanApproval(confirm_prefix="!ok ")
         hold = held(plugin, context, "rm -r build")
         assert hold is not None
-        assert hold.gate.hint == "Calls of shell are asked about. Or send it as a prompt: !ok rm -r build"
+        assert hold.gate.hint == "Calls of shell require approval. You can also send this prompt: !ok rm -r build"
         ask(plugin, "before_prompt", "!ok rm -r build", context)
         assert held(plugin, context, "rm -r src") is not None
         assert held(plugin, context, "rm -r build") is None

@@ -127,7 +127,7 @@ def test_without_a_verdict_it_goes_on_and_says_so(tmp_path: Path, reply: Any) ->
     [told] = context.emitted
     assert isinstance(told, Notice)
     assert told.level == "warning"
-    assert "without a verdict" in told.text
+    assert "without a check" in told.text
 
 
 @pytest.mark.parametrize("reply", FAILURES)

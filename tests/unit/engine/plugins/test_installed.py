@@ -131,12 +131,12 @@ class TestPlugins:
     @pytest.mark.parametrize(
         ("name", "says"),
         [
-            ("acme_not_a_plugin", "gives a int, not a quarterdeck Plugin"),
-            ("acme_number", "cannot be made: TypeError"),
-            ("acme_explodes", "cannot be made: RuntimeError: boom"),
-            ("acme_leaves", "cannot be made: SystemExit: 3"),
-            ("acme_tell", "cannot be made: ValueError"),
-            ("acme_missing", "cannot be imported: AttributeError"),
+            ("acme_not_a_plugin", "returns an object of type int, not a quarterdeck Plugin"),
+            ("acme_number", "can't be created: TypeError"),
+            ("acme_explodes", "can't be created: RuntimeError: boom"),
+            ("acme_leaves", "can't be created: SystemExit: 3"),
+            ("acme_tell", "can't be created: ValueError"),
+            ("acme_missing", "can't be imported: AttributeError"),
         ],
     )
     def test_a_broken_one_is_an_error_that_names_the_package(self, acme: Packages, name: str, says: str) -> None:
@@ -190,9 +190,9 @@ class TestTools:
         ("name", "says"),
         [
             ("acme_explodes", "RuntimeError: boom"),
-            ("acme_number", "gives a int"),
-            ("acme_mixed", "gives a str among its tools"),
-            ("acme_none", "gives no tools"),
+            ("acme_number", "returns an object of type int"),
+            ("acme_mixed", "returns an object of type str among its tools"),
+            ("acme_none", "returns no tools"),
         ],
     )
     def test_a_broken_one_names_its_package(self, acme: Packages, name: str, says: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarterdeck.engine.plugins.base import Abort, Intervene, InvalidPluginOption
-from quarterdeck.engine.plugins.loops import LoopDetection, period
+from quarterdeck.engine.plugins.loops import LoopDetection, repeated_length
 from quarterdeck.events import LoopDetected
 from tests.contexts import SmallContext, ask, events_of, others_of, restarted
 
@@ -29,7 +29,7 @@ class TestPeriod:
     def test_is_the_shortest_sequence_that_stands_so_often_at_the_end(
         self, calls: list[str], times: int, longest: int
     ) -> None:
-        found = period(calls, times, longest)
+        found = repeated_length(calls, times, longest)
         plain = [
             n for n in range(1, longest + 1) if n * times <= len(calls) and calls[-n * times :] == calls[-n:] * times
         ]
@@ -37,7 +37,7 @@ class TestPeriod:
 
     @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4), st.lists(st.sampled_from("xyz")))
     def test_is_found_whatever_came_before(self, sequence: list[str], before: list[str]) -> None:
-        assert 0 < period([*before, *sequence * 3], 3, 4) <= len(sequence)
+        assert 0 < repeated_length([*before, *sequence * 3], 3, 4) <= len(sequence)
 
 
 class TestRepeatedCalls:

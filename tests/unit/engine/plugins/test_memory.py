@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quarterdeck.engine.model import ModelError
 from quarterdeck.engine.plugins.base import InvalidPluginOption
-from quarterdeck.engine.plugins.memory import MemoryFlush, digest, facts_in
+from quarterdeck.engine.plugins.memory import MemoryFlush, digest, parse_facts
 from quarterdeck.events import Body, MemoryFlushed, Notice
 from tests.contexts import SmallContext, ask, assistant, events_of, others_of, restarted, user
 
@@ -137,11 +137,11 @@ class TestWhatTheModelAnswers:
         ],
     )
     def test_a_list_is_read(self, answer: str, facts: list[str]) -> None:
-        assert facts_in(answer) == facts
+        assert parse_facts(answer) == facts
 
     @given(st.lists(st.text(max_size=600)))
     def test_each_fact_is_one_line_of_bounded_length(self, facts: list[str]) -> None:
-        found = facts_in(json.dumps(facts))
+        found = parse_facts(json.dumps(facts))
         assert all(fact and "\n" not in fact and len(fact) <= 500 for fact in found)
 
     @given(st.text())

@@ -11,7 +11,7 @@ import pytest
 
 from quarterdeck.engine.plugins.base import HOOKS, InvalidPluginOption, Plugin
 from quarterdeck.engine.plugins.installed import NoSuchExtension
-from quarterdeck.engine.plugins.shipped import DEFAULTS, SHIPPED, default_plugins, plugin_of, shipped
+from quarterdeck.engine.plugins.shipped import DEFAULTS, SHIPPED, create_plugin, default_plugins, shipped
 from quarterdeck.kernel.commands import MODES
 
 NEEDED: dict[str, Any] = {"content_policy": {"policies": {"a": "b"}}}
@@ -43,8 +43,8 @@ class TestTheDefaultSet:
             default_plugins("yolo")
 
     def test_a_plugin_that_is_not_there_is_refused(self) -> None:
-        with pytest.raises(NoSuchExtension, match="no_such_plugin_of_anybody"):
-            default_plugins("", {"no_such_plugin_of_anybody": True})
+        with pytest.raises(NoSuchExtension, match="no_such_create_plugin_anybody"):
+            default_plugins("", {"no_such_create_plugin_anybody": True})
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ class TestTheDefaultSet:
 )
 def test_an_option_that_does_not_fit_is_named(name: str, options: Any, says: str) -> None:
     with pytest.raises(InvalidPluginOption, match=says) as caught:
-        plugin_of(name, options)
+        create_plugin(name, options)
     assert caught.value.plugin == name
     assert caught.value.hint
 
 
 def test_options_are_an_object() -> None:
-    with pytest.raises(InvalidPluginOption, match="object"):
+    with pytest.raises(InvalidPluginOption, match="must be a table"):
         default_plugins("", {"planning": 5})
 
 
@@ -80,7 +80,7 @@ class TestEach:
         assert kind.__doc__
 
     def test_remembers_in_json(self, name: str) -> None:
-        plugin = plugin_of(name, NEEDED.get(name, {}))
+        plugin = create_plugin(name, NEEDED.get(name, {}))
         told = msgspec.json.decode(msgspec.json.encode(plugin.state))
         plugin.restore(told)
         assert msgspec.json.decode(msgspec.json.encode(plugin.state)) == told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -88,7 +87,7 @@ async def test_no_line_holds_a_token_an_environment_or_what_was_said(tmp_path: P
         async with here.stranger.get(f"{here.url}/sessions", headers={"Authorization": f"Bearer {SECRET}"}) as refused:
             assert refused.status == 401
         home = here.deck.home
-    text = (home / log_setup.FILE).read_text()
+    text = (home / log_setup.FILE_NAME).read_text()
     assert "turn_failed" in text
     assert SECRET not in text
     assert here.token not in text
@@ -115,23 +114,6 @@ async def test_a_fault_of_ours_is_told_by_its_place_and_not_by_its_words(
     assert SECRET not in json.dumps(lines)
 
 
-@on_loop
-async def test_a_request_is_told_alike_whoever_else_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the file is the only reader, as in the product, its lines go around `logging`."""
-    async with observed(tmp_path) as here:
-        root = logging.getLogger()
-        await here.get("/attention")
-        monkeypatch.setattr(root, "handlers", [one for one in root.handlers if isinstance(one, log_setup.LogFile)])
-        assert log_setup.quick_file() is root.handlers[0]
-        await here.get("/attention")
-        usual, quick = [line for line in here.lines() if line["logger"] == "quarterdeck.access"]
-    assert list(usual) == list(quick)
-    changing = {"at", "ms", "request"}
-    assert {n: v for n, v in usual.items() if n not in changing} == {
-        n: v for n, v in quick.items() if n not in changing
-    }
-
-
 class TestTheFile:
     def test_it_is_the_users_own_and_rotates_by_size(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(log_setup, "ROTATE_AT", 2_000)
@@ -142,7 +124,7 @@ class TestTheFile:
         finally:
             book.close()
         files = sorted(tmp_path.iterdir())
-        assert len(files) == 1 + log_setup.KEPT
+        assert len(files) == 1 + log_setup.BACKUPS
         for file in files:
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             assert file.stat().st_size <= 2_000
@@ -158,7 +140,7 @@ class TestTheFile:
             logging.getLogger("quarterdeck.x").warning("odd", extra={"what": {SECRET: 1}, "at_url": f"token={SECRET}"})
         finally:
             book.close()
-        assert SECRET not in (tmp_path / log_setup.FILE).read_text()
+        assert SECRET not in (tmp_path / log_setup.FILE_NAME).read_text()
         assert [line["message"] for line in lines_of(tmp_path)] == [
             "Task exception was never retrieved",
             "Error handling %s",
@@ -198,16 +180,16 @@ class TestTheFile:
             logging.getLogger("quarterdeck.x").info("once")
         finally:
             book.close()
-        assert not (tmp_path / log_setup.FILE).exists()
+        assert not (tmp_path / log_setup.FILE_NAME).exists()
         assert len(lines_of(tmp_path / "b")) == 1
 
 
 FULL = """
 import logging, os, resource, signal, sys
 from pathlib import Path
-from quarterdeck.server import logbook
+from quarterdeck.server import log_setup
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-book = logbook.configure(Path(sys.argv[1]), to_terminal=False)
+book = log_setup.configure(Path(sys.argv[1]), to_terminal=False)
 log = logging.getLogger("quarterdeck.x")
 log.info("before")
 resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
@@ -215,7 +197,7 @@ for _ in range(20):
     log.info("while there is no room")
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 log.info("after")
-print(book.file.lost)
+print(book.file.dropped)
 """
 
 
@@ -223,14 +205,6 @@ def test_a_disk_without_room_costs_lines_and_nothing_else(tmp_path: Path) -> Non
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert 15 < int(done.stdout) <= 20
-    text = (tmp_path / log_setup.FILE).read_text()
+    text = (tmp_path / log_setup.FILE_NAME).read_text()
     assert '"before"' in text
     assert '"after"' in text
-
-
-def test_the_loop_is_not_needed(tmp_path: Path) -> None:
-    """`serve.py` configures before there is one."""
-    book = log_setup.configure(tmp_path, to_terminal=False, level="WARNING")
-    book.close()
-    with pytest.raises(RuntimeError):
-        asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The short way of hooks: the same doors and the same answer as the long way, and heard right after it."""
+"""Hooks as HTTP requests: checks, answers, order, and what the access log counts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ import pytest
 
 from quarterdeck.deck.session import Session
 from quarterdeck.harness.base import Signal
-from quarterdeck.policy.rule import parse
-from quarterdeck.server.ingest import SECRET, Hook, secret_for
+from quarterdeck.server.auth import SECRET, secret_for
 from tests.decks import eventually, on_loop
-from tests.doors import Answer, House, serving
-
-_OTHER_EACH_TIME = {"date", "x-request-id"}
+from tests.doors import House, serving
 
 
 def _hook(event: str = "PostToolUse", **more: Any) -> dict[str, Any]:
@@ -23,9 +20,9 @@ def _hook(event: str = "PostToolUse", **more: Any) -> dict[str, Any]:
 
 
 async def _at_hand(house: House) -> Session:
-    """Opens a session by a first hook, which goes the long way."""
+    """Open a session with a first hook."""
     await house.hook("claude", _hook("UserPromptSubmit", prompt="hi"))
-    [session] = house.deck.sessions_in_use()
+    [session] = house.deck.loaded_sessions()
     return session
 
 
@@ -37,28 +34,7 @@ def _listening(session: Session) -> list[str]:
     return heard
 
 
-def _comparable(answer: Answer) -> tuple[int, dict[str, str], bytes]:
-    said = {name: value for name, value in answer.headers.items() if name.lower() not in _OTHER_EACH_TIME}
-    return answer.status, said, answer.body
-
-
 class TestAnswer:
-    @pytest.mark.parametrize("event", ["PostToolUse", "PermissionRequest"])
-    def test_it_is_that_of_the_long_way(self, event: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        @on_loop
-        async def run() -> None:
-            async with serving(tmp_path) as house:
-                await _at_hand(house)
-                house.deck.services.rules.add(parse("allow Read"))
-                short = await house.hook("claude", _hook(event, tool_use_id="c1"))
-                monkeypatch.setattr(type(house.server.access), "is_telling", True)
-                long = await house.hook("claude", _hook(event, tool_use_id="c2"))
-                assert _comparable(short) == _comparable(long)
-                assert set(short.headers) == set(long.headers)
-                assert short.headers["X-Request-Id"] != long.headers["X-Request-Id"]
-
-        run()
-
     @on_loop
     async def test_the_connection_stays_open(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
@@ -72,7 +48,6 @@ class TestAnswer:
                 assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
                 assert await reader.readexactly(2) == b"{}"
             writer.close()
-            house.server.ingest.catch_up()
             assert heard == ["c0", "c1", "c2"]
 
     @on_loop
@@ -81,7 +56,7 @@ class TestAnswer:
             await _at_hand(house)
             for _ in range(3):
                 await house.hook("claude", _hook())
-            assert house.server.access.requests["POST", "/ingest/claude", 200] == 4
+            assert house.server.access_log.requests["POST", "/ingest/claude", 200] == 4
 
     @on_loop
     async def test_whoever_leaves_before_it_is_counted_too(self, tmp_path: Path) -> None:
@@ -91,7 +66,7 @@ class TestAnswer:
             await eventually(lambda: bool(session.state.gates.open))
             asked.cancel()
             await eventually(lambda: not session.state.gates.open)
-            assert house.server.access.requests["POST", "/ingest/claude", 499] == 1
+            assert house.server.access_log.requests["POST", "/ingest/claude", 499] == 1
 
 
 class TestDoors:
@@ -104,14 +79,13 @@ class TestDoors:
             ({SECRET: "0" * 64}, 401),
         ],
     )
-    def test_they_are_those_of_the_long_way(self, headers: dict[str, str], status: int, tmp_path: Path) -> None:
+    def test_a_hook_is_checked_like_every_request(self, headers: dict[str, str], status: int, tmp_path: Path) -> None:
         @on_loop
         async def run() -> None:
             async with serving(tmp_path) as house:
                 heard = _listening(await _at_hand(house))
                 said = {SECRET: secret_for(house.token), **headers}
                 answer = await house.ask("POST", "/ingest/claude", None, said, json=_hook(tool_use_id="c1"))
-                house.server.ingest.catch_up()
                 assert (answer.status, heard) == (status, [])
 
         run()
@@ -131,7 +105,7 @@ class TestDoors:
 
 class TestHearing:
     @on_loop
-    async def test_what_was_answered_is_heard_soon_and_in_order(self, tmp_path: Path) -> None:
+    async def test_signals_are_fed_in_order(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             heard = _listening(await _at_hand(house))
             said = {SECRET: secret_for(house.token)}
@@ -139,45 +113,6 @@ class TestHearing:
                 await house.ask("POST", "/ingest/claude", None, said, json=_hook(tool_use_id=f"c{number}"))
             await eventually(lambda: len(heard) == 50)
             assert heard == [f"c{number}" for number in range(50)]
-
-    @on_loop
-    async def test_a_question_is_heard_behind_what_came_before(self, tmp_path: Path) -> None:
-        async with serving(tmp_path) as house:
-            session = await _at_hand(house)
-            heard = _listening(session)
-            house.server.ingest.take(Hook("claude", _hook(tool_use_id="c1"), session))
-            asked = asyncio.ensure_future(house.hook("claude", _hook("PermissionRequest", tool_use_id="c2")))
-            await eventually(lambda: bool(session.state.gates.open))
-            assert heard == ["c1", "c2"]
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-
-    @on_loop
-    async def test_of_a_session_that_is_put_away_meanwhile_another_one_hears(self, tmp_path: Path) -> None:
-        async with serving(tmp_path) as house:
-            session = await _at_hand(house)
-            await house.hook("claude", _hook("Stop"))
-            await session.writer.flush()
-            heard = _listening(session)
-            house.server.ingest.take(Hook("claude", _hook(tool_use_id="c1"), session))
-            due = house.server.ingest._due
-            assert due is not None
-            due.cancel()  # so that it is certain what comes first
-            await house.deck.session(session.id).archive()
-            house.server.ingest.catch_up()
-            await eventually(lambda: len(list(house.deck.session_ids())) == 2)
-            [other] = [one for one in house.deck.session_ids() if one != session.id]
-            begun = await house.deck.session(other).events(types=["tool_execution_start"])
-            assert (heard, [one.body.call_id for one in begun]) == ([], ["c1"])
-
-    @on_loop
-    async def test_of_a_process_that_ended_meanwhile_nobody_hears(self, tmp_path: Path) -> None:
-        async with serving(tmp_path) as house:
-            session = await _at_hand(house)
-            heard = _listening(session)
-            house.server.ingest.take(Hook("", _hook(tool_use_id="c1"), session))
-            house.server.ingest.catch_up()
-            assert (heard, session.users) == ([], 0)
 
     @on_loop
     async def test_one_that_cannot_be_read_does_not_keep_the_others(
@@ -195,4 +130,4 @@ class TestHearing:
             for name in ("c1", "c2"):
                 assert (await house.hook("claude", _hook(tool_use_id=name))).status == 200
             assert heard == ["c2"]
-            assert "a hook could not be read" in caplog.text
+            assert "can't translate a hook" in caplog.text
