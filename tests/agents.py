@@ -33,7 +33,7 @@ class PlainDriver(TestDriver):
 
 class PlainTranslator(TestTranslator):
     def on_ready(self, line: Object) -> None:
-        self.book.ready(text_of(line, "session"), "test-model", "1", (), resumable=True)
+        self.tracker.report_ready(text_of(line, "session"), "test-model", "1", (), resumable=True)
 
     told_ready = on_ready
 
@@ -49,7 +49,7 @@ class ForgetfulDriver(TestDriver):
 
 class ForgetfulTranslator(TestTranslator):
     def on_ready(self, line: Object) -> None:
-        self.book.ready(text_of(line, "session"), "test-model", "1", ("steer",), resumable=False)
+        self.tracker.report_ready(text_of(line, "session"), "test-model", "1", ("steer",), resumable=False)
 
     told_ready = on_ready
 
@@ -62,7 +62,7 @@ class NamelessTranslator(TestTranslator):
     """It says that it can be resumed and does not say by which name."""
 
     def on_ready(self, line: Object) -> None:
-        self.book.ready("", "test-model", "1", ("steer",), resumable=True)
+        self.tracker.report_ready("", "test-model", "1", ("steer",), resumable=True)
 
     told_ready = on_ready
 
@@ -145,7 +145,7 @@ class AbleDriver(TestDriver):
 
 class AbleTranslator(TestTranslator):
     def on_model(self, line: Object) -> None:
-        self.book.write(ev.Notice(text=text_of(line, "model"), level="info", source="agent"))
+        self.tracker.emit(ev.Notice(text=text_of(line, "model"), level="info", source="agent"))
 
     told_model = on_model
 

@@ -19,6 +19,7 @@ from quarterdeck.deck.session import Session
 from quarterdeck.harness import registry
 from quarterdeck.harness.driver import Decision
 from quarterdeck.kernel.gate import Gate
+from quarterdeck.log.session_writer import Durability
 from tests.decks import at_home, eventually
 
 
@@ -26,7 +27,8 @@ async def opened(deck: Deck, native: str) -> Session:
     """A session of an agent that somebody else started, in the middle of a turn."""
     session = await ObservedSessions(deck).session("claude", native, "")
     seen = session.observe(registry.translator("claude"))
-    session.hear(seen, [ev.AgentReady(native_session_id=native), ev.AgentStart(turn_id="t1")], "hook")
+    bodies = [ev.AgentReady(native_session_id=native), ev.AgentStart(turn_id="t1")]
+    session.record_signal(seen, bodies, "hook", Durability.EAGER)
     await session.writer.flush()
     return session
 
@@ -37,7 +39,7 @@ def asked_in(session: Session, count: int) -> Sequence[Gate]:
     for number in range(count):
         request = ev.GateRequest(tool="Edit", args={"file_path": "/x"}, ref=f"{session.id}.{before + number}")
         assert session.observed_agent is not None
-        session.hear(session.observed_agent, [ev.ApprovalRequired(gate=request)], "hook")
+        session.record_signal(session.observed_agent, [ev.ApprovalRequired(gate=request)], "hook", Durability.EAGER)
     return session.state.gates.open[before:]
 
 
@@ -67,7 +69,7 @@ async def turn_ended(deck: Deck) -> None:
     await last_decided_first(deck)
     for session in deck.loaded_sessions():
         assert session.observed_agent is not None
-        session.hear(session.observed_agent, [ev.AgentEnd(turn_id="t1")], "hook")
+        session.record_signal(session.observed_agent, [ev.AgentEnd(turn_id="t1")], "hook", Durability.EAGER)
 
 
 async def put_to_rest_and_woken(deck: Deck) -> None:

@@ -475,10 +475,6 @@ class Deck:
         self.check_open()
         return session
 
-    def loaded_session(self, session_id: str) -> Session | None:
-        """Return the session if it's in memory and the deck is open."""
-        return None if self.is_closed else self._sessions.get(session_id)
-
     def loaded_sessions(self) -> Iterator[Session]:
         """Yield the sessions in memory: a process, a command or a reader uses them, or did so a moment ago."""
         return iter(self._sessions)

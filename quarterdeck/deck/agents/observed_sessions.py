@@ -45,12 +45,6 @@ class ObservedSessions:
                 break  # No other request opened a new session while we waited.
         return self._open(agent, native_id, cwd)
 
-    def loaded_session(self, agent: str, native_id: str) -> Session | None:
-        """Return the session without waiting, or None unless it's in memory, active, and knows its rules."""
-        session = self._deck.loaded_session(self._find(agent, native_id))
-        is_ready = session is not None and session.state.lifecycle.value == "active" and session.knows_rules
-        return session if is_ready else None
-
     def relate(self, agent: str, native_id: str, other_id: str) -> str:
         """Connect two conversations that exchanged messages: an unknown one is a sub-agent of the known one.
 

@@ -10,6 +10,7 @@ import pytest
 from quarterdeck import Deck, SessionHandle, Settings
 from quarterdeck import events as ev
 from quarterdeck.config import IDLE_TIMEOUT, InvalidSetting, settings_from
+from quarterdeck.deck.agents.launcher import ProcessState
 from quarterdeck.deck.agents.observed_sessions import ObservedSessions
 from quarterdeck.events import Body
 from quarterdeck.harness.base import Signal
@@ -216,7 +217,7 @@ class TestReaper:
             reaping = asyncio.create_task(deck.reap())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            assert deck.services.supervisor.sessions[session.id].launcher.is_stopping
+            assert deck.services.supervisor.sessions[session.id].launcher.state is ProcessState.STOPPING
             receipt = await session.prompt("say two")
             assert receipt.disposition == "started"
             assert session.summary.phase == "streaming"
