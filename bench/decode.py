@@ -25,7 +25,7 @@ _OTHERS: tuple[ev.Body, ...] = (
         turn_id=_IDS["turn_id"],
         name="Edit",
         call_id=_CALL,
-        args={"file_path": "/home/ada/project/src/parser/lexer.py", "old_string": "None", "new_string": "[]"},
+        args={"file_path": "/home/dev/project/src/parser/lexer.py", "old_string": "None", "new_string": "[]"},
     ),
     ev.ToolExecutionEnd(turn_id=_IDS["turn_id"], name="Edit", call_id=_CALL, result=_TEXT * 6),
     ev.Usage(

@@ -28,7 +28,7 @@ SESSIONS = 64
 AWAIT_EVERY = 8
 LONE = 20
 _PIECE = "and the parser took that for "
-_ARGS = {"file_path": "/home/ada/project/src/parser/lexer.py", "old_string": "return None", "new_string": "return []"}
+_ARGS = {"file_path": "/home/dev/project/src/parser/lexer.py", "old_string": "return None", "new_string": "return []"}
 _OUTPUT = "src/parser/lexer.py:41: def tokens(self) -> list[Token]:\n"
 
 

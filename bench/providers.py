@@ -23,7 +23,7 @@ from msgspec import Struct
 from bench.figure import Figure
 from bench.measure import SMOKE, Effort, Work, ratio
 from quarterdeck.engine.model import Message, Request, Text, TextPiece
-from quarterdeck.engine.providers import model_of
+from quarterdeck.engine.providers import create_model
 
 PIECES = 200
 AT_ONCE = 20
@@ -87,7 +87,7 @@ async def _opened() -> aiohttp.ClientSession:
 
 def _ours(wire: str, url: str) -> Turn:
     base = f"{url}/v1" if wire in ("openai", "chat") else url
-    model, _ = model_of(f"{wire}:m", {"base_url": base, "api_key": "k"}, {})
+    model, _ = create_model(f"{wire}:m", {"base_url": base, "api_key": "k"}, {})
 
     async def turn(scenario: str) -> str:
         request = Request(model="m", messages=(Message("user", (Text(f"script:{scenario}"),)),))

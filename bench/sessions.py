@@ -11,7 +11,7 @@ from quarterdeck.kernel.timeline import Timeline
 from quarterdeck.kernel.view import View, fold
 
 START_MS = 1_700_000_000_000
-ARGS = {"file_path": "/home/ada/project/src/parser/lexer.py", "old_string": "return None", "new_string": "return []"}
+ARGS = {"file_path": "/home/dev/project/src/parser/lexer.py", "old_string": "return None", "new_string": "return []"}
 OUTPUT = "src/parser/lexer.py:41: def tokens(self) -> list[Token]:\n" * 6
 ANSWER = "The lexer returned None for an empty line, and the parser took that for the end of the file. " * 4
 OPTIONS = (ev.Option(id="yes", label="Yes", kind="allow_once"), ev.Option(id="no", label="No", kind="reject_once"))
@@ -32,7 +32,7 @@ def grown(entries: int, opened: bool = True) -> View:
     """A session between two turns whose timeline has this many entries: prompts, texts and calls as they come, and an
     approval in every tenth turn."""
     view = (
-        folded(View(), ev.SessionOpened(agent="claude", cwd="/home/ada/project"), ev.AgentReady()) if opened else View()
+        folded(View(), ev.SessionOpened(agent="claude", cwd="/home/dev/project"), ev.AgentReady()) if opened else View()
     )
     for turn in count():
         for body in _turn(turn):
@@ -124,7 +124,7 @@ _NEW_TEXT_AND_CALL = (
 
 #: Where an event can find its subject known or new, both are here.
 _BODIES: tuple[Body, ...] = (
-    ev.SessionOpened(agent="claude", cwd="/home/ada", prompt="Fix the lexer", message_id="first", model="m-large"),
+    ev.SessionOpened(agent="claude", cwd="/home/dev", prompt="Fix the lexer", message_id="first", model="m-large"),
     ev.SessionResumed(by="ada"),
     ev.SessionSuspended(reason="shutdown"),
     ev.SessionArchived(end_reason="cancelled"),

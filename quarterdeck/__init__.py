@@ -18,12 +18,12 @@ _EXPORTS: dict[str, str] = {
     "AgentOptions": "quarterdeck.engine.options",
     "AgentStatus": "quarterdeck.engine.agent",
     "AlreadyDecided": "quarterdeck.errors",
-    "AsyncClient": "quarterdeck.client.client",
+    "AsyncClient": "quarterdeck.client.api",
     "Badge": "quarterdeck.kernel.session_list",
     "CannotDo": "quarterdeck.harness.driver",
     "ChangedFile": "quarterdeck.deck.git.diff",
     "Changes": "quarterdeck.kernel.profile",
-    "Client": "quarterdeck.client.client",
+    "Client": "quarterdeck.client.sync_client",
     "Decided": "quarterdeck.kernel.command_results",
     "Deck": "quarterdeck.deck.deck",
     "DeckClosed": "quarterdeck.deck.deck",
@@ -100,8 +100,8 @@ __all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604 # pyright: ignore[reportUn
 
 if TYPE_CHECKING:
     # Importing a name `as` itself marks it as re-exported in a typed package.
-    from quarterdeck.client.client import AsyncClient as AsyncClient
-    from quarterdeck.client.client import Client as Client
+    from quarterdeck.client.api import AsyncClient as AsyncClient
+    from quarterdeck.client.sync_client import Client as Client
     from quarterdeck.config import InvalidMcpServer as InvalidMcpServer
     from quarterdeck.config import InvalidSetting as InvalidSetting
     from quarterdeck.config import Settings as Settings

@@ -1,4 +1,4 @@
-"""An ACP conversation for tests: both sides' messages go in, and after each one the view is held against the rules.
+"""Feed both sides of an ACP conversation to a translator in tests, and check the view after each message.
 
 talk = AcpTalk("gemini").opened()
 talk.prompt("hi")
@@ -31,7 +31,7 @@ INITIALIZED: dict[str, dict[str, Any]] = {
 
 
 class AcpTalk(Talk):
-    """Both sides of one connection."""
+    """Both sides of one ACP connection."""
 
     def __init__(self, agent: str = "acp") -> None:
         super().__init__(agent)
@@ -104,19 +104,19 @@ class AcpTalk(Talk):
     # --- beginnings
 
     def started(self) -> Self:
-        """The process runs and has answered initialize."""
+        """Start the process and answer `initialize`."""
         self.feed("proc", {"event": "start"})
         self.answer(self.request("initialize"), INITIALIZED[self.agent])
         return self
 
     def opened(self, session: str = "s1", **result: Any) -> Self:
-        """A new session, ready for a prompt."""
+        """Open a new session that is ready for a prompt."""
         self.started()
         self.answer(self.request("session/new"), {"sessionId": session, **result})
         return self
 
     def prompted(self, text: str = "hi") -> Self:
-        """A session that works on its first prompt."""
+        """Open a session and send its first prompt."""
         self.opened()
         self.prompt(text)
         return self
@@ -124,8 +124,8 @@ class AcpTalk(Talk):
     # --- looking
 
     def activities(self) -> list[str]:
-        """What the activity was, one after the other."""
-        changes = self.told(ev.StateChange)
+        """Return all activities in order."""
+        changes = self.events_of(ev.StateChange)
         return [f"{body.state}/{body.sub}" if body.sub else body.state for body in changes]
 
 

@@ -33,9 +33,9 @@ class Session(Talk):
         self.wait(seconds)
         return self
 
-    def _told(self, bodies: list[Body], origin: Origin) -> list[Body]:
+    def _fold(self, bodies: list[Body], origin: Origin) -> list[Body]:
         self.said = bodies
-        return super()._told(bodies, origin)
+        return super()._fold(bodies, origin)
 
     # --- short words for what comes often
 

@@ -1,4 +1,4 @@
-"""A Codex for tests: its own streams, its hooks and its telemetry, in so many words.
+"""Feed a Codex session to a translator in tests: its own streams, its hooks and its telemetry.
 
 talk = CodexTalk()
 talk.record("user_prompt", prompt="hi")         # telemetry
@@ -43,20 +43,20 @@ class CodexTalk(Talk):
         return [task.id for task in self.state.background]
 
     def last(self, kind: type[Body]) -> Any:
-        """The newest event of this type."""
-        return self.told(kind)[-1]
+        """Return the newest event of this type."""
+        return self.events_of(kind)[-1]
 
     # --- telemetry
 
     def record(self, name: str, conversation: str = THREAD, after: float = 0.01, **attributes: Any) -> list[Body]:
-        found = {"event.name": f"codex.{name}", "conversation.id": conversation, **attributes}
-        return self.feed("otlp.log", {"attributes": found}, after)
+        fields = {"event.name": f"codex.{name}", "conversation.id": conversation, **attributes}
+        return self.feed("otlp.log", {"attributes": fields}, after)
 
     def sse(self, kind: str, after: float = 0.01, **attributes: Any) -> list[Body]:
         return self.record("sse_event", after=after, **{"event.kind": kind, **attributes})
 
     def completed(self, after: float = 0.01, **attributes: Any) -> list[Body]:
-        """A response that carries tokens."""
+        """Feed a completed response with tokens."""
         return self.sse("response.completed", after, **{**_TOKENS, **attributes})
 
     def decided(self, decision: str, call_id: str = "call_a", **attributes: Any) -> list[Body]:
@@ -71,8 +71,8 @@ class CodexTalk(Talk):
         return self.feed("hook", {"hook_event_name": name, "session_id": session, **fields}, after)
 
     def notify(self, thread: str = THREAD, turn: str = "u1", text: str = "", after: float = 0.01) -> list[Body]:
-        found = {"type": "agent-turn-complete", "thread-id": thread, "turn-id": turn, "last-assistant-message": text}
-        return self.feed("notify", found, after)
+        fields = {"type": "agent-turn-complete", "thread-id": thread, "turn-id": turn, "last-assistant-message": text}
+        return self.feed("notify", fields, after)
 
     # --- the app-server
 
@@ -96,22 +96,22 @@ class CodexTalk(Talk):
     def replies(self, result: Any, request_id: Any = 0) -> list[Body]:
         return self.feed("stdin", {"id": request_id, "result": result})
 
-    def opened(self, method: str = "thread/start", thread: str = THREAD, **found: Any) -> Self:
-        """Our request for a thread, and its answer."""
+    def opened(self, method: str = "thread/start", thread: str = THREAD, **fields: Any) -> Self:
+        """Request a thread and answer the request."""
         asked = self.request(method, **({} if method == "thread/start" else {"threadId": thread}))
-        status = found.pop("status", {"type": "idle"})
+        status = fields.pop("status", {"type": "idle"})
         settings = {"model": "gpt-5.5", "approvalPolicy": "on-request", "sandbox": {"type": "workspaceWrite"}}
-        self.answers(asked, {"thread": {"id": thread, "status": status, **found}, **settings})
+        self.answers(asked, {"thread": {"id": thread, "status": status, **fields}, **settings})
         return self
 
     def turn(self, turn_id: str = "u1", text: str = "hi", thread: str = THREAD) -> Self:
-        """A turn begins, and its prompt is read."""
+        """Begin a turn and read its prompt."""
         self.notes("thread/status/changed", thread, status={"type": "active", "activeFlags": []})
         self.notes("turn/started", thread, turn={"id": turn_id})
         return self.item("userMessage", f"m-{turn_id}", thread, content=[{"type": "text", "text": text}])
 
     def item(self, item_type: str, name: str, thread: str = THREAD, done: bool = False, **fields: Any) -> Self:
-        """An item begins, or is completed."""
+        """Start an item, or complete it."""
         method = "item/completed" if done else "item/started"
         self.notes(method, thread, item={"type": item_type, "id": name, **fields})
         return self
@@ -127,7 +127,7 @@ class CodexTalk(Talk):
         return self
 
     def asking(self, call_id: str = "call_a", request_id: Any = 0, **params: Any) -> Self:
-        """A command asks for approval, in the order in which the server tells it."""
+        """Let a command ask for approval, with messages in the server's order."""
         self.notes("thread/status/changed", status={"type": "active", "activeFlags": ["waitingOnApproval"]})
         self.item("commandExecution", call_id, command="/bin/bash -lc 'make test'", status="inProgress", source="agent")
         self.asks("item/commandExecution/requestApproval", request_id, itemId=call_id, command="make test", **params)

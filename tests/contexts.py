@@ -1,4 +1,4 @@
-"""A small context for plugins that are asked directly, and how they are asked."""
+"""Helpers for tests that call the hooks of plugins directly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRITERS = ("write_file", "edit_file", "shell")
 
 
 class SmallContext:
-    """What a plugin may know, with a model that says what the test wrote down."""
+    """A plugin context with a model that returns scripted replies."""
 
     def __init__(self, folder: Path, mode: str = "", replies: Sequence[str | Exception] = ()) -> None:
         self.session_id = "s1"
@@ -66,25 +66,25 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 
 
 def ask(plugin: Plugin, hook: str, *args: Any) -> list[Answer]:
-    """What a hook answers, as a list; each answer must be one that the hook allows."""
+    """Call a hook and return its answers as a list. Fails if the hook doesn't allow one of them."""
     answer = getattr(plugin, hook)(*args)
     if inspect.isawaitable(answer):
         answer = asyncio.run(_awaited(answer))
-    found = [] if answer is None else list(answer) if isinstance(answer, list | tuple) else [answer]
-    assert all(isinstance(one, (*HOOKS[hook], Message)) for one in found)
-    return found
+    answers = [] if answer is None else list(answer) if isinstance(answer, list | tuple) else [answer]
+    assert all(isinstance(item, (*HOOKS[hook], Message)) for item in answers)
+    return answers
 
 
 def events_of(answers: Sequence[Answer]) -> list[Body]:
-    return [one.event for one in answers if isinstance(one, Emit)]
+    return [answer.event for answer in answers if isinstance(answer, Emit)]
 
 
 def others_of(answers: Sequence[Answer]) -> list[Answer]:
-    return [one for one in answers if not isinstance(one, Emit)]
+    return [answer for answer in answers if not isinstance(answer, Emit)]
 
 
 def restarted(plugin: Plugin, fresh: Plugin) -> Plugin:
-    """The fresh plugin with what the other one remembered, by way of the log."""
+    """Restore the state of a plugin into a fresh one, encoded as in the log."""
     fresh.restore(msgspec.json.decode(msgspec.json.encode(plugin.state)))
     return fresh
 

@@ -1,4 +1,4 @@
-"""An in-process model for tests of the loop, and what such tests share."""
+"""Helpers for tests of the turn loop: a scripted model, tools, and a recorder of events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Step = Chunk | Sequence[Chunk] | Exception | asyncio.Event | Callable[[], Any]
 
 
 class Script:
-    """A model that gives the replies it is told, one a request. An Event in a reply waits until it is set."""
+    """A model that returns scripted replies, one per request. An `asyncio.Event` in a reply is waited for."""
 
     provider = "scripted"
     name = "one"
@@ -47,7 +47,7 @@ class Script:
 
     async def stream(self, request: Request) -> AsyncGenerator[Sequence[Chunk]]:
         self.requests.append(request)
-        assert self.replies, "the script is at its end"
+        assert self.replies, "the script has no more replies"
         try:
             for step in self.replies.pop(0):
                 if isinstance(step, Exception):
@@ -65,16 +65,16 @@ class Script:
 
 
 def text(*pieces: str, usage: TokenUsage | None = USAGE) -> list[Step]:
-    """A reply that says this, a chunk a piece."""
+    """Script a reply with this text, one chunk per piece."""
     return [*(TextPiece(piece) for piece in pieces), Finished("end", usage)]
 
 
 def calls(
-    *wanted: tuple[str, str] | tuple[str, str, str], say: str = "", usage: TokenUsage | None = USAGE
+    *tool_calls: tuple[str, str] | tuple[str, str, str], say: str = "", usage: TokenUsage | None = USAGE
 ) -> list[Step]:
-    """A reply that calls these tools: (call id, name[, arguments])."""
+    """Script a reply that calls these tools: (call id, name[, arguments])."""
     chunks: list[Step] = [TextPiece(say)] if say else []
-    for index, (call_id, name, *args) in enumerate(wanted):
+    for index, (call_id, name, *args) in enumerate(tool_calls):
         chunks += [CallBegun(index, call_id, name), CallPiece(index, args[0] if args else "{}")]
     return [*chunks, Finished("tools", usage)]
 
@@ -84,21 +84,21 @@ def thinking(*pieces: str) -> list[Step]:
 
 
 def tool(name: str, run: Callable[[dict[str, Any], ToolContext], Any] | None = None, **options: Any) -> Tool:
-    """A tool that gives `name: arguments`, or what `run` gives."""
+    """Create a tool that returns its name and arguments, or what `run` returns."""
 
     async def running(args: dict[str, Any], context: ToolContext) -> Outcome:
         if run is None:
             return Outcome(f"{name} {args}")
-        given = run(args, context)
-        if asyncio.iscoroutine(given):
-            given = await given
-        return given if isinstance(given, Outcome) else Outcome(str(given))
+        value = run(args, context)
+        if asyncio.iscoroutine(value):
+            value = await value
+        return value if isinstance(value, Outcome) else Outcome(str(value))
 
     return Tool(spec=ToolSpec(name, f"does {name}", {"type": "object"}), run=running, **options)
 
 
 class Gate:
-    """A tool that waits until it is let go, and says when it began and whether it was ended."""
+    """A tool that blocks until `go` is set, and records when it began and whether it was cancelled."""
 
     def __init__(self, name: str = "wait", **options: Any) -> None:
         self.began = asyncio.Event()
@@ -120,7 +120,7 @@ class Gate:
 
 
 class Heard:
-    """Everything that an agent says, as it says it."""
+    """A subscriber that collects all events of an agent."""
 
     def __init__(self, agent: Agent, since: int | None = None) -> None:
         self.events: list[Event] = []
@@ -148,12 +148,12 @@ class Heard:
         return only
 
     async def until(self, name: str, count: int = 1) -> Any:
-        """The `count`th event of this type, once it was heard."""
+        """Wait for the `count`th event of this type."""
         async with asyncio.timeout(PATIENCE_S):
-            while len(found := self.bodies(name)) < count:
+            while len(bodies := self.bodies(name)) < count:
                 self._changed.clear()
                 await self._changed.wait()
-        return found[count - 1]
+        return bodies[count - 1]
 
     async def end(self) -> list[Event]:
         async with asyncio.timeout(PATIENCE_S):
@@ -162,13 +162,13 @@ class Heard:
 
 
 def opened(model: Any, **settings: Any) -> Any:
-    """An agent without tools of its own."""
+    """Create an agent, by default without tools."""
     settings.setdefault("tools", ())
     return create_agent(model=model, **settings)
 
 
 def run(work: Callable[[], Any]) -> None:
-    """The test, with a limit to its patience."""
+    """Run a test with a time limit."""
     asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
 
 
@@ -182,7 +182,7 @@ def plain(event: Event) -> bytes:
 
 @contextmanager
 def judged() -> Iterator[list[str]]:
-    """Check every batch that any agent writes meanwhile against the product's own rules; the list names violations."""
+    """Check every batch of events that any agent writes against the product's rules, and list the violations."""
     found: list[str] = []
     views: dict[int, View] = {}
     kept: list[Journal] = []

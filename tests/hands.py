@@ -1,4 +1,4 @@
-"""A tool context for tests of tools: what a running call may use, without any engine around it."""
+"""A tool context for tests that run tools without an engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quarterdeck.events import Json, Option, Todo
 
 
 class TestHands:
-    """Everything that a tool does with its hands is kept here; the answers are set by the test."""
+    """A `ToolContext` that records what a tool does with it. Tests set the answers."""
 
     __test__ = False
 
@@ -61,7 +61,7 @@ class TestHands:
         return 12
 
     async def read_elsewhere(self, path: str) -> bytes | None:
-        """As the engine does it: what the test put there, or a file of the store."""
+        """Return what the test put into `elsewhere`, or a file of the store, as the engine does."""
         found = self.store / path.lstrip("/")
         if path in self.elsewhere or not found.is_file():
             return self.elsewhere.get(path)
@@ -69,7 +69,7 @@ class TestHands:
 
 
 def call(tool: Tool, hands: ToolContext, **args: Any) -> Outcome:
-    """One call from a plain test."""
+    """Run one call from a synchronous test."""
     return asyncio.run(called(tool, hands, **args))
 
 

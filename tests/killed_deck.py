@@ -46,7 +46,7 @@ def asked_in(session: Session, count: int) -> Sequence[Gate]:
 async def decided_in(session: Session, gates: Sequence[Gate]) -> None:
     """A person allows them, one by one."""
     for gate in gates:
-        await session.writer.commit(session.closings((gate,), Decision(status="approved"), "user"), "user")
+        await session.writer.commit(session.closing_events((gate,), Decision(status="approved"), "user"), "user")
 
 
 async def several_open(deck: Deck) -> None:
@@ -76,8 +76,8 @@ async def put_to_rest_and_woken(deck: Deck) -> None:
     await turn_ended(deck)
     await _settled(deck)
     (session,) = deck.loaded_sessions()
-    session.unobserve()
-    await eventually(lambda: session.is_idle)
+    session.stop_observing()
+    await eventually(lambda: session.is_evictable)
     deck.services.supervisor.evict_idle_sessions()
     assert deck.at_hand(session.id) is None
     await deck.session(session.id).rename("again")

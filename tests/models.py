@@ -1,4 +1,4 @@
-"""Models for tests: a provider against the scripted model, and what came of a request."""
+"""Helpers for tests of providers against the scripted model server."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from quarterdeck.engine.model import (
     ThinkingSigned,
     ToolSpec,
 )
-from quarterdeck.engine.providers import model_of
+from quarterdeck.engine.providers import create_model
 from quarterdeck.testing.model import ScriptedModel
 
 WIRES = ("anthropic", "openai", "chat", "gemini")
-#: A model that thinks, for each of the providers.
+#: A reasoning model of each provider.
 NAMES = {"anthropic": "claude-opus-4-6", "openai": "gpt-5", "chat": "any", "gemini": "gemini-3-pro"}
 KEY = "sk-test-4f9a8b7c6d5e-secret"
 TOOL = ToolSpec("read_file", "Reads", {"type": "object", "properties": {"path": {"type": "string"}}})
 
 
 def provider(wire: str, scripted: ScriptedModel, **options: Any) -> Model:
-    """A provider that is set up to use the scripted model."""
+    """Create a provider that uses the scripted model server."""
     url = scripted.openai_url if wire in ("openai", "chat") else scripted.url
     nothing: Mapping[str, str] = {"HOME": "/nonexistent"}
-    model, _ = model_of(f"{wire}:x", {"api_key": KEY, "base_url": url, **options}, nothing)
+    model, _ = create_model(f"{wire}:x", {"api_key": KEY, "base_url": url, **options}, nothing)
     return model
 
 
@@ -54,14 +54,14 @@ async def chunks(model: Model, request: Request) -> list[Chunk]:
 
 
 async def until_it_fails(model: Model, request: Request) -> tuple[list[Chunk], ModelError | None]:
-    """What came, and the error with which it ended, if it did."""
-    said: list[Chunk] = []
+    """Return the chunks of a reply, and the error that ended it, if any."""
+    received: list[Chunk] = []
     try:
-        async for some in model.stream(request):
-            said += some
+        async for chunks in model.stream(request):
+            received += chunks
     except ModelError as error:
-        return said, error
-    return said, None
+        return received, error
+    return received, None
 
 
 async def reads(model: Model, request: Request) -> list[Sequence[Chunk]]:
@@ -69,7 +69,7 @@ async def reads(model: Model, request: Request) -> list[Sequence[Chunk]]:
 
 
 def replied(said: Sequence[Chunk]) -> Message:
-    """What a loop makes of the chunks: the message that goes into the next request."""
+    """Build the message for the next request from the chunks of a reply, as the turn loop does."""
     parts: list[Part] = []
     calls: list[list[str]] = []
     for chunk in said:

@@ -1,4 +1,4 @@
-"""A scripted model beside a test: the real server over real HTTP on a thread of its own, and variables that lead to it."""
+"""Run the scripted model server on a thread, for tests that use it over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "sk-a-key-that-must-not-be-seen"
 
 @contextmanager
 def serving(script: Script) -> Generator[ScriptedModel]:
-    """For whoever is not on a loop, or in another process."""
+    """Serve a script, for code outside of an event loop or in another process."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -31,7 +31,7 @@ def serving(script: Script) -> Generator[ScriptedModel]:
 
 
 def variables(model: ScriptedModel, home: str) -> dict[str, str]:
-    """What a process needs to ask this model as `anthropic:NAME`, and nothing of the machine's own."""
+    """Return the environment of a process that uses this server as `anthropic:NAME`, isolated from the machine's own."""
     return {
         "ANTHROPIC_API_KEY": KEY,
         "ANTHROPIC_BASE_URL": model.url,

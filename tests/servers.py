@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from quarterdeck.cli.wire import Wire, token_of
+from quarterdeck.cli.connect import read_token
+from quarterdeck.client.blocking_transport import BlockingTransport, run_blocking
+from quarterdeck.client.errors import decode_error
+from quarterdeck.client.sync_client import Client
 from quarterdeck.deck.deck import home_id
 from quarterdeck.home import Home
 from quarterdeck.process.identity import Identity, find_by_home, is_alive
@@ -22,6 +25,28 @@ from quarterdeck.server.server_file import ServerInfo
 
 QD = str(Path(sys.executable).with_name("qd"))
 PATIENCE_S = 45
+
+
+class RawApi:
+    """The HTTP API as plain JSON, without the client's types."""
+
+    def __init__(self, address: str, token: str, tls_cert: str = "") -> None:
+        self._transport = BlockingTransport(address, token, PATIENCE_S, tls_cert)
+
+    def get(self, path: str, **query: str) -> Any:
+        return self._request("GET", path, None, query)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        return self._request("POST", path, json.dumps(body or {}).encode(), {})
+
+    def close(self) -> None:
+        run_blocking(self._transport.close())
+
+    def _request(self, method: str, path: str, body: bytes | None, query: dict[str, str]) -> Any:
+        status, content = run_blocking(self._transport.request(method, path, body, query, "application/json"))
+        if status >= 400:
+            raise decode_error(status, content)
+        return json.loads(content) if content else None
 
 
 class At:
@@ -37,7 +62,7 @@ class At:
         # no test runs what the user's shell reads: it does things, and a killed one leaves them half done
         self.environment["QUARTERDECK_ENVIRONMENT"] = "server"
         self.seen: list[ServerInfo] = []
-        self.wires: list[Wire] = []
+        self.apis: list[RawApi] = []
 
     def begin(self, *args: str, **options: Any) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -60,15 +85,18 @@ class At:
         self.seen.append(found)
         return found
 
-    def wire(self) -> Wire:
-        wire = Wire(self.light(), token_of(self.place))
-        self.wires.append(wire)
-        return wire
+    def api(self) -> RawApi:
+        api = RawApi(self.light().address, read_token(self.place), self.light().tls_cert)
+        self.apis.append(api)
+        return api
+
+    def client(self) -> Client:
+        return Client(self.light().address, read_token(self.place), tls_cert=self.light().tls_cert)
 
     def session(self, prompt: str) -> str:
         """A session of the scripted agent that has begun with this."""
         body = {"agent": "test", "prompt": prompt, "cwd": str(self.place.folder)}
-        return str(self.wire().post("/sessions", body)["id"])
+        return str(self.api().post("/sessions", body)["id"])
 
     def agents(self) -> list[Identity]:
         return find_by_home(home_id(self.place.folder.resolve()))
@@ -77,8 +105,8 @@ class At:
         return [json.loads(line) for line in self.place.log.read_text("utf-8").splitlines()]
 
     def clean(self) -> None:
-        for wire in self.wires:
-            wire.close()
+        for api in self.apis:
+            api.close()
         light = server_file.find_server(self.place)
         for one in [*self.seen, *([light] if light else [])]:
             end_processes([each for each in (one.keeper, one.server) if each is not None], grace=0)

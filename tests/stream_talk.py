@@ -1,4 +1,4 @@
-"""A conversation over standard streams for tests: lines of the agent and of ours, one after the other.
+"""Feed a conversation over standard streams to a translator in tests: lines of the agent and of ours.
 
 talk = StreamTalk("pi").out({"type": "agent_start"})
 talk.wait(0.2)
@@ -16,28 +16,28 @@ _STEP_S = 0.001
 
 
 class StreamTalk(Talk):
-    """Lines in, views out; each step answers itself, so that a test reads as a story."""
+    """A conversation whose steps return the object itself, so that they can be chained."""
 
     def opened(self, prompt: str) -> Self:
-        """The session was made with a prompt, so it is being created."""
-        self._told([ev.SessionOpened(agent=self.agent, prompt=prompt)], "supervisor")
+        """Open the session with a prompt, so it is being created."""
+        self._fold([ev.SessionOpened(agent=self.agent, prompt=prompt)], "supervisor")
         return self
 
     def out(self, *lines: Any, src: str = "stdout") -> Self:
-        """The agent says this, a moment apart."""
+        """Feed lines of the agent, shortly after each other."""
         for line in lines:
             self.feed(src, line, _STEP_S)
         return self
 
     def send(self, *lines: Any) -> Self:
-        """We send this to the agent."""
+        """Feed lines that we send to the agent."""
         return self.out(*lines, src="stdin")
 
     def proc(self, event: str, **fields: Any) -> Self:
-        """Something happens to the process."""
+        """Feed an event of the process."""
         return self.out({"event": event, **fields}, src="proc")
 
     def after(self, seconds: float) -> Self:
-        """Time passes."""
+        """Let time pass."""
         self.wait(seconds)
         return self

@@ -1,4 +1,4 @@
-"""A conversation with any agent for tests: raw signals go in, and after each one the view is held against the rules.
+"""Feed raw signals of any agent to its translator in tests, and check the view after each one.
 
 talk = Talk("codex")
 talk.feed("stdout", {...})
@@ -24,12 +24,12 @@ B = TypeVar("B", bound=Body)
 
 
 def kinds(bodies: Iterable[Body]) -> list[str]:
-    """The events' names, in order."""
+    """Return the events' names in order."""
     return [type_of(body) for body in bodies]
 
 
 class Talk:
-    """A translator, a clock, and the view that its events make."""
+    """A translator, a clock, and the view of its events."""
 
     def __init__(self, agent: str) -> None:
         self.agent = agent
@@ -37,35 +37,35 @@ class Talk:
         self.now = 0.0
         self.bodies: list[Body] = []
         self.view = View()
-        self._told([ev.SessionOpened(agent=agent)], "supervisor")
+        self._fold([ev.SessionOpened(agent=agent)], "supervisor")
 
     # --- what happens
 
     def feed(self, src: str, data: Any, after: float = 0.01) -> list[Body]:
-        """A signal comes, a moment later."""
+        """Feed a signal a moment later and return its events."""
         self.wait(after)
-        return self._told(self.translator.feed(Signal(src, data), self.now), origin_of(src))
+        return self._fold(self.translator.feed(Signal(src, data), self.now), origin_of(src))
 
     def wait(self, seconds: float) -> list[Body]:
-        """Time passes; deadlines fire when they are due."""
-        until, told = self.now + seconds, list[Body]()
+        """Let time pass, fire the timers that are due, and return their events."""
+        until, events = self.now + seconds, list[Body]()
         while (due := self.translator.deadline()) is not None and due <= until:
             self.now = max(self.now, due)
-            told += self._told(self.translator.tick(self.now), "supervisor")
+            events += self._fold(self.translator.tick(self.now), "supervisor")
         self.now = until
-        return told
+        return events
 
     def over(self) -> list[Body]:
-        """The source is gone without a word."""
-        return self._told(self.translator.end(self.now), "supervisor")
+        """End the source without an exit of the process."""
+        return self._fold(self.translator.end(self.now), "supervisor")
 
     def restarted(self) -> Self:
-        """Another deck process takes over in the middle: a new translator that knows the view."""
+        """Restore the view into a new translator, as another deck process does."""
         self.translator = translator(self.agent)
         self.translator.restore(self.view)
         return self
 
-    def _told(self, bodies: list[Body], origin: Origin) -> list[Body]:
+    def _fold(self, bodies: list[Body], origin: Origin) -> list[Body]:
         for body in bodies:
             event = Event("s1", self.view.index + 1, int(self.now * 1000), origin, body)
             self.view = fold(self.view, event)
@@ -90,30 +90,30 @@ class Talk:
 
     @property
     def entries(self) -> list[Entry]:
-        """The timeline as it is shown."""
+        """Return the timeline as it is shown."""
         return window(self.view.timeline)
 
     def texts(self, *of: str) -> list[tuple[str, str]]:
-        """The entries of these kinds, or all."""
+        """Return kind and text of the entries of these kinds, or of all."""
         return [(entry.kind, entry.text) for entry in self.entries if not of or entry.kind in of]
 
     def words(self, *of: str) -> list[str]:
-        """What the main agent's entries of these kinds say, or all of its entries."""
+        """Return the texts of the main agent's entries of these kinds, or of all."""
         return [entry.text for entry in self.entries if not entry.path and (not of or entry.kind in of)]
 
     def tools(self) -> list[tuple[str, str]]:
-        """The calls, with their phases."""
+        """Return the calls with their phases."""
         return [(step.tool_name, step.phase) for entry in self.entries if (step := entry.tool_step) is not None]
 
     def names(self) -> list[str]:
-        """All events so far, by name."""
+        """Return the names of all events so far."""
         return kinds(self.bodies)
 
-    def told(self, kind: type[B]) -> list[B]:
-        """The events of this type."""
+    def events_of(self, kind: type[B]) -> list[B]:
+        """Return the events of this type."""
         return [body for body in self.bodies if isinstance(body, kind)]
 
     @property
     def unknown(self) -> int:
-        """How many signals no rule knew."""
+        """How many signals were not recognised."""
         return self.translator.unknown

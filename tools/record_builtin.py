@@ -1,8 +1,8 @@
-"""Records sessions of the built-in agent for tests/conformance/traces: a real deck, its real process, a scripted model.
+"""Record sessions of the built-in agent for tests/conformance/traces, with a real deck and process and a scripted model.
 
     .venv/bin/python tools/record_builtin.py FOLDER
 
-A recording is data and is never edited. Make it anew only when the lines between deck and agent change.
+Recordings are never edited. Record them again only if the protocol between deck and agent changes.
 """
 
 from __future__ import annotations
@@ -43,76 +43,76 @@ MODEL = Script(
 
 
 async def _until(session: SessionHandle, *names: str) -> dict[str, object]:
-    """The next event of one of these types."""
+    """Wait for the next event of one of these types."""
     async for event in session.subscribe(0):
         if event.type in names:
             return {"type": event.type}
     raise AssertionError(names)
 
 
-async def _rests(session: SessionHandle) -> None:
+async def _wait_until_idle(session: SessionHandle) -> None:
     await session.until(lambda view: not view.state.turn.is_open and not view.state.queue)
 
 
-async def _gate(session: SessionHandle) -> str:
+async def _wait_for_gate(session: SessionHandle) -> str:
     return (await session.until(lambda view: view.state.gates.open)).state.gates.open[0].id
 
 
-async def _again(session: SessionHandle, text: str) -> None:
+async def _prompt_again(session: SessionHandle, text: str) -> None:
     await session.prompt(text)
     await asyncio.sleep(0.05)
-    await _rests(session)
+    await _wait_until_idle(session)
 
 
-async def approved(session: SessionHandle) -> None:
-    await session.approve(await _gate(session))
-    await _rests(session)
+async def approve(session: SessionHandle) -> None:
+    await session.approve(await _wait_for_gate(session))
+    await _wait_until_idle(session)
 
 
-async def rejected(session: SessionHandle) -> None:
-    await session.reject(await _gate(session), reason="not today", auto_resume=True)
-    await _rests(session)
+async def reject(session: SessionHandle) -> None:
+    await session.reject(await _wait_for_gate(session), reason="not today", auto_resume=True)
+    await _wait_until_idle(session)
 
 
-async def answered(session: SessionHandle) -> None:
-    await session.respond(await _gate(session), "blue")
-    await _rests(session)
+async def answer(session: SessionHandle) -> None:
+    await session.respond(await _wait_for_gate(session), "blue")
+    await _wait_until_idle(session)
 
 
-async def stopped(session: SessionHandle) -> None:
+async def stop(session: SessionHandle) -> None:
     await _until(session, "message_start")
     await asyncio.sleep(0.3)
     await session.abort()
-    await _rests(session)
-    await _again(session, "script:text")
+    await _wait_until_idle(session)
+    await _prompt_again(session, "script:text")
 
 
-async def steered(session: SessionHandle) -> None:
+async def steer(session: SessionHandle) -> None:
     await _until(session, "message_start")
     await session.steer("and be brief")
-    await _rests(session)
+    await _wait_until_idle(session)
 
 
-async def toured(session: SessionHandle) -> None:
-    await approved_only(session)
-    await session.respond(await _gate(session), "Keep it")
-    await _rests(session)
+async def take_tour(session: SessionHandle) -> None:
+    await approve_only(session)
+    await session.respond(await _wait_for_gate(session), "Keep it")
+    await _wait_until_idle(session)
 
 
-async def approved_only(session: SessionHandle) -> None:
-    gate = await _gate(session)
-    await session.approve(gate)
-    await session.until(lambda view: all(one.id != gate for one in view.state.gates.open))
+async def approve_only(session: SessionHandle) -> None:
+    gate_id = await _wait_for_gate(session)
+    await session.approve(gate_id)
+    await session.until(lambda view: all(gate.id != gate_id for gate in view.state.gates.open))
 
 
-async def killed(session: SessionHandle) -> None:
-    """The process dies in a call, and the next prompt brings the conversation back."""
-    await session.approve(await _gate(session))
+async def kill_process(session: SessionHandle) -> None:
+    """Kill the process during a call. The next prompt resumes the conversation."""
+    await session.approve(await _wait_for_gate(session))
     await _until(session, "tool_execution_start")
-    pid = next(int(one) for one in os.listdir("/proc") if one.isdigit() and _is_engine(one))
+    pid = next(int(name) for name in os.listdir("/proc") if name.isdigit() and _is_engine(name))
     os.kill(pid, 9)
     await _until(session, "process_exited")
-    await _again(session, "script:text")
+    await _prompt_again(session, "script:text")
 
 
 def _is_engine(pid: str) -> bool:
@@ -124,21 +124,21 @@ def _is_engine(pid: str) -> bool:
 
 
 PLAYS: dict[str, tuple[str, str, Play]] = {
-    "text": ("builtin", "script:text", _rests),
-    "tool": ("builtin", "script:tool", _rests),
-    "approval": ("builtin", "script:approval", approved),
-    "rejected": ("builtin", "script:approval", rejected),
-    "question": ("builtin", "script:question", answered),
-    "stopped": ("builtin", "script:slow", stopped),
-    "steered": ("builtin", "script:steered", steered),
-    "failed": ("builtin", "script:failed", _rests),
-    "killed": ("builtin", "script:cut", killed),
-    "tour": ("demo", "Show me what you can do.", toured),
+    "text": ("builtin", "script:text", _wait_until_idle),
+    "tool": ("builtin", "script:tool", _wait_until_idle),
+    "approval": ("builtin", "script:approval", approve),
+    "rejected": ("builtin", "script:approval", reject),
+    "question": ("builtin", "script:question", answer),
+    "stopped": ("builtin", "script:slow", stop),
+    "steered": ("builtin", "script:steered", steer),
+    "failed": ("builtin", "script:failed", _wait_until_idle),
+    "killed": ("builtin", "script:cut", kill_process),
+    "tour": ("demo", "Show me what you can do.", take_tour),
 }
 
 
-def _kept(scratch: Path, trace: Path, target: Path) -> None:
-    """The recording, without the folder of this machine that it was made in."""
+def _copy_trace(scratch: Path, trace: Path, target: Path) -> None:
+    """Copy a recording and replace the scratch folder in it with /home/dev."""
     target.write_text(trace.read_text("utf-8").replace(str(scratch), "/home/dev"), "utf-8")
 
 
@@ -152,14 +152,14 @@ async def record(target: Path, scratch: Path) -> None:
             "ANTHROPIC_BASE_URL": model.url,
         }
         for name, (agent, prompt, play) in PLAYS.items():
-            # one deck for each: its end is the end of the process, and of the recording
+            # One deck per recording: closing the deck ends the process and the recording.
             async with quarterdeck.open(scratch / "decks" / name, environment=environment) as deck:
-                chosen = "" if agent == "demo" else "anthropic:scripted"
+                model_name = "" if agent == "demo" else "anthropic:scripted"
                 cwd = str(scratch / "projects" / name)
-                session = await deck.create(agent, prompt, cwd=cwd, model=chosen, record=True)
+                session = await deck.create(agent, prompt, cwd=cwd, model=model_name, record=True)
                 await asyncio.sleep(0.1)
                 await asyncio.wait_for(play(session), 60)
-            _kept(scratch, scratch / "decks" / name / "traces" / f"{session.id}.jsonl", target / f"{name}.jsonl")
+            _copy_trace(scratch, scratch / "decks" / name / "traces" / f"{session.id}.jsonl", target / f"{name}.jsonl")
             sys.stdout.write(f"{name}\n")
 
 

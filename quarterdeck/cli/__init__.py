@@ -1,8 +1,4 @@
-"""The command line, `qd`: one file per command group.
-
-Nothing heavy is imported until a command needs it: `qd --help` loads click and this package's small modules,
-and no command.
-"""
+"""The command line, `qd`. Each command group is a module in `commands/`, imported only when it runs."""
 
 from __future__ import annotations
 
@@ -11,23 +7,26 @@ import sys
 
 
 def main() -> None:
-    """The entry point of the installed `qd` script."""
+    """Run `qd`."""
     from quarterdeck.cli.app import app
 
-    _open_what_is_closed()
-    _print_whatever_comes()
+    _open_closed_streams()
+    _escape_unprintable_characters()
     app(prog_name="qd")
 
 
-def _open_what_is_closed() -> None:
-    """A caller may close a standard stream (`<&-`); Python then has None there, and its number is given to the next file."""
+def _open_closed_streams() -> None:
+    """Open /dev/null for standard streams that the caller closed (`<&-`).
+
+    Python sets them to None then, and the next file that is opened would get their number.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it is open as long as we live
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - stays open as long as the process lives
 
 
-def _print_whatever_comes() -> None:
-    """What the terminal's encoding lacks is shown by its number: a reply has any letters, and none is worth a traceback."""
+def _escape_unprintable_characters() -> None:
+    """Print characters that the terminal's encoding lacks as escapes: an agent's reply can contain any character."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

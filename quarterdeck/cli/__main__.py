@@ -1,4 +1,4 @@
-"""`python -m quarterdeck.cli` is `qd`: for a service file, which names an interpreter and no script."""
+"""`python -m quarterdeck.cli` is `qd`. Service files use it, because they name an interpreter and not a script."""
 
 from __future__ import annotations
 

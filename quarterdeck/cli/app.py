@@ -1,4 +1,4 @@
-"""The `qd` command itself: its table of commands, what it does without one, and how every command ends."""
+"""The `qd` command: its table of commands, and how their errors become exit codes."""
 
 from __future__ import annotations
 
@@ -14,39 +14,40 @@ from quarterdeck.errors import QuarterdeckError
 
 
 class Entry(NamedTuple):
+    """Where a command is (`module:attribute`), and its help text."""
+
     where: str
     help: str
 
 
-# The help text stands here a second time, so that listing the commands imports none of them. A test compares it
-# with the command's own.
+# Each help text is repeated here so that `qd --help` imports no command. A test compares it with the command's own.
 COMMANDS = {
-    "db": Entry("quarterdeck.cli.commands.db:db", "Look after the store: check, migrate, back up, import."),
+    "db": Entry("quarterdeck.cli.commands.db:db", "Check, migrate, back up or import into the store."),
     "down": Entry("quarterdeck.cli.commands.down:down", "Stop the server."),
     "machine": Entry("quarterdeck.cli.commands.machine:machine", "Show a state machine's table of transitions."),
     "replay": Entry("quarterdeck.cli.commands.replay:replay", "Replay a recorded trace and show the states over time."),
-    "restart": Entry("quarterdeck.cli.commands.down:restart", "Stop the server, and start it again in the background."),
+    "restart": Entry("quarterdeck.cli.commands.down:restart", "Stop the server and start it again in the background."),
     "run": Entry("quarterdeck.cli.commands.run:run", "Start a session and follow it in the terminal."),
-    "status": Entry("quarterdeck.cli.commands.status:status", "Say whether the server runs, where, and what is set."),
-    "testing": Entry("quarterdeck.cli.commands.testing:testing", "Stand-ins for tests: a scripted model."),
-    "up": Entry("quarterdeck.cli.commands.up:up", "Start the server, and open its page."),
+    "status": Entry(
+        "quarterdeck.cli.commands.status:status", "Show whether and where the server runs, or its settings."
+    ),
+    "testing": Entry("quarterdeck.cli.commands.testing:testing", "Serve a scripted model for tests."),
+    "up": Entry("quarterdeck.cli.commands.up:up", "Start the server and open its page."),
 }
 
 
 class SystemRefused(QuarterdeckError):
-    """A file or a stream that could not be used, and that no command expected to fail."""
+    """The operating system refused an operation that no command handles itself."""
 
     code = "system_refused"
 
     def __init__(self, error: OSError) -> None:
         where = f"{error.filename}: " if error.filename else ""
-        super().__init__(
-            f"{where}{error.strerror or error}", "Look at the file or the disk that is meant, and try again."
-        )
+        super().__init__(f"{where}{error.strerror or error}", "Check that file or disk, and try again.")
 
 
 class Placeholder(click.Command):
-    """Stands for a command in listings, and knows where the command is."""
+    """Stands for a command in listings, without importing it."""
 
     def __init__(self, name: str, entry: Entry) -> None:
         super().__init__(name, help=entry.help)
@@ -59,7 +60,7 @@ class Placeholder(click.Command):
 
 
 class CommandTable(click.Group):
-    """A group whose commands are imported when one is about to run, and not to be listed."""
+    """A group that imports a command only when it runs."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -75,11 +76,11 @@ class CommandTable(click.Group):
         except QuarterdeckError as error:
             ctx.exit(report(error))
         except BrokenPipeError:
-            raise  # click ends quietly: whoever read along has had enough
+            raise  # click exits quietly: the reader of our output has closed it.
         except OSError as error:
             ctx.exit(report(SystemRefused(error)))
         except (KeyboardInterrupt, click.Abort):
-            click.echo(err=True)  # the shell's prompt then does not follow the terminal's "^C"
+            click.echo(err=True)  # End the line on which the terminal printed "^C".
             ctx.exit(Exit.INTERRUPTED)
 
 

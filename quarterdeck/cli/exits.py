@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes of the contract, and the one place that turns an error into one of them."""
+"""Exit codes, and how errors are printed and turned into them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 class Exit(IntEnum):
+    """The exit codes of the contract (section 1)."""
+
     DONE = 0
     FAILED = 1
     WRONG_USE = 2
@@ -21,7 +23,7 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-# By the error's code and not by its class, because an error that comes back from a server has only the code.
+# By code and not by class: this program may lack the class of an error that a server sends.
 _EXIT_OF_CODE = {
     "already_decided": Exit.NOT_ALLOWED_NOW,
     "bad_request": Exit.WRONG_USE,
@@ -55,21 +57,21 @@ _EXIT_OF_STATUS = {
 
 
 def exit_for(code: str, status: int = 0) -> Exit:
-    """`status` is that of an answer of a server, which may be newer than this list of codes."""
+    """Return the exit code for an error. `status` is the HTTP status, for codes of newer servers that aren't listed."""
     if code.startswith("no_such_"):
         return Exit.NO_SUCH_THING
     return _EXIT_OF_CODE.get(code) or _EXIT_OF_STATUS.get(status, Exit.FAILED)
 
 
 def echo_json(value: object, indent: int | None = None) -> None:
-    """JSON is UTF-8 whatever the terminal's encoding is; bytes of a name that are none are said as JSON says them."""
+    """Print JSON as UTF-8, whatever the terminal's encoding is. Undecodable bytes of file names are escaped."""
     import json
 
     click.echo(json.dumps(value, ensure_ascii=False, indent=indent).encode("utf-8", "backslashreplace"))
 
 
 def report(error: QuarterdeckError) -> Exit:
-    """Tell the person what happened and what to do next, and say with which code to leave."""
+    """Print an error and its hint, and return the exit code."""
     click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True)
     if error.hint:
         click.echo(error.hint, err=True)

@@ -1,4 +1,4 @@
-"""The home that a command works with: said to be wrong before anything is looked for or started there."""
+"""Check the home folder before a command looks for anything there or starts anything."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home, home
 
 
-class NoHome(QuarterdeckError):
-    """What is named as the home is no folder, and none can be made there."""
+class InvalidHome(QuarterdeckError):
+    """The home's path, or a folder above it, is a file."""
 
     code = "no_home"
 
-    def __init__(self, place: Home, what: Path) -> None:
-        cure = "Set QUARTERDECK_HOME to a folder" if os.environ.get("QUARTERDECK_HOME") else "Move that file away"
-        where = "" if what == place.folder else f"{what}, on the way to it, "
-        super().__init__(
-            f"{place.folder} cannot be the home: {where or 'it '}is not a folder", f"{cure}, or set another home."
-        )
+    def __init__(self, folder: Path, obstacle: Path) -> None:
+        message = f"{folder} cannot be the home: "
+        message += "it isn't a folder" if obstacle == folder else f"{obstacle}, a folder above it, isn't a folder"
+        hint = "Set QUARTERDECK_HOME to a folder" if os.environ.get("QUARTERDECK_HOME") else "Move that file away"
+        super().__init__(message, f"{hint}, or set another home.")
 
 
 class FolderInTheWay(QuarterdeckError):
@@ -28,16 +27,21 @@ class FolderInTheWay(QuarterdeckError):
     code = "folder_in_the_way"
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} is a folder, where a file of Quarterdeck belongs", "Move it away, and try again.")
+        super().__init__(f"{path} is a folder, where Quarterdeck needs a file", "Move it away and try again.")
 
 
-def own_home() -> Home:
-    """The home of this user, which may not be there yet. NoHome, FolderInTheWay."""
-    place = home()
-    there = next((one for one in (place.folder, *place.folder.parents) if one.exists()), None)
-    if there is not None and not there.is_dir():
-        raise NoHome(place, there)
-    for file in (place.server, place.token, place.config, place.store, place.lock, place.starting, place.log):
+def check_home() -> Home:
+    """Return the user's home folder, which may not exist yet.
+
+    Raises:
+        InvalidHome: a file is in the way.
+        FolderInTheWay: a folder has the name of one of our files.
+    """
+    own = home()
+    existing = next((path for path in (own.folder, *own.folder.parents) if path.exists()), None)
+    if existing is not None and not existing.is_dir():
+        raise InvalidHome(own.folder, existing)
+    for file in (own.server, own.token, own.config, own.store, own.lock, own.starting, own.log):
         if file.is_dir():
             raise FolderInTheWay(file)
-    return place
+    return own

@@ -1,4 +1,4 @@
-"""How far a long job is: one line that is written over on a terminal, a few lines elsewhere. On standard error."""
+"""Show the progress of a long job on standard error: one line that is overwritten on a terminal, a few lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ class Progress:
 
     def __init__(self, label: str) -> None:
         self._label = label
-        self._terminal = sys.stderr.isatty()
-        self._shown = -1
+        self._is_terminal = sys.stderr.isatty()
+        self._shown_percent = -1
 
     def __call__(self, done: int, total: int) -> None:
+        """Show how much is done, if that is worth a new line."""
         percent = 100 * done // total if total else 100
-        if percent - self._shown >= (1 if self._terminal else 25) or (percent == 100 != self._shown):
-            self._shown = percent
-            self._say(f"{percent} %")
+        step = 1 if self._is_terminal else 25
+        if percent - self._shown_percent >= step or (percent == 100 != self._shown_percent):
+            self._shown_percent = percent
+            self._print(f"{percent} %")
 
     def beat(self) -> None:
-        """It lives, and nobody can say how far it is."""
-        if self._terminal:
-            self._shown += 1
-            self._say("|/-"[self._shown % 3])
-        elif self._shown < 0:
-            self._shown = 0
-            self._say("...")
+        """Show that the job goes on, when its total is unknown."""
+        if self._is_terminal:
+            self._shown_percent += 1
+            self._print("|/-"[self._shown_percent % 3])
+        elif self._shown_percent < 0:
+            self._shown_percent = 0
+            self._print("...")
 
-    def _say(self, what: str) -> None:
-        start = "\r" if self._terminal else ""
-        click.echo(f"{start}{self._label}: {what}", err=True, nl=not self._terminal)
+    def _print(self, text: str) -> None:
+        start = "\r" if self._is_terminal else ""
+        click.echo(f"{start}{self._label}: {text}", err=True, nl=not self._is_terminal)
 
     def __enter__(self) -> Progress:
         return self
@@ -41,5 +43,5 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._terminal and self._shown >= 0:
+        if self._is_terminal and self._shown_percent >= 0:
             click.echo(err=True)

@@ -15,7 +15,7 @@ from quarterdeck.harness.driver import Decision
 from quarterdeck.kernel import activity
 from quarterdeck.kernel.gate import Gate, Gates, find
 from quarterdeck.kernel.state import State
-from quarterdeck.policy import Place, Rule, Verdict, decide, request_of
+from quarterdeck.policy import Rule, Verdict, Workspace, decide, request_of
 
 _Resolved: TypeAlias = ev.ApprovalResolved | ev.UserResponded | ev.DialogResolved
 _KINDS = {ev.ApprovalResolved: "approval", ev.UserResponded: "question", ev.DialogResolved: "dialog"}
@@ -68,11 +68,11 @@ def gate_number(body: Body) -> int:
 # --- rules
 
 
-def rule_context(state: State) -> Place:
+def rule_context(state: State) -> Workspace:
     """Return where the session works, as rules need it to match paths."""
     profile = state.profile
     root = profile.repo.root if profile.repo is not None else ""
-    return Place(profile.id, profile.cwd, root, _HOME, resolve=os.path.realpath)
+    return Workspace(profile.id, profile.cwd, root, _HOME, resolve=os.path.realpath)
 
 
 def apply_rules(gate: Gate, state: State, store: RuleStore, session_rules: Iterable[Rule]) -> Verdict:

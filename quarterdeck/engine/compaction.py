@@ -17,7 +17,7 @@ from quarterdeck.engine.model import (
     Result,
     Text,
     TextPiece,
-    read_chunks,
+    stall_timeout,
 )
 
 if TYPE_CHECKING:
@@ -84,14 +84,16 @@ async def _summarise(turn: Turn, messages: Sequence[Message]) -> str:
     pieces: list[str] = []
     is_complete = False
     try:
-        while (chunks := await read_chunks(stream, turn.runtime.options.stall_after)) is not None:
-            for chunk in chunks:
-                if isinstance(chunk, TextPiece):
-                    pieces.append(chunk.text)
-                elif isinstance(chunk, Finished):
-                    is_complete = True
-                    if chunk.usage is not None:
-                        turn.runtime.record_side_usage(chunk.usage, model.full_name, turn)
+        async with stall_timeout(turn.runtime.options.stall_after) as note_progress:
+            async for chunks in stream:
+                note_progress()
+                for chunk in chunks:
+                    if isinstance(chunk, TextPiece):
+                        pieces.append(chunk.text)
+                    elif isinstance(chunk, Finished):
+                        is_complete = True
+                        if chunk.usage is not None:
+                            turn.runtime.record_side_usage(chunk.usage, model.full_name, turn)
     finally:
         await stream.aclose()
     summary = "".join(pieces).strip()

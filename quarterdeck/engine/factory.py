@@ -146,9 +146,9 @@ def _tools_by_name(tools: Sequence[Tool], subagents: Mapping[str, SubAgent]) -> 
 
 def _resolve_provider(name: str, options: Mapping[str, Json]) -> tuple[Model, str]:
     # Imported here because providers load an HTTP client, which an agent with a model of the caller's own doesn't need.
-    from quarterdeck.engine.providers import model_of
+    from quarterdeck.engine.providers import create_model
 
-    return model_of(name, options)
+    return create_model(name, options)
 
 
 def _builtin_tools() -> Sequence[Tool]:

@@ -6,7 +6,8 @@ Providers (`engine/providers/`) translate these types to their own wire formats.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -217,20 +218,22 @@ class Model(Protocol):
         ...
 
 
-async def read_chunks(stream: AsyncGenerator[Sequence[Chunk]], stall_after: float) -> Sequence[Chunk] | None:
-    """Return the chunks of the next network read, or None at the end of the stream.
+@asynccontextmanager
+async def stall_timeout(seconds: float) -> AsyncGenerator[Callable[[], None]]:
+    """Limit the time between two network reads of a reply. Call the yielded function after each read.
 
     Raises:
-        ModelError: the request failed.
-        ModelStalled: nothing arrived for `stall_after` seconds.
+        ModelStalled: nothing arrived for this many seconds.
     """
-    limit = asyncio.timeout(stall_after)
+    loop = asyncio.get_running_loop()
+    limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            return await anext(stream, None)
+            yield lambda: limit.reschedule(loop.time() + seconds)
     except TimeoutError:
+        # A TimeoutError of the provider itself isn't a stall.
         if limit.expired():
-            raise ModelStalled(stall_after) from None
+            raise ModelStalled(seconds) from None
         raise
 
 

@@ -103,11 +103,11 @@ def ready_providers(environment: Mapping[str, str]) -> list[str]:
 
     `demo` is left out, and so is `ollama`: it needs no key, so we can't tell whether it is installed.
     """
-    from quarterdeck.engine.providers import configured
+    from quarterdeck.engine.providers import list_providers
 
     return [
         provider.name
-        for provider in configured(environment)
+        for provider in list_providers(environment)
         if provider.is_ready and provider.name not in ("demo", "ollama")
     ]
 

@@ -35,7 +35,7 @@ from quarterdeck.engine.model import (
     Result,
     SelectedModel,
     Text,
-    read_chunks,
+    stall_timeout,
 )
 from quarterdeck.engine.reply import Reply
 from quarterdeck.engine.tools.base import Tool
@@ -101,7 +101,7 @@ class Turn:
         self.system_prompt = options.system_prompt if system_prompt is None else system_prompt
         self._tools = tools
         self._max_requests = options.max_turns if max_turns is None else max_turns
-        #: The task that runs this turn. Whoever creates the task sets it.
+        #: The task that runs this turn, set by the code that creates it.
         self.task: asyncio.Task[Any] | None = None
         #: The batch of tool calls that is running.
         self.batch: Batch | None = None
@@ -374,10 +374,12 @@ class Turn:
         self.record(ev.RequestStart, model=model.full_name, messages=len(messages))
         stream = model.provider.stream(request)
         try:
-            while (chunks := await read_chunks(stream, options.stall_after)) is not None:
-                self.write(*reply.feed(chunks))
-                if reply.finished is not None:
-                    return
+            async with stall_timeout(options.stall_after) as note_progress:
+                async for chunks in stream:
+                    note_progress()
+                    self.write(*reply.feed(chunks))
+                    if reply.finished is not None:
+                        return
         finally:
             await stream.aclose()
         raise ModelError("network", "the stream ended before the reply was complete", "Try again.", is_transient=True)

@@ -52,6 +52,8 @@ def view_changes(before: View, after: View) -> list[Change]:
 
 def field_changes(fields: Mapping[str, Field], old: State, new: State) -> list[Change]:
     """Return the fields that differ between two states. Fields whose parts are the same objects are not computed."""
+    if old is new:
+        return []
     changed_parts = {name for name in State.__struct_fields__ if getattr(old, name) is not getattr(new, name)}
     changes: list[Change] = []
     for name, field in fields.items():

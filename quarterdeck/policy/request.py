@@ -1,15 +1,14 @@
-"""What is asked, as rules see it: a tool, with a command line or paths.
+"""Describe a request as rules see it: a tool, with a command line or with paths.
 
-Agents name their tools and arguments as they like. A shell is known by the kind of the question or by its usual names, a
-path by the name of its argument (`file_path`, `path`, `files`, `move_path` …) and by the lines of a patch. An argument
-that cannot be read makes a request that no narrow rule allows, and a person is asked.
+Each agent names its tools and arguments differently. A shell is recognized by the kind of the gate or by the usual tool
+names; a path by the name of its argument (`file_path`, `path`, `files`, `move_path` …) and by the headers in a patch. If
+an argument can't be read, no narrow rule allows the request and the user is asked.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -18,7 +17,7 @@ from msgspec import Struct
 from quarterdeck.events import Json
 from quarterdeck.kernel.gate import ASKS, Gate
 from quarterdeck.policy import shell
-from quarterdeck.policy.paths import Place, is_inside
+from quarterdeck.policy.paths import Workspace, is_inside
 
 _SHELLS = frozenset(
     ("bash", "shell", "powershell", "exec_command", "run_shell_command", "execute_command", "local_shell", "terminal")
@@ -30,112 +29,122 @@ _PATH_NAME = re.compile(
 )
 _SEARCHES = ("pattern", "glob", "include")
 _PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*$", re.MULTILINE)
-_DEEPEST = 8
-#: A path that no file has: no rule allows it.
+_MAX_DEPTH = 8
+#: Stands for arguments that are nested too deep. No file has this name, so no rule allows it.
 UNREADABLE = "\0"
-#: Codex asks with a command's own words whether it may reach a host: that is not the command.
-_OTHER_QUESTION = "Network access to "
+#: Codex asks for network access with the arguments of the command that needs it. That isn't a request for the command.
+_NETWORK_TITLE = "Network access to "
 
 
 class Request(Struct, frozen=True, gc=False):
-    """One question. `command` is None for what is not a shell; `is_known` is false for what no rule may allow."""
+    """One request for approval."""
 
     tool: str
-    place: Place
+    workspace: Workspace
+    #: None if the tool isn't a shell.
     command: shell.Command | None = None
     paths: tuple[str, ...] = ()
     workdir: str = "."
+    #: False if no rule may allow the request, because we don't know what it is.
     is_known: bool = True
 
     @property
     def is_inside(self) -> bool:
         """Whether the command runs in the session's folder."""
-        return is_inside(self.place, self.workdir)
+        return is_inside(self.workspace, self.workdir)
 
 
-def request_of(gate: Gate, place: Place) -> Request:
-    """What this gate asks."""
+def request_of(gate: Gate, workspace: Workspace) -> Request:
+    """Return the request of a gate."""
     payload = _object(gate.payload)
     tool, args = _text(payload.get("tool")), payload.get("args")
-    is_known = gate.kind == "approval" and bool(tool) and not gate.title.startswith(_OTHER_QUESTION)
-    return _request(tool, args, place, is_known, gate.kind == "approval" and gate.ask == ASKS["command"])
+    is_known = gate.kind == "approval" and bool(tool) and not gate.title.startswith(_NETWORK_TITLE)
+    return _request(tool, args, workspace, is_known, gate.kind == "approval" and gate.ask == ASKS["command"])
 
 
-def request_for_call(tool: str, args: Json, place: Place) -> Request:
-    """What a tool call would do, before anybody is asked."""
-    return _request(tool, args, place, bool(tool), is_command=False)
+def request_for_call(tool: str, args: Json, workspace: Workspace) -> Request:
+    """Return the request of a tool call before a gate is opened for it."""
+    return _request(tool, args, workspace, bool(tool), is_command=False)
 
 
-def _request(tool: str, args: Json, place: Place, is_known: bool, is_command: bool) -> Request:
+def _request(tool: str, args: Json, workspace: Workspace, is_known: bool, is_command: bool) -> Request:
     if is_command or tool.lower() in _SHELLS:
-        return _shell_request(tool, place, _object(args), is_known)
-    found: list[str] = []
-    _find_paths(args, 0, found)
-    paths = dict.fromkeys(map(_plain_path, found))
-    return Request(tool, place, None, tuple([path for path in paths if "://" not in path]), is_known=is_known)
+        return _shell_request(tool, workspace, _object(args), is_known)
+    paths: list[str] = []
+    _collect_paths(args, 0, paths)
+    unique = dict.fromkeys(map(_without_file_scheme, paths))
+    return Request(tool, workspace, None, tuple(path for path in unique if "://" not in path), is_known=is_known)
 
 
-def _shell_request(tool: str, place: Place, args: dict[str, Any], is_known: bool) -> Request:
-    given = [args[name] for name in _COMMANDS if args.get(name)]
-    text = _command_text(given[0]) if len(given) == 1 else ""
+# -------------------------------------------------------------------------------------------- shell commands
+
+
+def _shell_request(tool: str, workspace: Workspace, args: dict[str, Any], is_known: bool) -> Request:
+    values = [args[name] for name in _COMMANDS if args.get(name)]
+    text = _command_text(values[0]) if len(values) == 1 else ""
     command = shell.read(text)
-    if tool.lower() == "powershell":  # another language: only whole lines can be compared
+    if tool.lower() == "powershell":
+        # We can't parse PowerShell, so only whole lines can be compared.
         command = shell.Command(text, (), command.loose)
-    if len(given) > 1:
-        everything = shell.read("\n".join(map(_command_text, given)))
+    if len(values) > 1:
+        # We don't know which argument is executed: none may be allowed, and each may be denied.
+        everything = shell.read("\n".join(map(_command_text, values)))
         command = shell.Command("", (), everything.loose)
     workdir = next((_text(args[name]) for name in _WORKDIRS if args.get(name)), ".")
-    return Request(tool, place, command, (), workdir, is_known)
+    return Request(tool, workspace, command, (), workdir, is_known)
 
 
-def _command_text(given: Any) -> str:
-    if isinstance(given, list):
-        return shlex.join(str(word) for word in cast(list[Any], given))
-    return _text(given).strip()
+def _command_text(value: Any) -> str:
+    if isinstance(value, list):
+        return shlex.join(str(word) for word in cast(list[Any], value))
+    return _text(value).strip()
 
 
-def _find_paths(value: Json, depth: int, found: list[str]) -> None:
-    if depth > _DEEPEST:
-        found.append(UNREADABLE)
+# ----------------------------------------------------------------------------------------- paths in arguments
+
+
+def _collect_paths(value: Json, depth: int, paths: list[str]) -> None:
+    """Append every path in the arguments to `paths`."""
+    if depth > _MAX_DEPTH:
+        paths.append(UNREADABLE)
     elif isinstance(value, dict):
-        for name, one in cast(dict[str, Any], value).items():
-            _find_paths_of(name, one, depth, found)
+        for name, item in cast(dict[str, Any], value).items():
+            _collect_paths_of(name, item, depth, paths)
     elif isinstance(value, list):
-        for one in cast(list[Any], value):
-            _find_paths(one, depth + 1, found)
+        for item in cast(list[Any], value):
+            _collect_paths(item, depth + 1, paths)
     elif isinstance(value, str) and depth == 0:
-        found += _PATCHED.findall(value)
+        paths += _PATCHED.findall(value)
 
 
-def _find_paths_of(name: str, value: Json, depth: int, found: list[str]) -> None:
+def _collect_paths_of(name: str, value: Json, depth: int, paths: list[str]) -> None:
     if _names_paths(name):
-        found += _strings(value)
+        paths += _strings(value)
     elif isinstance(value, str):
         if name in _SEARCHES and (value.startswith(("/", "~")) or ".." in value):
-            found.append(value)
+            paths.append(value)
         else:
-            found += _PATCHED.findall(value)
-    _find_paths(value, depth + 1, found)
+            paths += _PATCHED.findall(value)
+    _collect_paths(value, depth + 1, paths)
 
 
-@lru_cache(256)
 def _names_paths(name: str) -> bool:
-    """Whether an argument of this name is a path, or several. Agents use the same few names all the time."""
+    """Return whether an argument of this name is a path or several."""
     last = re.split(r"_|(?<=[a-z])(?=[A-Z])", name)[-1].lower()
     return _PATH_NAME.fullmatch(last) is not None or _PATH_NAME.fullmatch(name.lower()) is not None
 
 
 def _strings(value: Json) -> list[str]:
-    """A path, several, or a table that has them as keys."""
+    """Return the paths in an argument: a string, a list of strings, or an object that has paths as its keys."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list):
-        return [one for one in cast(list[Any], value) if isinstance(one, str)]
+        return [item for item in cast(list[Any], value) if isinstance(item, str)]
     table = _object(value)
-    return list(table) if all(isinstance(one, dict) for one in table.values()) else []
+    return list(table) if all(isinstance(item, dict) for item in table.values()) else []
 
 
-def _plain_path(path: str) -> str:
+def _without_file_scheme(path: str) -> str:
     return unquote(path.removeprefix("file://")) if path.startswith("file://") else path
 
 

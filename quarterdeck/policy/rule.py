@@ -1,4 +1,4 @@
-"""A rule, and its text: what a person reads, writes and sees in every event that the rule causes.
+"""Define a rule and its text, which users read and write and which every event that the rule causes names.
 
     EFFECT TOOL [WORD … | exactly COMMAND] [at PATH] [in session ID | in repo ROOT | everywhere]
 
@@ -6,15 +6,15 @@
     deny * at ~/.ssh/** everywhere
     allow shell exactly "sudo make install" in session s1
 
-TOOL is a name or a pattern; `shell` is any agent's tool that runs a command line. A word that has blanks or is one of the
-grammar's own is written in double quotes, as in JSON. Text and rule are one to one: the id is made from the text.
+TOOL is a name or a pattern; `shell` means any agent's tool that runs a command line. A word that contains blanks, or is a
+keyword of the grammar, is written in double quotes as in JSON. Text and rule correspond one to one, and the rule's id is
+derived from its text.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from functools import lru_cache
 from hashlib import sha256
 from typing import Literal, TypeAlias
 
@@ -36,58 +36,71 @@ _PLAIN_WORD = re.compile(r"[\w@%+=:,./*?\[\]!~^-]+")
 
 
 class InvalidRule(QuarterdeckError):
-    """A text that is no rule, or a rule that cannot be. `column` counts from 1; 0 when it is about the whole."""
+    """A text that isn't a valid rule, or a rule that can't exist. `column` starts at 1; 0 means the whole rule."""
 
     code = "invalid_rule"
 
     def __init__(self, what: str, column: int = 0, hint: str = _HINT) -> None:
-        super().__init__(f"not a rule, at column {column}: {what}" if column else f"not a rule: {what}", hint)
+        where = f", at column {column}" if column else ""
+        super().__init__(f"invalid rule{where}: {what}", hint)
         self.what = what
         self.column = column
 
 
 class Rule(Struct, frozen=True, gc=False):
-    """One rule. `family` and `exact` are about command lines, and at most one of them is given."""
+    """One rule. At most one of `family` and `exact`, which concern command lines, is set."""
 
     effect: Effect
     tool: str = "*"
+    #: The first words of the commands that are meant.
     family: tuple[str, ...] = ()
+    #: The whole command line that is meant.
     exact: str = ""
     path: str = ""
     scope: Scope = "user"
+    #: The session id or the repository's root, depending on the scope.
     key: str = ""
     created_at: int = 0
 
     @property
     def text(self) -> str:
-        return _text_of(self)
+        words = [self.effect, _quoted(self.tool), *map(_quoted, self.family)]
+        if self.exact:
+            words += ["exactly", json_string(self.exact)]
+        if self.path:
+            words += ["at", _quoted(self.path)]
+        words += ["everywhere"] if self.scope == "user" else ["in", self.scope, _quoted(self.key)]
+        return " ".join(words)
 
     @property
     def id(self) -> str:
-        """Short, and the same for the same rule wherever and whenever it was made."""
+        """A short id that depends only on the rule's text."""
         return f"r{sha256(self.text.encode()).hexdigest()[:8]}"
 
 
-@lru_cache(1024)
-def _text_of(rule: Rule) -> str:
-    """Asked for with every decision that a rule makes."""
-    words = [rule.effect, _quoted(rule.tool), *map(_quoted, rule.family)]
-    if rule.exact:
-        words += ["exactly", json_string(rule.exact)]
-    if rule.path:
-        words += ["at", _quoted(rule.path)]
-    words += ["everywhere"] if rule.scope == "user" else ["in", rule.scope, _quoted(rule.key)]
-    return " ".join(words)
+# ----------------------------------------------------------------------------------------- writing the text
 
 
 def json_string(text: str) -> str:
-    """In double quotes; as it is where it can be printed."""
+    """Quote a text as JSON. Non-ASCII characters are escaped only if the text isn't printable."""
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def _quoted(word: str) -> str:
-    plain = _PLAIN_WORD.fullmatch(word) and word not in _KEYWORDS and word.isprintable()
-    return word if plain else json_string(word)
+    is_plain = _PLAIN_WORD.fullmatch(word) and word not in _KEYWORDS and word.isprintable()
+    return word if is_plain else json_string(word)
+
+
+# ----------------------------------------------------------------------------------------- parsing the text
+
+
+def parse(text: str, created_at: int = 0) -> Rule:
+    """Parse a rule. Without a scope it applies everywhere.
+
+    Raises:
+        InvalidRule: the text isn't a valid rule. The error names the column.
+    """
+    return _Parser(_tokens(text), len(text) + 1).rule(created_at)
 
 
 class _Token(Struct, frozen=True, gc=False):
@@ -96,39 +109,31 @@ class _Token(Struct, frozen=True, gc=False):
     is_keyword: bool = False
 
 
-def parse(text: str, created_at: int = 0) -> Rule:
-    """The rule that this text is. Without a scope it holds everywhere."""
-    return _Reader(_tokens(text), len(text) + 1).rule(created_at)
-
-
 def _tokens(text: str) -> list[_Token]:
     tokens: list[_Token] = []
-    place, end = 0, len(text.rstrip())
-    while place < end:
-        found = _TOKEN.match(text, place)
-        if found is None:
-            raise InvalidRule("a quote that is not closed, or glued to a word", _next_word(text, place))
-        tokens.append(_token(found))
-        place = found.end()
+    position, end = 0, len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if match is None:
+            column = len(text) - len(text[position:].lstrip()) + 1
+            raise InvalidRule("a quote isn't closed, or isn't separated from a word", column)
+        tokens.append(_token(match))
+        position = match.end()
     return tokens
 
 
-def _next_word(text: str, place: int) -> int:
-    return len(text) - len(text[place:].lstrip()) + 1
-
-
-def _token(found: re.Match[str]) -> _Token:
-    plain, quoted = found["plain"], found["quoted"]
+def _token(match: re.Match[str]) -> _Token:
+    plain, quoted = match["plain"], match["quoted"]
     if plain is not None:
-        return _Token(plain, found.start("plain") + 1, plain in _KEYWORDS)
+        return _Token(plain, match.start("plain") + 1, plain in _KEYWORDS)
     try:
-        return _Token(json.loads(quoted), found.start("quoted") + 1)
+        return _Token(json.loads(quoted), match.start("quoted") + 1)
     except ValueError:
-        raise InvalidRule("quotes that are not closed as in JSON", found.start("quoted") + 1) from None
+        raise InvalidRule("the quoted text isn't a valid JSON string", match.start("quoted") + 1) from None
 
 
-class _Reader:
-    """Reads tokens from left to right; every error names the column."""
+class _Parser:
+    """Parse tokens from left to right. Each method consumes the tokens that it returns."""
 
     def __init__(self, tokens: list[_Token], end: int) -> None:
         self.tokens = tokens
@@ -137,26 +142,27 @@ class _Reader:
     def rule(self, created_at: int) -> Rule:
         effect = self.word("an effect (allow, deny or ask)")
         if effect.word not in _EFFECTS:
-            raise InvalidRule(f"{effect.word!r} is no effect (allow, deny or ask)", effect.column)
+            raise InvalidRule(f"{effect.word!r} isn't an effect (allow, deny or ask)", effect.column)
         tool = self.word("a tool").word
-        place = self.column()
+        command_column = self.column()
         family, exact = self.command()
-        path_place = self.column()
+        path_column = self.column()
         path = self.word("a path").word if self.skip("at") else ""
-        scope_place = self.column()
+        scope_column = self.column()
         scope, key = self.scope()
         if self.tokens:
-            raise InvalidRule(f"{self.tokens[0].word!r} is one too many", self.column())
+            raise InvalidRule(f"unexpected {self.tokens[0].word!r}", self.column())
         rule = Rule(effect.word, tool, family, exact, path, scope, key, created_at)
-        _check_command(rule, place)
-        _check_path(rule, path_place)
-        _check_key(rule, scope_place)
+        _check_command(rule, command_column)
+        _check_path(rule, path_column)
+        _check_key(rule, scope_column)
         return rule
 
     def column(self) -> int:
         return self.tokens[0].column if self.tokens else self.end
 
     def skip(self, keyword: str) -> bool:
+        """Consume this keyword if it is next. Return whether it was."""
         if self.tokens and self.tokens[0].is_keyword and self.tokens[0].word == keyword:
             del self.tokens[0]
             return True
@@ -180,15 +186,22 @@ class _Reader:
             return "user", ""
         scope = self.word("session or repo")
         if scope.word not in ("session", "repo"):
-            raise InvalidRule(f"{scope.word!r} is no scope (session ID or repo ROOT)", scope.column)
+            raise InvalidRule(f"{scope.word!r} isn't a scope (session ID or repo ROOT)", scope.column)
         key = self.word("the session's id" if scope.word == "session" else "the repository's root").word
         return scope.word, key
 
 
+# ------------------------------------------------------------------------------------------------- checking
+
+
 def checked(rule: Rule) -> Rule:
-    """The same rule, if it can be one."""
+    """Return the rule if it is valid.
+
+    Raises:
+        InvalidRule: the rule can't be written as a text, or may not exist.
+    """
     if not rule.tool or (rule.family and rule.exact) or "" in rule.family or bool(rule.key) == (rule.scope == "user"):
-        raise InvalidRule("a tool, a key of the scope, or the one command is missing")
+        raise InvalidRule("it needs a tool, at most one command, and a key exactly if its scope has one")
     _check_command(rule, 0)
     _check_path(rule, 0)
     _check_key(rule, 0)
@@ -199,19 +212,19 @@ def _check_command(rule: Rule, column: int) -> None:
     if rule.effect != "allow":
         return
     if (rule.family or rule.exact) and rule.path:
-        raise InvalidRule("an allowed command has no path: it is allowed in the session's folder", column)
+        raise InvalidRule("an allowed command can't have a path: it is allowed in the session's folder", column)
     if rule.family and not shell.is_family(rule.family):
         words = " ".join(rule.family)
-        hint = f"Allow one command as it is ({rule.effect} {rule.tool} exactly …), or name the subcommand."
-        raise InvalidRule(f"{words!r} says nothing about what is run", column, hint)
+        hint = f"Allow one exact command ({rule.effect} {rule.tool} exactly …), or name the subcommand."
+        raise InvalidRule(f"{words!r} doesn't say what is run", column, hint)
 
 
 def _check_path(rule: Rule, column: int) -> None:
     names = rule.path.split("/")
     if ".." in names or "." in names or "" in names[1:-1] or "\0" in rule.path:
-        raise InvalidRule(f"the path {rule.path!r} is not normal", column, "Write it without '.', '..' and '//'.")
+        raise InvalidRule(f"the path {rule.path!r} isn't normalized", column, "Write it without '.', '..' and '//'.")
 
 
 def _check_key(rule: Rule, column: int) -> None:
     if rule.scope == "repo" and not rule.key.startswith("/"):
-        raise InvalidRule(f"the repository {rule.key!r} is not an absolute path", column)
+        raise InvalidRule(f"the repository {rule.key!r} isn't an absolute path", column)

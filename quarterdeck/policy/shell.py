@@ -1,16 +1,15 @@
-"""Command lines, read twice: strictly, for what allows, and loosely, for what denies.
+"""Parse command lines in two ways: strictly for rules that allow, loosely for rules that deny.
 
-Strictly, a line is plain words joined by `;`, `&`, `&&`, `|` or `||`, and gives its commands as lists of words. Anything
-else (a redirection, a substitution, `$`, a wildcard, a bracket, a comment, a line break, an open quote) and the line is
-*opaque*: it has no commands that we would vouch for. This is far less than a shell understands, on purpose: where two
-readings are possible, ours must never be the harmless one.
+Strictly, a line consists of plain words joined by `;`, `&`, `&&`, `|` or `||`, and gives its commands as lists of words.
+A line with anything else (a redirection, a substitution, `$`, a wildcard, a bracket, a comment, a line break, an open
+quote) is *opaque*: it gives no commands. This is much less than a shell understands, on purpose. Where a line can be read
+in two ways, we must never assume the harmless one.
 
-Loosely, a line is whatever words remain when quotes and operators are taken away, so that a denied command is found in
-substitutions, behind `sudo` and in the argument of `sh -c`. It finds too much rather than too little.
+Loosely, a line is the words that remain when quotes and operators are removed. So a denied command is found in a
+substitution, after `sudo`, and in the argument of `sh -c`. Loose parsing finds too much rather than too little.
 
-A *family* is a program with its subcommand: `git status`, `npm run build`, `ls`. A program that runs others (`sudo`,
-`env`, `xargs`, `sh`, `python`, `ssh`) says nothing by its name, so it is no family; and of programs that we do not know
-we do not know whether their first word says anything.
+A *family* is a program with its subcommand: `git status`, `npm run build`, `ls`. A program that runs other programs
+(`sudo`, `env`, `xargs`, `sh`, `python`, `ssh`) isn't a family, because its name doesn't say what is run.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from msgspec import Struct
 
 Words: TypeAlias = tuple[str, ...]
 
-LONGEST = 20_000
-#: How many words behind a program may belong to it, where commands cannot be told apart.
-_FAR = 500
+MAX_LENGTH = 20_000
+#: How many words after a program may belong to it, in a line whose commands can't be separated.
+_MAX_WORDS = 500
 
 _PIECE = re.compile(
     r"""(?P<blank>[ \t]+)
@@ -42,15 +41,15 @@ def _words(text: str) -> frozenset[str]:
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
-#: Some agents show a long command cut short. `go test ./...` is whole.
+#: Some agents show a shortened command. `go test ./...` isn't shortened.
 _CUT = re.compile(r"(?:…|(?<!/)\.\.\.)\s*$")
 _BREAKS = re.compile(r"[;&|()<>{}`$\x00-\x08\x0a-\x1f]+")
-#: What a path may begin with in place of `~`; taken apart at its `$` it would be no path any more.
+#: The other spellings of `~`. They must be replaced before the line is split at `$`.
 _HOME = re.compile(r"\$(?:HOME\b|\{HOME\})")
 _QUOTES = str.maketrans("", "", "'\"\\")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 
-#: Programs that run what their arguments say, and words of the shell that are followed by another command.
+#: Programs that run their arguments, and shell keywords that are followed by another command.
 _RUNS_OTHERS = _words(
     """sudo doas su env xargs parallel find fd ssh exec eval command builtin source . nohup nice ionice time timeout
     watch setsid stdbuf strace ltrace gdb script expect flock chroot unshare nsenter chrt taskset systemd-run at batch
@@ -61,7 +60,7 @@ _RUNS_OTHERS = _words(
 )
 _VERSIONED = re.compile(r"(?:python|pypy|perl|ruby|node|php|lua)[\d.]*w?")
 
-#: Programs whose next words say what they do, and of those the ones that "always" may mean. `run/*` takes any name.
+#: Programs with subcommands, and the subcommands for which "always" may create a family rule. `run/*` matches any name.
 _SUBCOMMANDS: dict[str, frozenset[str]] = {
     "git": _words(
         """status diff log show blame add commit fetch rev-parse ls-files ls-tree describe merge-base shortlog reflog grep
@@ -86,14 +85,14 @@ _SUBCOMMANDS: dict[str, frozenset[str]] = {
     "bundle": _words("check list"),
     "mix": _words("test compile format credo"),
 }
-#: Programs that only show something, or check the code: their name alone is the family.
+#: Programs that only print something or check code. Their name alone is the family.
 _PLAIN = _words(
     """ls pwd cat head tail wc grep rg echo printf which date whoami id uname tree stat file du df diff cmp sort uniq cut
     tr basename dirname realpath readlink true false test sleep ps hostname jq nl column md5sum sha256sum
     pytest ruff mypy pyright eslint prettier tsc jest vitest rspec phpunit black flake8 isort shellcheck"""
 )
 _MODULES = _words("pytest unittest ruff mypy pyright black isort flake8 coverage")
-#: Options by which otherwise harmless programs run a program, or write a file, of somebody's choice.
+#: Options that make an otherwise harmless program run any program or write any file.
 _HATCHES = _words(
     "--exec --exec-batch -exec -execdir -ok -okdir -toolexec -vettool --ext-diff --textconv --upload-pack "
     "--receive-pack --to-command --checkpoint-action --pre --open-files-in-pager --output --config --config-file "
@@ -109,7 +108,7 @@ _SHORT_HATCHES = {
 }
 
 
-#: Subcommands that run what follows them.
+#: Subcommands that run their arguments.
 _RUNNERS: dict[str, tuple[str, ...]] = {
     "git": ("config", "submodule", "bisect", "filter-branch", "difftool", "mergetool", "alias"),
     "npm": ("exec", "x", "explore", "config", "set"),
@@ -129,38 +128,40 @@ _RUNNERS: dict[str, tuple[str, ...]] = {
 
 
 class Command(Struct, frozen=True, gc=False):
-    """One command line. No `parts`: it was not understood. `loose` are words between anything that may begin a command."""
+    """One command line, parsed in both ways."""
 
     text: str
+    #: The commands of the strict parse. Empty if the line is opaque.
     parts: tuple[Words, ...]
+    #: The words of the loose parse, split wherever a command may start.
     loose: tuple[Words, ...]
 
 
 def read(text: str) -> Command:
-    """This command line, both ways."""
+    """Parse a command line."""
     return Command(text, _strict(text), _loose(text))
 
 
 def _strict(text: str) -> tuple[Words, ...]:
-    if len(text) > LONGEST or _CONTROL.search(text) or _CUT.search(text):
+    if len(text) > MAX_LENGTH or _CONTROL.search(text) or _CUT.search(text):
         return ()
-    parts = [tuple(shlex.split(part)) for part in _split(text)]
+    parts = [tuple(shlex.split(part)) for part in _split_commands(text)]
     return tuple(parts) if all(parts) else ()
 
 
-def _split(text: str) -> list[str]:
-    """The text of each command; none where something is not understood."""
-    parts: list[str] = []
-    begin = place = 0
-    while place < len(text):
-        found = _PIECE.match(text, place)
-        if found is None:
+def _split_commands(text: str) -> list[str]:
+    """Return the text of each command, or nothing if the line is opaque."""
+    commands: list[str] = []
+    start = position = 0
+    while position < len(text):
+        piece = _PIECE.match(text, position)
+        if piece is None:
             return []
-        if found.lastgroup == "join":
-            parts.append(text[begin:place])
-            begin = found.end()
-        place = found.end()
-    return [*parts, text[begin:]]
+        if piece.lastgroup == "join":
+            commands.append(text[start:position])
+            start = piece.end()
+        position = piece.end()
+    return [*commands, text[start:]]
 
 
 def _loose(text: str) -> tuple[Words, ...]:
@@ -170,7 +171,7 @@ def _loose(text: str) -> tuple[Words, ...]:
 
 
 def runs_others(words: Words) -> bool:
-    """Whether what is really run stands further on: behind `sudo`, in `sh -c`, after an assignment, in `uv run`."""
+    """Return whether these words run another command: after `sudo`, in `sh -c`, after an assignment, in `uv run`."""
     name = posixpath.basename(words[0])
     if name in _RUNS_OTHERS or _VERSIONED.fullmatch(name) or _ASSIGNMENT.match(words[0]):
         return True
@@ -178,7 +179,7 @@ def runs_others(words: Words) -> bool:
 
 
 def is_family(words: Words) -> bool:
-    """Whether these words may stand in a rule that allows: they must say what is run."""
+    """Return whether a rule may allow these words as a family: they must say what is run."""
     program, second = words[0], words[1] if len(words) > 1 else ""
     if program in _SUBCOMMANDS:
         return bool(second) and not second.startswith("-") and second not in _RUNNERS.get(program, ())
@@ -188,7 +189,7 @@ def is_family(words: Words) -> bool:
 
 
 def family_of(words: Words) -> Words:
-    """The family that "always" means for this command; empty when only the exact command can be meant."""
+    """Return the family that "always" means for this command, or nothing if only the exact command may be allowed."""
     program, second, third = (*words, "", "")[:3]
     known = _SUBCOMMANDS.get(program, frozenset())
     if has_hatch(words):
@@ -203,7 +204,10 @@ def family_of(words: Words) -> Words:
 
 
 def has_hatch(words: Words) -> bool:
-    """Whether an argument makes the program run or write something else. Options may be shortened, as in `--upload-p`."""
+    """Return whether an argument makes the program run or write something else.
+
+    Many programs accept shortened options, such as `--upload-p`.
+    """
     short = _SHORT_HATCHES.get(words[0], ())
     return any(word.startswith((*short, "ext::")) or _is_hatch(word, words[0]) for word in words[1:])
 
@@ -218,22 +222,27 @@ def _is_hatch(word: str, program: str) -> bool:
 
 
 def begins(words: Words, family: Words) -> bool:
-    """Strictly: the command begins with exactly these words."""
+    """Return whether the command starts with exactly these words."""
     return words[: len(family)] == family
 
 
 def contains(command: Command, family: Words) -> bool:
-    """Loosely: some command of the line is of this family."""
+    """Return whether any command anywhere in the line may be of this family."""
     if any(_is_of(words, family) for words in (*command.parts, *command.loose)):
         return True
     hidden = command.loose if not command.parts or any(map(runs_others, command.parts)) else ()
-    return any(_is_of(words[at : at + _FAR], family) for words in hidden for at in _places(words, family[0]) if at)
+    return any(
+        _is_of(words[position : position + _MAX_WORDS], family)
+        for words in hidden
+        for position in _positions(words, family[0])
+        if position
+    )
 
 
-def _places(words: Words, program: str) -> Iterator[int]:
-    """Where this program is named; a command may have thousands of words."""
-    wanted = _program(program)
-    return (at for at, word in enumerate(words) if _program(word) == wanted)
+def _positions(words: Words, program: str) -> Iterator[int]:
+    """Return where this program is named."""
+    name = _program(program)
+    return (position for position, word in enumerate(words) if _program(word) == name)
 
 
 def _program(word: str) -> str:
@@ -241,30 +250,37 @@ def _program(word: str) -> str:
 
 
 def _is_of(words: Words, family: Words) -> bool:
-    """Options, and what may be their values, may stand between program and subcommand: `git -C x push`."""
+    """Return whether a command is of this family.
+
+    Options and their values may precede the subcommand: `git -C x push`.
+    """
     if _program(words[0]) != _program(family[0]):
         return False
     options = [word for word in family[1:] if word.startswith("-")]
-    rest = [word for word in family[1:] if not word.startswith("-")]
-    if not all(any(word == one or word.startswith(f"{one}=") for word in words[1:]) for one in options):
+    subcommands = [word for word in family[1:] if not word.startswith("-")]
+    if not all(any(word == option or word.startswith(f"{option}=") for word in words[1:]) for option in options):
         return False
-    return _in_order(words, rest)
+    return _in_order(words, subcommands)
 
 
-def _in_order(words: Words, wanted: list[str]) -> bool:
-    found = 0
-    for before, word in zip(("", *words[1:]), words[1:]):
-        if found == len(wanted):
+def _in_order(words: Words, subcommands: list[str]) -> bool:
+    """Return whether the subcommands come first among the words, with only options and their values between them."""
+    matched = 0
+    for previous, word in zip(("", *words[1:]), words[1:]):
+        if matched == len(subcommands):
             break
-        if word == wanted[found]:
-            found += 1
-        elif not word.startswith("-") and not before.startswith("-"):
+        if word == subcommands[matched]:
+            matched += 1
+        elif not word.startswith("-") and not previous.startswith("-"):
             return False
-    return found == len(wanted)
+    return matched == len(subcommands)
 
 
 def paths_in(words: Words) -> Iterator[str]:
-    """What in these words may be a path: each word, the value of an option, what is glued to a short one."""
+    """Return everything in these words that may be a path.
+
+    That is each word, the value after `=`, and the value attached to a short option.
+    """
     for word in words:
         yield word
         if "=" in word:

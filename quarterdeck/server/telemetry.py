@@ -1,10 +1,12 @@
-"""Spans to an OpenTelemetry collector (OTLP over HTTP), with the extra `otel`.
+"""Export spans to an OpenTelemetry collector (OTLP over HTTP). Needs the extra `otel`.
 
-A reader of the log like any other: it has a cursor, in `telemetry.json`, together with what was open at it. The file is
-written when a batch has arrived, so a restart goes on exactly there; a crash between the two sends that batch again, with
-the same ids. Exporting happens on a thread. A collector that is away costs nothing but a line in the log: the batch is
-tried again, and the reader waits in the meantime, for what it has not read is in the log. A batch that the collector does
-not want would be refused again and keep all later ones waiting: it is dropped and counted, as OTLP says.
+The exporter reads the log like any other client, with a cursor. `telemetry.json` holds the cursor and the spans that were
+open at it. The file is written after a batch was delivered, so a restart continues there. After a crash between the two,
+the batch is sent again with the same ids.
+
+Batches are sent on a thread. If the collector can't be reached, the batch is retried forever and the exporter stops reading:
+what it hasn't read stays in the log. A batch that the collector refuses would be refused again and would block all later
+ones, so it is dropped and counted, as OTLP requires.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from quarterdeck.deck.deck import Deck, home_id
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.files import write_atomic
 from quarterdeck.log.base import NoSuchSession
-from quarterdeck.server.spans import TYPES, Agent, Span, Spans, attributes
+from quarterdeck.server.spans import TYPES, Span, SpanAgent, SpanFold, attributes
 
 if TYPE_CHECKING:
     from requests import Response, Session
@@ -33,38 +35,42 @@ if TYPE_CHECKING:
 log = logging.getLogger("quarterdeck.telemetry")
 
 FILE = "telemetry.json"
-#: How often what is whole is sent, how much at once, and how long a failed batch waits, at first and at most.
+#: How often finished spans are sent.
 EVERY_S = 2.0
+#: How many spans are sent at once.
 BATCH = 512
+#: Pause before a failed batch is sent again, at first and at most.
 RETRY_S = (1.0, 60.0)
 _TIMEOUT_S = 5.0
-#: How long the last batch may hold up a server that leaves.
-_GOODBYE_S = 2.0
+#: How long the last batch may delay a shutdown.
+_SHUTDOWN_S = 2.0
 
-#: What OTLP says may be tried again; every other refusal is meant.
-_PASSING = frozenset({429, 502, 503, 504})
-#: With one of these set, OpenTelemetry makes the connection itself, and how it was answered is not to be seen.
+#: Statuses that OTLP allows to retry. Other refusals are final.
+_RETRYABLE = frozenset({429, 502, 503, 504})
+#: With one of these variables, OpenTelemetry creates the connection itself, and we can't see the collector's status.
 _CREDENTIALS = (
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
 )
 
-#: `away`: nobody answered, or the answer may be another one later. `refused`: it would be refused again.
-Fate: TypeAlias = Literal["arrived", "away", "refused"]
-Export: TypeAlias = Callable[[Sequence[Span]], Fate]
+#: What became of a batch. `unavailable` is worth a retry, `refused` isn't.
+Outcome: TypeAlias = Literal["delivered", "unavailable", "refused"]
+Export: TypeAlias = Callable[[Sequence[Span]], Outcome]
 
 
 class TelemetryMissing(QuarterdeckError):
-    """Telemetry is wanted, and what it needs is not installed."""
+    """`otel_endpoint` is set, but OpenTelemetry isn't installed."""
 
     code = "telemetry_missing"
 
     def __init__(self) -> None:
-        super().__init__("OpenTelemetry is not installed", "pip install 'quarterdeck[otel]', or unset otel_endpoint.")
+        super().__init__(
+            "OpenTelemetry isn't installed", "Run `pip install 'quarterdeck[otel]'`, or unset otel_endpoint."
+        )
 
 
-class Kept(Struct):
-    """What the file holds."""
+class Progress(Struct):
+    """The contents of `telemetry.json`."""
 
     cursor: str
     open: dict[str, list[Span]] = field(default_factory=dict[str, list[Span]])
@@ -72,180 +78,192 @@ class Kept(Struct):
 
 
 class Telemetry:
-    """Make one with `await begin(...)`, and close it before the deck."""
+    """The exporter. Create it with `start_telemetry`, and close it before the deck."""
 
-    def __init__(self, deck: Deck, export: Export, kept: Kept, contents: bool = False) -> None:
+    def __init__(self, deck: Deck, export: Export, progress: Progress, contents: bool = False) -> None:
         self._deck = deck
         self._export = export
         self._file = deck.home / FILE
-        self._cursor = kept.cursor
-        self._spans = Spans(self._describe, contents, kept.open, kept.prompts)
-        self._whole: list[Span] = []
-        self._due = asyncio.Event()
-        self._room = asyncio.Event()
-        self._is_away = False
+        self._cursor = progress.cursor
+        self._fold = SpanFold(self._describe, contents, progress.open, progress.prompts)
+        #: Finished spans that aren't sent yet.
+        self._finished: list[Span] = []
+        #: Set to send now instead of after `EVERY_S`.
+        self._send_now = asyncio.Event()
+        #: Set when a batch was taken, so that reading can continue.
+        self._was_sent = asyncio.Event()
+        self._is_closing = False
+        #: Whether it was logged that the collector is unavailable, or refuses. Each is logged once until a batch arrives.
+        self._is_unavailable = False
         self._is_refused = False
-        self._is_leaving = False
         self._tasks: list[asyncio.Task[None]] = []
 
-    def begin(self) -> None:
+    def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._read()), loop.create_task(self._send())]
 
     async def close(self) -> None:
-        """What is whole is sent if that is quick; else it is in the log, and sent the next time."""
+        """Send what is finished if that is quick. Otherwise the next start reads it from the log again."""
         reading, sending = self._tasks
         reading.cancel()
-        self._is_leaving = True
-        self._due.set()
-        # not cancelled at once: a batch that is on its way would arrive and be sent again
-        await asyncio.wait({sending}, timeout=_GOODBYE_S)
+        self._is_closing = True
+        self._send_now.set()
+        # Don't cancel at once: a batch that is being sent would arrive, and be sent again after the restart.
+        await asyncio.wait({sending}, timeout=_SHUTDOWN_S)
         sending.cancel()
         await asyncio.gather(reading, sending, return_exceptions=True)
 
-    # --- reading
+    # --- Reading
 
     async def _read(self) -> None:
         while True:
             try:
                 async for event in self._deck.subscribe(self._cursor, TYPES):
-                    self._whole += self._spans.fold(event)
+                    self._finished += self._fold.fold(event)
                     self._cursor = event.cursor
-                    if len(self._whole) >= BATCH:
-                        self._due.set()
-                        self._room.clear()
-                        await self._room.wait()
+                    if len(self._finished) >= BATCH:
+                        self._send_now.set()
+                        self._was_sent.clear()
+                        await self._was_sent.wait()
             except QuarterdeckError:
-                # the log cannot be read now; the deck says so itself
+                # The log can't be read. The deck logs the reason.
                 await asyncio.sleep(RETRY_S[0])
 
-    def _describe(self, session_id: str) -> Agent:
+    def _describe(self, session_id: str) -> SpanAgent:
         try:
             profile = self._deck.view(session_id).state.profile
         except NoSuchSession:
-            return Agent()
-        return Agent(profile.agent, profile.agent_version, profile.model)
+            return SpanAgent()
+        return SpanAgent(profile.agent, profile.agent_version, profile.model)
 
-    # --- sending
+    # --- Sending
 
     async def _send(self) -> None:
-        while not self._is_leaving:
+        while not self._is_closing:
             await self._pause(EVERY_S)
-            # the file is a picture of the very moment at which the batch was taken
-            batch, self._whole = self._whole, []
-            picture = msgspec.json.encode(Kept(self._cursor, self._spans.open, self._spans.prompts))
-            if batch and await self._is_done_with(batch):
-                await asyncio.to_thread(_write, self._file, picture)
-            self._room.set()
+            # Take the batch and the progress at the same moment: events go on being read while the batch is sent.
+            batch, self._finished = self._finished, []
+            progress = msgspec.json.encode(Progress(self._cursor, self._fold.open, self._fold.prompts))
+            if batch and await self._deliver(batch):
+                await asyncio.to_thread(_write, self._file, progress)
+            self._was_sent.set()
 
     async def _pause(self, seconds: float) -> None:
-        """Shorter if a batch is full, or if the server leaves."""
+        """Wait, but less if a batch is full or the server shuts down."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._due.wait(), seconds)
-        self._due.clear()
+            await asyncio.wait_for(self._send_now.wait(), seconds)
+        self._send_now.clear()
 
-    async def _is_done_with(self, batch: list[Span]) -> bool:
-        """Tries until it arrives or is refused. Not when the server leaves: the next one reads it from the log again."""
+    async def _deliver(self, batch: list[Span]) -> bool:
+        """Send a batch until it arrives or is refused. Return False if the server shuts down before that."""
         pause = RETRY_S[0]
-        while (fate := await asyncio.to_thread(self._export, batch)) == "away":
-            if self._is_leaving:
+        while (outcome := await asyncio.to_thread(self._export, batch)) == "unavailable":
+            if self._is_closing:
                 return False
-            if not self._is_away:
-                self._is_away = True
-                log.warning("telemetry does not arrive; it is kept and tried again", extra={"spans": len(batch)})
+            if not self._is_unavailable:
+                self._is_unavailable = True
+                log.warning("the telemetry collector is unavailable; retrying", extra={"spans": len(batch)})
             await self._pause(pause)
             pause = min(2 * pause, RETRY_S[1])
-        if fate == "refused":
+        if outcome == "refused":
             self._drop(batch)
-        elif self._is_away or self._is_refused:
-            self._is_away = self._is_refused = False
-            log.info("telemetry arrives again", extra={"spans": len(batch)})
+        elif self._is_unavailable or self._is_refused:
+            self._is_unavailable = self._is_refused = False
+            log.info("the telemetry collector accepts spans again", extra={"spans": len(batch)})
         return True
 
     def _drop(self, batch: list[Span]) -> None:
-        """Told once until something arrives; every span is counted."""
         self._deck.counters.spans_dropped += len(batch)
         if not self._is_refused:
             self._is_refused = True
-            log.error("telemetry is refused; what is refused is dropped", extra={"spans": len(batch)})
+            log.error("the telemetry collector refuses spans; dropping them", extra={"spans": len(batch)})
 
 
 async def start_telemetry(deck: Deck, endpoint: str, contents: bool = False) -> Telemetry:
-    """From where it stopped the last time; the first time from now on. TelemetryMissing."""
+    """Export spans from where the last export stopped; the first time, from now on.
+
+    Raises:
+        TelemetryMissing: OpenTelemetry isn't installed.
+    """
     export = exporter(endpoint, home_id(deck.home))
-    telemetry = Telemetry(deck, export, await _kept(deck), contents)
-    telemetry.begin()
+    telemetry = Telemetry(deck, export, await _load_progress(deck), contents)
+    telemetry.start()
     return telemetry
 
 
-async def _kept(deck: Deck) -> Kept:
+async def _load_progress(deck: Deck) -> Progress:
     file, head = deck.home / FILE, await deck.services.log.last_cursor()
     try:
-        kept = msgspec.json.decode(file.read_bytes(), type=Kept)
-        if kept.cursor <= head:
-            return kept
-        log.warning("the file of telemetry is ahead of the log; it begins anew", extra={"file": FILE})
+        progress = msgspec.json.decode(file.read_bytes(), type=Progress)
+        if progress.cursor <= head:
+            return progress
+        log.warning("telemetry.json is ahead of the log; exporting from now on", extra={"file": FILE})
     except FileNotFoundError:
         pass
     except (msgspec.MsgspecError, OSError, UnicodeError):
-        log.warning("the file of telemetry cannot be read; it begins anew", extra={"file": FILE})
-    kept = Kept(head)
-    await asyncio.to_thread(_write, file, msgspec.json.encode(kept))
-    return kept
+        log.warning("telemetry.json can't be read; exporting from now on", extra={"file": FILE})
+    progress = Progress(head)
+    await asyncio.to_thread(_write, file, msgspec.json.encode(progress))
+    return progress
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Whole or not at all, and the user's own. A disk without room costs a batch sent twice."""
+    """Write the progress. On a full disk, a restart sends a batch again, which is harmless."""
     try:
         write_atomic(file, data, durable=False)
     except OSError:
-        log.warning("the file of telemetry cannot be written", extra={"file": FILE})
+        log.warning("telemetry.json can't be written", extra={"file": FILE})
 
 
-# --- OpenTelemetry itself
+# --- OpenTelemetry
 
 
-class Asked:
-    """What the collector was asked and answered: OpenTelemetry itself says only that something did not arrive."""
+class WatchedConnection:
+    """The exporter's HTTP connection. It notes the collector's status, because the exporter only reports failure."""
 
     def __init__(self) -> None:
-        self.session = None if any(os.environ.get(name) for name in _CREDENTIALS) else self._watched()
-        self._sent = False
+        self.session = None if any(os.environ.get(name) for name in _CREDENTIALS) else self._create_session()
+        self._was_sent = False
         self._status: int | None = None
 
-    def forget(self) -> None:
-        self._sent, self._status = False, None
+    def reset(self) -> None:
+        self._was_sent, self._status = False, None
 
     @property
-    def fate(self) -> Fate:
-        """Of a batch that did not arrive. One that was not even sent cannot be: it is too large, or cannot be encoded."""
+    def outcome(self) -> Outcome:
+        """What became of a batch that didn't arrive."""
         if self.session is None:
-            return "away"
-        is_final = self._status is not None and self._status not in _PASSING
-        return "refused" if is_final or not self._sent else "away"
+            return "unavailable"
+        is_final = self._status is not None and self._status not in _RETRYABLE
+        # A batch that wasn't even sent is too large or can't be encoded.
+        return "refused" if is_final or not self._was_sent else "unavailable"
 
-    def _watched(self) -> Session:
+    def _create_session(self) -> Session:
         import requests
 
-        asked = self
+        connection = self
 
-        class Watched(requests.Session):
+        class WatchedSession(requests.Session):
             def send(self, request: requests.PreparedRequest, **kwargs: Any) -> Response:
-                asked._sent, asked._status = True, None
+                connection._was_sent, connection._status = True, None
                 response = super().send(request, **kwargs)
-                asked._status = response.status_code
+                connection._status = response.status_code
                 return response
 
-        return Watched()
+        return WatchedSession()
 
 
 def traces_address(endpoint: str) -> str:
-    """OTLP's rule: what is named is the collector, and traces have a path of their own below it."""
+    """Return the address for traces below a collector's address, as OTLP defines it."""
     return endpoint if endpoint.endswith("/v1/traces") else f"{endpoint.rstrip('/')}/v1/traces"
 
 
 def exporter(endpoint: str, instance: str) -> Export:
-    """A function that sends and says what came of it. Headers and certificates come from OTEL_EXPORTER_OTLP_*."""
+    """Return a function that sends spans. Headers and certificates come from OTEL_EXPORTER_OTLP_*.
+
+    Raises:
+        TelemetryMissing: OpenTelemetry isn't installed.
+    """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -255,16 +273,18 @@ def exporter(endpoint: str, instance: str) -> Export:
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
     except ImportError:
         raise TelemetryMissing from None
-    # it would tell of every attempt, with the address; we tell once
+    # It logs every attempt, with the address. We log a failure once.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
     version = quarterdeck.__version__
-    named = {"service.name": "quarterdeck", "service.version": version, "service.instance.id": instance}
-    resource, scope = Resource.create(named), InstrumentationScope("quarterdeck", version)
-    asked = Asked()
-    target = OTLPSpanExporter(endpoint=traces_address(endpoint), timeout=_TIMEOUT_S, session=asked.session)
+    resource = Resource.create(
+        {"service.name": "quarterdeck", "service.version": version, "service.instance.id": instance}
+    )
+    scope = InstrumentationScope("quarterdeck", version)
+    connection = WatchedConnection()
+    target = OTLPSpanExporter(endpoint=traces_address(endpoint), timeout=_TIMEOUT_S, session=connection.session)
 
-    def context(span: Span, identifier: str) -> SpanContext:
-        return SpanContext(int(span.trace, 16), int(identifier, 16), False, TraceFlags(TraceFlags.SAMPLED))
+    def context(span: Span, span_id: str) -> SpanContext:
+        return SpanContext(int(span.trace, 16), int(span_id, 16), False, TraceFlags(TraceFlags.SAMPLED))
 
     def readable(span: Span) -> ReadableSpan:
         return ReadableSpan(
@@ -280,14 +300,14 @@ def exporter(endpoint: str, instance: str) -> Export:
             instrumentation_scope=scope,
         )
 
-    def export(spans: Sequence[Span]) -> Fate:
-        asked.forget()
+    def export(spans: Sequence[Span]) -> Outcome:
+        connection.reset()
         try:
-            done = target.export([readable(span) for span in spans]) is SpanExportResult.SUCCESS
+            is_delivered = target.export([readable(span) for span in spans]) is SpanExportResult.SUCCESS
         except Exception:
-            # whatever it is, it must not end the exporter in silence, and it would be the same the next time
-            log.exception("spans could not be made", extra={"spans": len(spans)})
+            # Don't let an error end the exporter silently. It would fail the same way again, so don't retry.
+            log.exception("can't encode spans", extra={"spans": len(spans)})
             return "refused"
-        return "arrived" if done else asked.fate
+        return "delivered" if is_delivered else connection.outcome
 
     return export

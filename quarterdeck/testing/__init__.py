@@ -1,1 +1,1 @@
-"""Shipped for everyone who writes an adapter, a harness or a tool: what it must do, as checks to run against it."""
+"""Conformance suites and scripted stand-ins for people who write a log adapter, a harness, a tool or a provider."""

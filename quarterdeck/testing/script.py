@@ -1,4 +1,4 @@
-"""What a scripted model says: a file of steps, and which of them a request gets.
+"""Define what a scripted model replies: a file of steps, and how a request finds its step.
 
 A script is TOML or JSON. `default` is a list of steps; `scenario` has more such lists by name:
 
@@ -11,7 +11,7 @@ A script is TOML or JSON. `default` is a list of steps; `scenario` has more such
     calls = [{ name = "read_file", args = { path = "lexer.py" } }]
 
     [[scenario.fix]]
-    text = "It is mended."
+    text = "It is fixed."
     usage = { input = 1200, output = 80, cache_read = 900 }
     faults = [{ kind = "http", status = 529, times = 2 }, { kind = "drop", at = 300 }]
 
@@ -23,12 +23,12 @@ A script is TOML or JSON. `default` is a list of steps; `scenario` has more such
     success_rate = 70
     fault = { kind = "http", status = 429, retry_after = 1 }
 
-Nothing is remembered between requests: the last message of the user that holds `script:NAME` picks a scenario, and the
-number of replies that the conversation has after it is the step. Without such a word it is `default`, counted from the
-beginning. So a conversation that is resumed, by whomever, goes on where it was. What comes after the last step is
-`over`. A request without tools gets `aux`, if there is one: a title, a summary.
+No state is kept between requests. The last user message that contains `script:NAME` picks a scenario, and the number of
+replies after it is the step. Without such a message the scenario is `default`, counted from the start of the
+conversation. So a resumed conversation continues where it was. After the last step the reply is `over`. A request without
+tools gets `aux`, if there is one: a title or a summary.
 
-Only faults count: each is played `times` times for one step of one conversation, then the next one, then the step itself.
+Only faults are counted: each is played `times` times for one step of one conversation, then the next fault, then the step.
 """
 
 from __future__ import annotations
@@ -46,22 +46,26 @@ from quarterdeck.errors import QuarterdeckError
 
 Wire: TypeAlias = Literal["anthropic", "responses", "chat", "gemini"]
 
-_MARK = re.compile(r"script:([\w.-]+)")
+_SCENARIO = re.compile(r"script:([\w.-]+)")
 
 
 class BadScript(QuarterdeckError):
-    """A script that cannot be played."""
+    """A script can't be read or isn't valid."""
 
     code = "bad_script"
 
 
+# ------------------------------------------------------------------------------------------------------- the script
+
+
 class ScriptedCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool call. `raw` is said in place of `args` where arguments are text, and need not be JSON."""
+    """A tool call."""
 
     name: str
     args: dict[str, Any] = {}
+    #: Text to send instead of the encoded `args`. It doesn't have to be JSON.
     raw: str | None = None
-    #: Made up, and never the same again, when it is empty.
+    #: The id of the call. By default a new one every time.
     id: str = ""
 
     @property
@@ -70,7 +74,7 @@ class ScriptedCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ScriptedUsage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Four buckets that do not overlap; each format adds them up in its own way."""
+    """Four token counts that don't overlap. Each format adds them up in its own way."""
 
     input: int = 100
     output: int = 20
@@ -79,21 +83,21 @@ class ScriptedUsage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What goes wrong.
+    """A failure instead of, or in the middle of, a reply.
 
-    http     an error in place of a reply: `status`, `code` for one of several reasons (overflow, quota, credit, limit),
-             `message`, `body` (in place of the service's own form), `headers`, `retry_after`
-    hang     nothing at all for `seconds`, not even a status
-    drop     the connection ends after `at` bytes of the body (half of them when nothing is said)
-    cut      the same, but the body ends there as if it were whole
-    error    the service says in the middle of the stream that it failed: `code`, `message`, after `at` events
-    stall    silence for `seconds` after `at` events, and then the rest
-    garbage  bytes that mean nothing, after `at` events
-    drip     the body comes in `size` bytes at a time, `seconds` apart
+    http     an HTTP error: `status`, `code` for one of several reasons (overflow, quota, credit, limit), `message`,
+             `body` (instead of the service's own format), `headers`, `retry_after`
+    hang     no response at all for `seconds`, not even a status
+    drop     the connection breaks after `at` bytes of the body (default: half of it)
+    cut      the same, but the body ends there as if it were complete
+    error    the service reports an error inside the stream: `code`, `message`, after `at` events
+    stall    a pause of `seconds` after `at` events, then the rest
+    garbage  invalid bytes after `at` events
+    drip     the body arrives in pieces of `size` bytes, `seconds` apart
     """
 
     kind: Literal["http", "hang", "drop", "cut", "error", "stall", "garbage", "drip"]
-    #: How often before the next fault, or the step itself; 0 is for ever.
+    #: How often the fault is played before the next one, or the step itself. 0 means always.
     times: int = 1
     status: int = 500
     code: str = ""
@@ -107,19 +111,19 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One reply: reasoning, text, calls, in this order."""
+    """One reply: reasoning, text and calls, in this order."""
 
     think: str = ""
-    #: What proves the reasoning to the service, in formats that have such a thing.
+    #: Signature of the reasoning, in formats that have one.
     signature: str = "c2NyaXB0ZWQ="
     text: str = ""
     calls: tuple[ScriptedCall, ...] = ()
     usage: ScriptedUsage = ScriptedUsage()
-    #: end, tools, length, refused; or a word of the format itself.
+    #: `end`, `tools`, `length` or `refused`, or a stop reason of the format itself.
     stop: str = ""
-    #: Characters in one piece of text, reasoning or arguments.
+    #: Number of characters in one piece of text, reasoning or arguments.
     chunk: int = 12
-    #: Seconds between two events of the stream. Without them the whole stream is one write.
+    #: Seconds between two events of the stream. Without it the whole stream is written at once.
     delay: float = 0.0
     faults: tuple[Fault, ...] = ()
 
@@ -129,30 +133,57 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Trouble(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What any request may meet, whatever it asks for: it waits, and by chance it fails."""
+    """Delays and random failures of all requests, whatever step they get."""
 
-    #: Seconds before anything is said.
+    #: Seconds before the response starts.
     delay: Annotated[float, Meta(ge=0, le=10)] = 0.0
-    #: How many of a hundred requests go well.
+    #: Percentage of requests that succeed.
     success_rate: Annotated[float, Meta(ge=0, le=100)] = 100.0
     fault: Fault = Fault(kind="http", status=500)
-    #: The same seed fails the same requests.
+    #: The same seed makes the same requests fail.
     seed: int = 0
 
 
 class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole. `key`, if there is one, must come with every request; `trouble` is met by all of them."""
+    """A whole script."""
 
-    default: tuple[Step, ...] = (Step(text="Hello. I am a script, and there is nothing in me yet."),)
+    default: tuple[Step, ...] = (Step(text="Hello. I am a scripted model without a script."),)
     scenario: dict[str, tuple[Step, ...]] = {}
+    #: Reply after the last step.
     over: Step = Step(text="The script is over.")
+    #: Reply to requests without tools.
     aux: Step | None = None
+    #: If set, requests with another key are rejected.
     key: str = ""
     trouble: Trouble | None = None
 
 
+def make_script(*steps: Step) -> Script:
+    """Return a script with these replies, in this order."""
+    return Script(default=steps)
+
+
+def load_script(path: Path) -> Script:
+    """Read a script from a TOML or JSON file.
+
+    Raises:
+        BadScript: the file can't be read or isn't a valid script.
+    """
+    try:
+        data = path.read_bytes()
+        content = msgspec.json.decode(data) if path.suffix == ".json" else tomllib.loads(data.decode())
+        return msgspec.convert(content, Script)
+    except OSError as error:
+        raise BadScript(f"{path} can't be read: {error.strerror}", "Name a file that exists.") from None
+    except (tomllib.TOMLDecodeError, UnicodeError, msgspec.MsgspecError) as error:
+        raise BadScript(f"{path}: {error}", "docs/testing.md describes the format of scripts.") from None
+
+
+# ------------------------------------------------------------------------------------------------- finding the step
+
+
 class Turn(NamedTuple):
-    """One message of a conversation, whatever its format. Calls and results by their ids."""
+    """One message of a conversation, independent of the format. Calls and results are lists of ids."""
 
     role: Literal["user", "model", "result"]
     text: str = ""
@@ -160,74 +191,59 @@ class Turn(NamedTuple):
     results: tuple[str, ...] = ()
 
 
-class Place(NamedTuple):
-    """Which step it is, and what tells this conversation from others that play the same one."""
+class ScriptPosition(NamedTuple):
+    """The step that a request gets."""
 
     scenario: str
     number: int
-    told: str
+    #: The text that started the scenario. Tells apart conversations that are at the same step, to count their faults.
+    opening: str
     step: Step
 
 
-def scripted(*steps: Step) -> Script:
-    """A script of these replies, in this order."""
-    return Script(default=steps)
-
-
-def loaded(path: Path) -> Script:
-    """BadScript."""
-    try:
-        data = path.read_bytes()
-        told = msgspec.json.decode(data) if path.suffix == ".json" else tomllib.loads(data.decode())
-        return msgspec.convert(told, Script)
-    except OSError as error:
-        raise BadScript(f"{path} cannot be read: {error.strerror}", "Name a file that exists.") from None
-    except (tomllib.TOMLDecodeError, UnicodeError, msgspec.MsgspecError) as error:
-        raise BadScript(f"{path}: {error}", "`qd testing model --help` says where the format is described.") from None
-
-
-def place(script: Script, turns: Sequence[Turn], has_tools: bool) -> Place:
-    """What is to be said now."""
+def find_step(script: Script, turns: Sequence[Turn], has_tools: bool) -> ScriptPosition:
+    """Return the step for a conversation."""
     if script.aux and not has_tools:
-        return Place("aux", 0, turns[-1].text if turns else "", script.aux)
+        return ScriptPosition("aux", 0, turns[-1].text if turns else "", script.aux)
     for at in range(len(turns) - 1, -1, -1):
-        found = _MARK.findall(turns[at].text) if turns[at].role == "user" else []
-        if found:
-            return _step(script.over, found[-1], script.scenario.get(found[-1], ()), turns[at:])
-    return _step(script.over, "default", script.default, turns)
+        names = _SCENARIO.findall(turns[at].text) if turns[at].role == "user" else []
+        if names:
+            return _step_of(script.over, names[-1], script.scenario.get(names[-1], ()), turns[at:])
+    return _step_of(script.over, "default", script.default, turns)
 
 
-def _step(over: Step, name: str, steps: Sequence[Step], turns: Sequence[Turn]) -> Place:
-    number = replies(turns)
-    told = next((turn.text for turn in turns if turn.role == "user"), "")
-    return Place(name, number, told, steps[number] if number < len(steps) else over)
+def _step_of(over: Step, scenario: str, steps: Sequence[Step], turns: Sequence[Turn]) -> ScriptPosition:
+    number = count_replies(turns)
+    opening = next((turn.text for turn in turns if turn.role == "user"), "")
+    return ScriptPosition(scenario, number, opening, steps[number] if number < len(steps) else over)
 
 
-def replies(turns: Sequence[Turn]) -> int:
-    """How often the model spoke. What follows each other is one reply: some formats make an item of every part."""
+def count_replies(turns: Sequence[Turn]) -> int:
+    """Count the model's replies. Consecutive turns of the model are one: some formats have an item for every part."""
     return sum(turn.role == "model" and (at == 0 or turns[at - 1].role != "model") for at, turn in enumerate(turns))
 
 
-def unanswered(turns: Sequence[Turn]) -> tuple[str, ...]:
-    """Calls without a result when the model is asked again: every service refuses such a conversation."""
-    waiting: list[str] = []
+def find_unanswered_calls(turns: Sequence[Turn]) -> tuple[str, ...]:
+    """Return calls that have no result when the model is asked again. Every service rejects such a conversation."""
+    open_calls: list[str] = []
     for turn in turns:
         if turn.role == "result":
-            waiting = [call for call in waiting if call not in turn.results]
-        elif turn.role == "user" and waiting:
+            open_calls = [call for call in open_calls if call not in turn.results]
+        elif turn.role == "user" and open_calls:
             break
-        waiting += turn.calls
-    return tuple(waiting)
+        open_calls += turn.calls
+    return tuple(open_calls)
 
 
-def fault(step: Step, attempt: int) -> Fault | None:
-    """What goes wrong at this attempt, counted from 0."""
-    for one in step.faults:
-        if one.times == 0 or attempt < one.times:
-            return one
-        attempt -= one.times
+def fault_at(step: Step, attempt: int) -> Fault | None:
+    """Return the fault of a step at this attempt, counted from 0."""
+    for fault in step.faults:
+        if fault.times == 0 or attempt < fault.times:
+            return fault
+        attempt -= fault.times
     return None
 
 
-def pieces(text: str, size: int) -> list[str]:
+def split_text(text: str, size: int) -> list[str]:
+    """Split a text into pieces of so many characters."""
     return [text[at : at + size] for at in range(0, len(text), max(size, 1))]

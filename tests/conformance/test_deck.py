@@ -91,9 +91,9 @@ class TestResume:
     @pytest.mark.parametrize(
         ("agent", "why"),
         [
-            pytest.param("forgetful", "the agent cannot resume this session", marks=case("2-055"), id="2-055"),
+            pytest.param("forgetful", "the agent can't resume this session", marks=case("2-055"), id="2-055"),
             pytest.param("nameless", "nothing is stored", marks=case("2-056"), id="2-056"),
-            pytest.param("lying", "lying cannot resume", marks=case("2-057"), id="2-057"),
+            pytest.param("lying", "lying can't resume", marks=case("2-057"), id="2-057"),
         ],
     )
     @on_loop

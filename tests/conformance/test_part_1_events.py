@@ -1,4 +1,4 @@
-"""Seed 001: the events, each where it belongs, and what listeners get of them."""
+"""Seed 001: the events, and what subscribers get of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lawful() -> Iterator[None]:
 
 
 def turn(*replies: Any, prompt: str = "go", **settings: Any) -> Heard:
-    """What is heard of one turn."""
+    """Run one turn and return its events."""
     found: list[Heard] = []
 
     async def work() -> None:
@@ -644,7 +644,7 @@ def test_an_observer_gets_what_it_needs_in_order() -> None:
 
 @case("1-114")
 def test_an_observer_hears_once_that_the_agent_died() -> None:
-    """Here it is another owner that takes its log."""
+    """Another owner takes over the log."""
 
     async def work() -> None:
         log = MemoryLog()
@@ -707,7 +707,7 @@ def test_an_agent_that_is_not_alive_says_so_at_once() -> None:
 
 
 async def many(agent: Any, count: int) -> int:
-    """At least so many events, and the last index."""
+    """Write at least this many events and return the last index."""
     before = agent._runtime.journal.index
     while agent._runtime.journal.index - before < count:
         await agent.abort()

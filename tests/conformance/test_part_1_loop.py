@@ -1,4 +1,4 @@
-"""Seed 001: states, prompts, steering, abort, approvals and models, each case by a real agent and a scripted model."""
+"""Seed 001: states, prompts, steering, abort, approvals and models, with real agents and a scripted model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lawful() -> Iterator[None]:
 
 
 class Asks(Plugin):
-    """Every call of these tools needs a person."""
+    """Hold every call of these tools."""
 
     def __init__(self, *tools: str, timeout: float | None = None) -> None:
         self.tools = tools
@@ -38,7 +38,7 @@ class Asks(Plugin):
 
 
 class In:
-    """An agent that is in one of the four states, and can be let go."""
+    """An agent in one of the four states, which the test can let continue."""
 
     def __init__(self, state: str, *more: Any, **settings: Any) -> None:
         self.state = state
@@ -294,7 +294,7 @@ def test_all_that_waits_is_merged_in_order_once() -> None:
 
 @case("1-011")
 def test_every_state_that_is_ever_seen_is_one_of_the_four() -> None:
-    """The states of a long run, by every event of it."""
+    """Check the states of a long turn at every event."""
 
     async def work() -> None:
         model = Script(*[calls((f"c{n}", "echo")) for n in range(5)], text("one"), text("two"))
@@ -446,7 +446,7 @@ def test_an_abort_kills_tools_by_its_option(kill: Any) -> None:
 @case("1-035")
 @pytest.mark.parametrize("state", STATES)
 def test_the_abort_is_heard_before_anything_else_happens(state: str) -> None:
-    """A tool that will not die and a plugin that thinks for ever do not hold it up; bench/engine.py has the time."""
+    """Tools that ignore cancellation and plugins that never return don't delay an abort (timed in bench/engine.py)."""
 
     class Slow(Plugin):
         async def after_turn(self, payload: Any, context: Any) -> None:
@@ -511,7 +511,7 @@ def test_an_abort_keeps_the_queue_unless_it_is_told_otherwise() -> None:
 
 
 class Waiting(In):
-    """An agent that waits for a person to allow a call."""
+    """An agent that waits for an approval."""
 
     def __init__(self, *more: Any, timeout: float | None = None, **settings: Any) -> None:
         self.ran: list[dict[str, Any]] = []
@@ -691,7 +691,7 @@ def test_an_approval_beside_a_running_call() -> None:
 
 
 class Models:
-    """Models by name, for a switch."""
+    """Models by name, for tests that switch models."""
 
     def __init__(self, **models: Script) -> None:
         self.models = models

@@ -1,4 +1,4 @@
-"""Seed 001: what its plugins do, each case by a real agent with the shipped plugins and a scripted model."""
+"""Seed 001: the shipped plugins, with real agents and a scripted model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lawful() -> Iterator[None]:
 
 
 class Shell:
-    """A shell that writes down what it was to run."""
+    """A shell tool that records commands instead of running them."""
 
     def __init__(self, **options: Any) -> None:
         self.ran: list[str] = []
@@ -509,7 +509,7 @@ class TestContentPolicies:
 
 
 class Reports(Plugin):
-    """Tells events of its own, and says something once."""
+    """Emit plugin events, and intervene once."""
 
     def __init__(self, *payloads: Any) -> None:
         self.payloads = payloads
@@ -548,7 +548,7 @@ class TestEventsOfPlugins:
 
 
 def everywhere() -> type[Plugin]:
-    """A plugin with every hook, which writes down which ones were asked."""
+    """A plugin with every hook that records which ones ran."""
 
     def hook(name: str) -> Any:
         def asked(self: Any, *args: Any) -> None:

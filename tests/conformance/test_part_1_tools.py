@@ -1,4 +1,4 @@
-"""Part 1 and U.1, as far as they speak of tools: the shipped tools in a real agent, on real files and processes."""
+"""Part 1 and U.1 about tools: the shipped tools in real agents, on real files and processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def agent_in(folder: Path, script: Script, **more: Any) -> Any:
 
 
 def told(script: Script) -> list[Result]:
-    """What the model was told of its calls, in its last request."""
+    """Return the results in the last request to the model."""
     return [part for message in script.requests[-1].messages for part in message.parts if isinstance(part, Result)]
 
 
@@ -153,7 +153,7 @@ def test_steering_kills_a_command_at_once_and_the_model_goes_on(tmp_path: Path) 
 
 @case("1-075", "1-076", "1-077", "1-078")
 def test_the_tools_work_together(tmp_path: Path) -> None:
-    """A small piece of real work: write, edit, search, run, read; one call fails and is told so."""
+    """Write, edit, search, run and read, with one call that fails."""
     steps = [
         ("write_file", {"path": "src/a.py", "content": "print('helo')\n"}),
         ("edit_file", {"path": "src/a.py", "edits": [{"old": "helo", "new": "hello"}]}),

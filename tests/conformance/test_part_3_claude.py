@@ -72,7 +72,7 @@ def test_a_decision_is_recognised_and_told_once() -> None:
     assert agent.translator.unknown == 0
     assert agent.kinds[0] == "approval_resolved"
     agent.hook("permission_decision", decision="allow").decides("allow")
-    assert len(agent.told(ev.ApprovalResolved)) == 1
+    assert len(agent.events_of(ev.ApprovalResolved)) == 1
 
 
 @case("3-042")
@@ -100,7 +100,7 @@ def test_a_session_that_starts_is_idle() -> None:
 @case("3-045")
 def test_a_prompt_brings_thinking() -> None:
     agent = idle().prompts("hello")
-    assert [body.text for body in agent.told(ev.PromptReceived)] == ["hello"]
+    assert [body.text for body in agent.events_of(ev.PromptReceived)] == ["hello"]
     assert agent.changes == [THINKING]
     assert agent.activity == THINKING
 
@@ -108,7 +108,7 @@ def test_a_prompt_brings_thinking() -> None:
 @case("3-046")
 def test_a_call_brings_tool_use() -> None:
     agent = thinking().calls("c1", "Bash", command="ls")
-    started = agent.told(ev.ToolExecutionStart)
+    started = agent.events_of(ev.ToolExecutionStart)
     assert [(body.name, body.call_id, body.args) for body in started] == [("Bash", "c1", {"command": "ls"})]
     assert agent.changes == [TOOL_USE]
 
@@ -122,14 +122,14 @@ def test_a_call_brings_tool_use() -> None:
 )
 def test_a_call_that_ended_brings_thinking(name: str, fields: dict[str, Any], ok: bool) -> None:
     agent = tool_use().hook(name, tool_name="Write", tool_use_id="c1", **fields)
-    assert [(body.call_id, body.ok) for body in agent.told(ev.ToolExecutionEnd)] == [("c1", ok)]
+    assert [(body.call_id, body.ok) for body in agent.events_of(ev.ToolExecutionEnd)] == [("c1", ok)]
     assert agent.changes == [THINKING]
 
 
 @case("3-049")
 def test_a_permission_is_asked_while_thinking() -> None:
     agent = thinking().asks()
-    assert [body.gate.tool for body in agent.told(ev.ApprovalRequired)] == ["Write"]
+    assert [body.gate.tool for body in agent.events_of(ev.ApprovalRequired)] == ["Write"]
     assert agent.changes == [WAITING]
     assert agent.phase == "waiting_approval"
 
@@ -199,14 +199,14 @@ def test_the_end_of_a_turn_is_idle(before: str, name: str) -> None:
 )
 def test_the_end_of_a_session_is_exited(before: str) -> None:
     agent = STATES[before]().hook("SessionEnd", reason="other")
-    assert [body.reason for body in agent.told(ev.AgentEnded)] == ["other"]
+    assert [body.reason for body in agent.events_of(ev.AgentEnded)] == ["other"]
     assert agent.activity == "exited"
 
 
 @case("3-068")
 def test_a_permission_is_asked_after_the_call_began() -> None:
     agent = tool_use().asks()
-    assert [body.gate.call_id for body in agent.told(ev.ApprovalRequired)] == ["c1"]
+    assert [body.gate.call_id for body in agent.events_of(ev.ApprovalRequired)] == ["c1"]
     assert agent.activity == WAITING
 
 
@@ -216,7 +216,7 @@ def test_a_refusal_is_tool_use_and_then_thinking(told: str) -> None:
     agent = waiting()
     agent.hook("permission_decision", decision="deny") if told == "hook" else agent.decides("deny", message="no")
     assert agent.changes == [TOOL_USE, THINKING]
-    assert [(body.call_id, body.ok) for body in agent.told(ev.ToolExecutionEnd)] == [("c1", False)]
+    assert [(body.call_id, body.ok) for body in agent.events_of(ev.ToolExecutionEnd)] == [("c1", False)]
 
 
 @case("3-070")

@@ -1,4 +1,4 @@
-"""Part 3, the Codex side: OTLP log records, read by seed 003's rules (3.C, 3.D, 3.E and what is decided beside them)."""
+"""Show part 3 for Codex: OTLP log records under seed 003's rules (3.C, 3.D, 3.E and the decisions beside them)."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_conversation_starts_is_recognised() -> None:
 @case("3-007")
 def test_user_prompt_is_recognised() -> None:
     talk = idle()
-    told = talk.record("user_prompt", prompt="Fix it")
-    assert [body.text for body in told if isinstance(body, ev.PromptReceived)] == ["Fix it"]
+    events = talk.record("user_prompt", prompt="Fix it")
+    assert [body.text for body in events if isinstance(body, ev.PromptReceived)] == ["Fix it"]
     assert unknown(talk) == 0
 
 
@@ -87,10 +87,10 @@ def test_tool_decision_is_recognised_and_its_value_is_kept(decision: str) -> Non
     talk = thinking()
     talk.decided(decision)
     asked = waiting()
-    told = asked.decided(decision)
+    events = asked.decided(decision)
     assert unknown(talk) == unknown(asked) == 0
     assert talk.activity == {"approved": TOOL_USE, "ask_user": WAITING}.get(decision, THINKING)
-    reasons = [body.reason for body in told if isinstance(body, ev.ApprovalResolved)]
+    reasons = [body.reason for body in events if isinstance(body, ev.ApprovalResolved)]
     assert reasons == ([] if decision == "ask_user" else [decision])
 
 
@@ -145,27 +145,27 @@ def test_a_conversation_that_starts_is_idle() -> None:
 @case("3-015")
 def test_a_prompt_makes_it_think() -> None:
     talk = idle()
-    told = talk.record("user_prompt", prompt="Fix it")
-    assert "prompt_received" in kinds(told)
-    assert states(told) == [("active", "thinking")]
+    events = talk.record("user_prompt", prompt="Fix it")
+    assert "prompt_received" in kinds(events)
+    assert states(events) == [("active", "thinking")]
     assert talk.activity == THINKING
 
 
 @case("3-016")
 def test_an_approved_call_is_tool_use() -> None:
     talk = thinking()
-    told = talk.decided("approved")
-    assert "tool_execution_start" in kinds(told)
-    assert states(told) == [("active", "tool_use")]
+    events = talk.decided("approved")
+    assert "tool_execution_start" in kinds(events)
+    assert states(events) == [("active", "tool_use")]
     assert talk.activity == TOOL_USE
 
 
 @case("3-017")
 def test_a_call_that_asks_is_waiting_for_permission() -> None:
     talk = thinking()
-    told = talk.decided("ask_user")
-    assert "approval_required" in kinds(told)
-    assert states(told) == [("active", "waiting_for_permission")]
+    events = talk.decided("ask_user")
+    assert "approval_required" in kinds(events)
+    assert states(events) == [("active", "waiting_for_permission")]
     assert (talk.activity, talk.phase) == (WAITING, "waiting_approval")
 
 
@@ -196,16 +196,16 @@ def test_a_completion_with_tokens_is_the_end_after_the_debounce() -> None:
 @case("3-021")
 def test_a_result_in_tool_use_changes_no_state() -> None:
     talk = using_a_tool()
-    told = talk.result()
-    assert kinds(told) == ["tool_execution_end"]
+    events = talk.result()
+    assert kinds(events) == ["tool_execution_end"]
     assert talk.activity == TOOL_USE
 
 
 @case("3-022")
 def test_a_result_while_thinking_changes_no_state() -> None:
     talk = thinking()
-    told = talk.result("call_z", output="hello")
-    assert kinds(told) == ["tool_call", "tool_execution_end"]
+    events = talk.result("call_z", output="hello")
+    assert kinds(events) == ["tool_call", "tool_execution_end"]
     assert (talk.activity, talk.tools()) == (THINKING, [("exec_command", "done")])
 
 
@@ -291,8 +291,8 @@ def test_the_debounce_ends_in_idle_once() -> None:
 def test_a_completion_without_tokens_is_none(tokens: dict[str, str]) -> None:
     talk = thinking()
     assert talk.sse("response.completed", **tokens) == []
-    told = talk.wait(IDLE_S * 5)
-    assert (talk.activity, told) == (THINKING, [])
+    events = talk.wait(IDLE_S * 5)
+    assert (talk.activity, events) == (THINKING, [])
 
 
 # -------------------------------------------------------------------------------------------------------------- 3.H
@@ -302,8 +302,8 @@ def test_a_completion_without_tokens_is_none(tokens: dict[str, str]) -> None:
 @pytest.mark.parametrize("start", [idle, thinking, using_a_tool, waiting])
 def test_a_prompt_is_thinking_from_anywhere(start: type[CodexTalk]) -> None:
     talk = start()
-    told = talk.record("user_prompt", prompt="And another thing")
-    assert "prompt_received" in kinds(told)
+    events = talk.record("user_prompt", prompt="And another thing")
+    assert "prompt_received" in kinds(events)
     assert talk.activity == THINKING
 
 
@@ -313,8 +313,8 @@ def test_what_is_left_of_an_interrupted_turn_does_not_begin_another(late: str) -
     talk = thinking()
     talk.hook("Interrupt")
     assert (talk.activity, talk.phase) == ("idle", "stopped")
-    told = talk.sse(late, 0.4) if late.startswith("response") else talk.decided(late)
-    assert (told, talk.activity) == ([], "idle")
+    events = talk.sse(late, 0.4) if late.startswith("response") else talk.decided(late)
+    assert (events, talk.activity) == ([], "idle")
     talk.sse("response.created", 0.6)
     assert talk.activity == THINKING
 

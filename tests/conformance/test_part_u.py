@@ -81,7 +81,7 @@ class TestAgentManager:
 
     @case("U-043")
     def test_the_list_of_a_repository_has_its_sessions_only(self) -> None:
-        ours, theirs = Repo(root="/home/me/ours", name="ours"), Repo(root="/home/me/theirs", name="ours")
+        ours, theirs = Repo(root="/home/dev/ours", name="ours"), Repo(root="/home/dev/theirs", name="ours")
         rows = [row("a", ours), row("b", theirs), row("c", None), row("d", ours)]
         assert {one.id for one in page(rows, Filter(repo=ours.root)).sessions} == {"a", "d"}
         assert {one.id for one in page(rows, Filter()).sessions} == {"a", "b", "c", "d"}

@@ -1,4 +1,4 @@
-"""Part U as far as ACP agents show it: empty answers, errors that are nobody's end, refusals, sessions side by side."""
+"""Show part U for ACP agents: empty answers, errors that end nothing, refusals, several sessions."""
 
 from __future__ import annotations
 

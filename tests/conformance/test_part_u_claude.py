@@ -56,7 +56,7 @@ def test_a_reset_time_may_come_on_a_line_of_its_own() -> None:
 @pytest.mark.parametrize("by", ["hooks", "stream"])
 def test_a_prompt_under_a_usage_limit_is_counted_without_a_flash_of_activity(by: str) -> None:
     agent = Session().opens().prompts("one").hook("StopFailure", last_assistant_message=LIMIT)
-    before = len(agent.told(ev.PromptReceived))
+    before = len(agent.events_of(ev.PromptReceived))
     if by == "hooks":
         agent.prompts("two", "p2")
         seen = [agent.activity]
@@ -68,7 +68,7 @@ def test_a_prompt_under_a_usage_limit_is_counted_without_a_flash_of_activity(by:
     seen.append(agent.activity)
     assert seen == ["idle", "idle"]
     assert agent.phase == "error"
-    assert len(agent.told(ev.PromptReceived)) == before + 1
+    assert len(agent.events_of(ev.PromptReceived)) == before + 1
     assert agent.words("user") == ["one", "two"]
 
 

@@ -1,4 +1,4 @@
-"""Part U.3, the Codex side: tokens, limits and errors in telemetry, and the watchdog."""
+"""Show part U.3 for Codex: tokens, limits and errors in telemetry, and the watchdog."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def prompted() -> CodexTalk:
 
 def failed_with(status: int, message: str = "") -> CodexTalk:
     talk = prompted()
-    found = {"http.response.status_code": status, "error.message": message or f"http {status}", "attempt": 0}
-    talk.record("api_request", **{name: value for name, value in found.items() if value})
+    fields = {"http.response.status_code": status, "error.message": message or f"http {status}", "attempt": 0}
+    talk.record("api_request", **{name: value for name, value in fields.items() if value})
     return talk
 
 
@@ -38,13 +38,17 @@ def limited() -> CodexTalk:
 @case("U-080")
 def test_the_second_input_is_the_difference_and_a_decrease_begins_anew() -> None:
     talk = prompted()
-    told = []
+    events = []
     for count, cached, output in (("1000", 200, "30"), ("1600", 500, "20"), ("400", 100, "10")):
         talk.sse("response.created")
         talk.decided("approved", f"call_{count}")
         talk.completed(input_token_count=count, cached_token_count=cached, output_token_count=output)
-        told.append(talk.last(ev.Usage).tokens)
-    assert [(one.input, one.cache_read, one.output) for one in told] == [(800, 200, 30), (300, 300, 20), (300, 100, 10)]
+        events.append(talk.last(ev.Usage).tokens)
+    assert [(item.input, item.cache_read, item.output) for item in events] == [
+        (800, 200, 30),
+        (300, 300, 20),
+        (300, 100, 10),
+    ]
 
 
 @case("U-081")
@@ -79,9 +83,9 @@ def test_a_plain_429_is_no_usage_limit() -> None:
 @case("U-082")
 def test_a_prompt_while_limited_is_counted_without_a_flash_of_active() -> None:
     talk = limited()
-    told = talk.record("user_prompt", prompt="Please")
-    assert "prompt_received" in kinds(told)
-    assert "state_change" not in kinds(told)
+    events = talk.record("user_prompt", prompt="Please")
+    assert "prompt_received" in kinds(events)
+    assert "state_change" not in kinds(events)
     assert (talk.activity, talk.phase) == ("idle", "error")
     assert talk.state.error is not None
     assert talk.state.error.resets_at == 1_794_800_000_000

@@ -1,4 +1,4 @@
-"""What pi's own web client checks, shown at the translator (conformance U.4)."""
+"""Show part U.4: what pi's own web client checks, at the translator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.tape import Tape
 
 
 def entries_after(*requests: dict[str, object]) -> list[tuple[str, str]]:
-    """What the timeline tells after these requests of an extension."""
+    """Return the timeline after these requests of an extension."""
     translator, tape = pi(), Tape().opened()
     for at, request in enumerate(requests):
         line = {"type": "extension_ui_request", "id": f"u{at}", **request}
@@ -20,8 +20,8 @@ def entries_after(*requests: dict[str, object]) -> list[tuple[str, str]]:
 
 @case("U-107")
 def test_a_notification_is_told_and_a_text_for_the_editor_is_noticed() -> None:
-    told = entries_after({"method": "notify", "message": "Index built", "notifyType": "info"})
-    assert told == [("system", "Index built")]
+    events = entries_after({"method": "notify", "message": "Index built", "notifyType": "info"})
+    assert events == [("system", "Index built")]
     noticed = entries_after({"method": "set_editor_text", "text": "a secret draft"})
     assert [kind for kind, _ in noticed] == ["system"]
     # the same words whatever the text is: it is meant for the editor, not for the timeline

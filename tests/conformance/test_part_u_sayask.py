@@ -1,4 +1,4 @@
-"""Part U.0 of the acceptance list as far as it is about reading: the line parser and the say/ask translator."""
+"""Show part U.0 of the acceptance list: the line parser and the say/ask translator."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TestLines:
     @case("U-005")
     @pytest.mark.parametrize("line", [b"42\n", b'"text"\n', b"true\n", b"null\n", b"1.5\n"])
     def test_a_primitive_is_no_event_object(self, line: bytes) -> None:
-        assert not any(isinstance(one, dict) for one in LineBuffer().feed(line))
+        assert not any(isinstance(item, dict) for item in LineBuffer().feed(line))
 
     @case("U-006")
     def test_flush_emits_what_is_left_and_reset_drops_it(self) -> None:
@@ -78,22 +78,22 @@ class TestRecords:
     @case("U-008")
     def test_a_title_names_the_session(self) -> None:
         talk = kilo().out({"event": "session_title_generated", "sessionId": "k1", "title": "Fix it", "timestamp": 5})
-        assert [one.title for one in talk.told(ev.TitleGenerated)] == ["Fix it"]
+        assert [item.title for item in talk.events_of(ev.TitleGenerated)] == ["Fix it"]
         assert (talk.state.profile.native_session_id, talk.state.profile.name) == ("k1", "Fix it")
 
     @case("U-009")
     @pytest.mark.parametrize(
-        ("instructions", "kept"), [(["do a", "do b"], {"instructions": ["do a", "do b"]}), ([], {})]
+        ("instructions", "payload"), [(["do a", "do b"], {"instructions": ["do a", "do b"]}), ([], {})]
     )
-    def test_a_welcome_is_kept_whole_also_in_two_chunks(self, instructions: list[str], kept: dict[str, Any]) -> None:
+    def test_a_welcome_is_kept_whole_also_in_two_chunks(self, instructions: list[str], payload: dict[str, Any]) -> None:
         options = {"worktreeBranch": "fix-it", "worktreePath": "/w/fix-it", "instructions": instructions}
         line = (
             json.dumps({"type": "welcome", "source": "cli", "metadata": {"welcomeOptions": options}}).encode() + b"\n"
         )
         buffer = LineBuffer()
         talk = StreamTalk("sayask").out(*buffer.feed(line[:40]), *buffer.feed(line[40:]))
-        assert [one.payload for one in talk.told(ev.PluginEvent)] == [
-            {"worktreeBranch": "fix-it", "worktreePath": "/w/fix-it", **kept}
+        assert [item.payload for item in talk.events_of(ev.PluginEvent)] == [
+            {"worktreeBranch": "fix-it", "worktreePath": "/w/fix-it", **payload}
         ]
 
     @case("U-015")
@@ -101,7 +101,7 @@ class TestRecords:
         talk = requested()
         before = talk.texts()
         talk.out(message("say:checkpoint_saved", 9, lastCheckpointHash="abc"))
-        assert [one.checkpoint_id for one in talk.told(ev.CheckpointSaved)] == ["abc"]
+        assert [item.checkpoint_id for item in talk.events_of(ev.CheckpointSaved)] == ["abc"]
         assert talk.texts() == before
 
     @case("U-085")
@@ -129,7 +129,7 @@ class TestMessages:
         before = (talk.state.run, talk.state.phase, talk.state.activity)
         talk.out(message("say:api_req_started", 3, metadata={"request": "r", "tokensIn": 4, "tokensOut": 2}))
         talk.out(message("say:api_req_started", 9, metadata={"tokensIn": 5, "tokensOut": 2}))
-        assert len(talk.told(ev.RequestStart)) == 1
+        assert len(talk.events_of(ev.RequestStart)) == 1
         assert (talk.state.run, talk.state.phase, talk.state.activity) == before
         assert (talk.state.usage.total.input, talk.state.usage.total.output) == (5, 2)
 
@@ -177,9 +177,9 @@ class TestMessages:
         talk = requested().out(message("ask:followup", 4, metadata={"question": "Whi"}, partial=True))
         talk.after(QUESTION_GRACE_S / 2).out(message("ask:followup", 4, metadata={"question": "Which?"}, partial=True))
         talk.after(QUESTION_GRACE_S * 0.9)
-        assert (talk.phase, len(talk.told(ev.AskUser))) == ("streaming", 0)
+        assert (talk.phase, len(talk.events_of(ev.AskUser))) == ("streaming", 0)
         talk.after(QUESTION_GRACE_S * 0.2)
-        assert (talk.phase, [one.question for one in talk.told(ev.AskUser)]) == ("waiting_input", ["Which?"])
+        assert (talk.phase, [item.question for item in talk.events_of(ev.AskUser)]) == ("waiting_input", ["Which?"])
 
     @case("U-020")
     def test_the_whole_message_stays_and_a_longer_one_replaces_it(self) -> None:
@@ -190,32 +190,32 @@ class TestMessages:
 
     @case("U-021")
     def test_two_sessions_do_not_mix(self) -> None:
-        one, two = requested(), requested()
+        item, two = requested(), requested()
         for number in range(3):
-            one.out(message("say:text", 4, "one" * (number + 1), partial=True))
+            item.out(message("say:text", 4, "one" * (number + 1), partial=True))
             two.out(message("say:text", 4, "two" * (number + 1), partial=True))
-        one.out(message("ask:command", 5, "ls"))
-        assert (one.texts("assistant"), two.texts("assistant")) == (
+        item.out(message("ask:command", 5, "ls"))
+        assert (item.texts("assistant"), two.texts("assistant")) == (
             [("assistant", "one" * 3)],
             [("assistant", "two" * 3)],
         )
-        assert (one.phase, two.phase) == ("waiting_approval", "streaming")
+        assert (item.phase, two.phase) == ("waiting_approval", "streaming")
 
 
 class TestFailuresAndLists:
     @case("U-042")
     def test_a_401_is_an_authentication_failure_and_says_so_once(self) -> None:
         talk = requested().out(message("ask:api_req_failed", 4, "Provider error: 401 Unauthorized"))
-        (failed,) = talk.told(ev.TurnFailed)
+        (failed,) = talk.events_of(ev.TurnFailed)
         assert (failed.kind, failed.message) == ("auth", "Authentication failed: Provider error: 401 Unauthorized")
         again = requested().out(message("ask:api_req_failed", 4, failed.message))
-        assert [one.message for one in again.told(ev.TurnFailed)] == [failed.message]
+        assert [item.message for item in again.events_of(ev.TurnFailed)] == [failed.message]
 
     @case("U-042")
     @pytest.mark.parametrize("text", ["failed in line 403 of x", "used 402 tokens", "port 429 refused", "14010 bytes"])
     def test_other_numbers_are_no_status(self, text: str) -> None:
         talk = requested().out(message("ask:api_req_failed", 4, text))
-        assert [(one.kind, one.message) for one in talk.told(ev.TurnFailed)] == [("api", text)]
+        assert [(item.kind, item.message) for item in talk.events_of(ev.TurnFailed)] == [("api", text)]
 
     @case("U-045")
     def test_the_last_todo_list_wins_bad_json_is_ignored_and_it_is_counted(self) -> None:

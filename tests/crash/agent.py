@@ -19,7 +19,7 @@ NAME = "crash"
 ENGINE = "engine"
 
 
-class WritingAgent(agent.Agent):
+class WritingAgent(agent.ScriptedAgent):
     """Names are unique over restarts, as those of real agents are."""
 
     def next_id(self, kind: str) -> str:
@@ -29,7 +29,7 @@ class WritingAgent(agent.Agent):
     def say(self, kind: str, **fields: Any) -> None:
         """A text that reached it during a turn leaves its evidence too."""
         if kind == "steered":
-            self.obey(str(fields.get("text", "")).partition(";")[0].strip())
+            self.run_command(str(fields.get("text", "")).partition(";")[0].strip())
         super().say(kind, **fields)
 
     def do_write(self, rest: str) -> None:
@@ -49,5 +49,5 @@ def harness(name: str) -> Harness:
 
 
 if __name__ == "__main__":
-    agent.Agent = WritingAgent
+    agent.ScriptedAgent = WritingAgent
     agent.main()

@@ -1,4 +1,4 @@
-"""ACP recordings, mutated: nothing raises, and no view is impossible, whichever agent it is taken for."""
+"""Mutate recordings of ACP agents, also under the name of another agent: no exception, no impossible state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL = [(path, agent) for folder, agent in FOLDERS.items() for path in recordings
 
 
 def never_idle_while_something_is_open(view: View) -> None:
-    """A false idle is the worst that a translator can show."""
+    """Assert that the agent isn't shown as idle while a call or a gate is open."""
     state = view.state
     if state.activity.value == "idle":
         assert not state.turn.calls

@@ -1,4 +1,4 @@
-"""Codex's recordings, mutated: never an exception, never an impossible state, whichever sources are left."""
+"""Mutate recordings of Codex and drop sources: no exception, no impossible state."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _NAMED = st.sampled_from(
 
 
 def no_false_idle(view: View) -> None:
-    """Nobody is told that the agent waits for a prompt while a call of its turn runs."""
+    """Assert that the agent isn't shown as idle while a call of its turn runs."""
     assert not (view.state.activity.value == "idle" and view.state.turn.calls)
 
 
 @settings(max_examples=220)
 @given(CASES, st.sampled_from(SOURCES))
-def test_a_mutated_recording_never_breaks_a_rule(lines: list[bytes], kept: tuple[bytes, ...]) -> None:
-    left = [line for line in lines if not kept or any(b'"src": ' + source in line for source in kept)]
+def test_a_mutated_recording_never_breaks_a_rule(lines: list[bytes], sources: tuple[bytes, ...]) -> None:
+    left = [line for line in lines if not sources or any(b'"src": ' + source in line for source in sources)]
     run = replayed("codex", left, no_false_idle)
     assert run.view.index >= 1
 
@@ -86,9 +86,9 @@ def test_a_recording_may_end_anywhere(path: object, data: st.DataObject) -> None
 @settings(max_examples=40)
 @given(RECORDINGS, st.sampled_from(SOURCES), st.data())
 def test_a_session_that_is_restored_anywhere_goes_on_legally(
-    path: object, kept: tuple[bytes, ...], data: st.DataObject
+    path: object, sources: tuple[bytes, ...], data: st.DataObject
 ) -> None:
-    lines = [line for line in lines_of(path) if not kept or any(b'"src": ' + one in line for one in kept)]  # type: ignore[arg-type]
+    lines = [line for line in lines_of(path) if not sources or any(b'"src": ' + source in line for source in sources)]  # type: ignore[arg-type]
     cut = data.draw(st.integers(0, len(lines)))
     first = replayed("codex", lines[:cut])
     again = codex()

@@ -1,4 +1,4 @@
-"""pi's recordings, mutated: never an exception, never an impossible state."""
+"""Mutate recordings of pi: no exception, no impossible state."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LINES = st.builds(
 
 
 def no_false_idle(view: View) -> None:
-    """Nobody is told that the agent waits for a prompt while a call of its turn runs."""
+    """Assert that the agent isn't shown as idle while a call of its turn runs."""
     assert not (view.state.activity.value == "idle" and view.state.turn.calls)
 
 

@@ -1,4 +1,4 @@
-"""Recordings of say/ask agents, mutated: never an exception, never an impossible state; and the line parser on any bytes."""
+"""Mutate recordings of say/ask agents, and feed any bytes to the line parser: no exception, no impossible state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SOURCES = st.sampled_from(["stdout", "stdout.state", "stdout.partial", "stdin", 
 
 
 def no_false_idle(view: View) -> None:
-    """Nobody is told that the agent waits for a prompt while a call of its turn runs."""
+    """Assert that the agent isn't shown as idle while a call of its turn runs."""
     assert not (view.state.activity.value == "idle" and view.state.turn.calls)
 
 
@@ -100,6 +100,6 @@ def test_a_recording_may_end_anywhere(path: Path, data: st.DataObject) -> None:
 def test_the_line_parser_takes_any_bytes_and_any_cuts(chunks: list[bytes]) -> None:
     whole, pieces = LineBuffer(), LineBuffer()
     expected = [*whole.feed(b"".join(chunks)), *whole.flush()]
-    found = [one for chunk in chunks for one in pieces.feed(chunk)] + pieces.flush()
-    assert repr(found) == repr(expected)
-    assert all(isinstance(one, dict) or one.strip() for one in found)
+    fields = [item for chunk in chunks for item in pieces.feed(chunk)] + pieces.flush()
+    assert repr(fields) == repr(expected)
+    assert all(isinstance(item, dict) or item.strip() for item in fields)

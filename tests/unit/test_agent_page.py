@@ -1,4 +1,4 @@
-"""docs/agent.md tells the truth: every example is run, in order, and prints what its comments say."""
+"""Run every example of docs/agent.md and compare its output with the comments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
 
 
 async def run_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One after the other, as a reader would type them."""
+    """Run the examples in order, in one namespace."""
     names: dict[str, Any] = {"model": Obedient(), "project": str(folder), "__name__": "page"}
     for number, block in enumerate(EXAMPLES, 1):
         code = compile(block, f"docs/agent.md, example {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

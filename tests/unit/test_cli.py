@@ -30,7 +30,7 @@ from  event  guard     to
 shut  push   unlocked  open
 open  wind             shut
 
-flag      holds in
+flag      true in
 passable  open
 """
 

@@ -175,7 +175,7 @@ def test_a_prompt_may_be_told_not_to_resume() -> None:
 def test_a_refusal_says_why() -> None:
     with pytest.raises(NotAllowed, match="cannot be resumed; continue in a new one"):
         check(cannot_resume().state, commands.Prompt(text="Hello"))
-    with pytest.raises(NotAllowed, match="the agent cannot resume this session"):
+    with pytest.raises(NotAllowed, match="the agent can't resume this session"):
         check(cannot_resume().state, commands.Resume())
     with pytest.raises(NotAllowed, match="nothing failed"):
         check(works().state, commands.Retry())

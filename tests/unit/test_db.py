@@ -56,7 +56,7 @@ class TestCheck:
         assert report["sessions"] == len(SESSIONS)
         assert report["version"] == newest_version()
         assert (report["damages"], report["differences"], report["repaired"]) == ([], [], 0)
-        assert qd(store.parent, "check").stdout.endswith("all as it should be\n")
+        assert qd(store.parent, "check").stdout.endswith("no differences\n")
 
     def test_it_takes_no_ownership_and_changes_nothing(self, store: Path) -> None:
         before = store.read_bytes()
@@ -188,7 +188,7 @@ class TestBackup:
         target.write_text("precious")
         done = qd(store.parent, "backup", str(target))
         assert done.exit_code == Exit.NOT_ALLOWED_NOW
-        assert "exists already" in done.stderr
+        assert "already exists" in done.stderr
         assert target.read_text() == "precious"
 
     def test_a_folder_that_is_not_there(self, store: Path, tmp_path: Path) -> None:

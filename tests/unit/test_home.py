@@ -8,21 +8,21 @@ import pytest
 
 from quarterdeck.home import home
 
-USER = Path("/home/ada")
+USER = Path("/home/dev")
 
 
 @pytest.mark.parametrize(
     ("environment", "platform", "folder"),
     [
-        ({}, "linux", "/home/ada/.local/state/quarterdeck"),
+        ({}, "linux", "/home/dev/.local/state/quarterdeck"),
         ({"XDG_STATE_HOME": "/x"}, "linux", "/x/quarterdeck"),
-        ({"XDG_STATE_HOME": "relative"}, "linux", "/home/ada/.local/state/quarterdeck"),
-        ({"XDG_STATE_HOME": ""}, "linux", "/home/ada/.local/state/quarterdeck"),
-        ({"XDG_STATE_HOME": "/x"}, "darwin", "/home/ada/Library/Application Support/Quarterdeck"),
+        ({"XDG_STATE_HOME": "relative"}, "linux", "/home/dev/.local/state/quarterdeck"),
+        ({"XDG_STATE_HOME": ""}, "linux", "/home/dev/.local/state/quarterdeck"),
+        ({"XDG_STATE_HOME": "/x"}, "darwin", "/home/dev/Library/Application Support/Quarterdeck"),
         ({"QUARTERDECK_HOME": "/deck", "XDG_STATE_HOME": "/x"}, "linux", "/deck"),
-        ({"QUARTERDECK_HOME": "~/deck"}, "darwin", "/home/ada/deck"),
-        ({"QUARTERDECK_HOME": "~"}, "linux", "/home/ada"),
-        ({"QUARTERDECK_HOME": ""}, "linux", "/home/ada/.local/state/quarterdeck"),
+        ({"QUARTERDECK_HOME": "~/deck"}, "darwin", "/home/dev/deck"),
+        ({"QUARTERDECK_HOME": "~"}, "linux", "/home/dev"),
+        ({"QUARTERDECK_HOME": ""}, "linux", "/home/dev/.local/state/quarterdeck"),
     ],
 )
 def test_the_folder(environment: dict[str, str], platform: str, folder: str) -> None:
@@ -34,7 +34,7 @@ def test_a_relative_folder_is_one_of_this_directory() -> None:
 
 
 def test_the_user_is_found_by_the_environment_first() -> None:
-    assert home({"HOME": "/home/grace"}, "linux").folder == Path("/home/grace/.local/state/quarterdeck")
+    assert home({"HOME": "/home/dev"}, "linux").folder == Path("/home/dev/.local/state/quarterdeck")
 
 
 def test_every_file_is_in_the_folder() -> None:

@@ -115,12 +115,12 @@ def test_the_migration_touches_former_statuses_only_and_once(old: Path) -> None:
 def test_the_import_keeps_no_former_status_and_is_done_once(old: Path, tmp_path: Path) -> None:
     before = old.read_bytes()
     done = qd(tmp_path / "deck", "import", str(old))
-    assert (done.exit_code, done.stdout) == (Exit.DONE, "6 sessions imported, 0 were here already\n")
+    assert (done.exit_code, done.stdout) == (Exit.DONE, "6 sessions imported, 0 were already here\n")
     assert old.read_bytes() == before
     first = stored(tmp_path / "deck")
     assert {one.row.status for one in first.values()} == {"active", "suspended", "archived", "error"}
     again = qd(tmp_path / "deck", "import", str(old))
-    assert (again.exit_code, again.stdout) == (Exit.DONE, "0 sessions imported, 6 were here already\n")
+    assert (again.exit_code, again.stdout) == (Exit.DONE, "0 sessions imported, 6 were already here\n")
     assert [(one.row, one.last_index) for one in stored(tmp_path / "deck").values()] == [
         (one.row, one.last_index) for one in first.values()
     ]

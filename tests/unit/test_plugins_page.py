@@ -1,4 +1,4 @@
-"""docs/plugins.md tells the truth: every example is run, in order, and prints what its comments say."""
+"""Run every example of docs/plugins.md and compare its output with the comments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CALL = re.compile(r"call (\w+) (\{.*\})")
 
 
 class Obedient:
-    """The model of the page: it calls what it is told to call, and says ok to the rest."""
+    """The model that the page describes: it calls the tool that a prompt names, and otherwise answers `ok`."""
 
     provider = "obedient"
     name = "one"
@@ -41,7 +41,7 @@ class Obedient:
 
 
 def expected(block: str) -> list[str]:
-    """What the comments after prints promise, and those that stand on lines of their own below one."""
+    """Return the output that comments promise, after a print or on a line of their own below one."""
     found = [_SAYS.match(line) for line in block.splitlines()]
     return [said.group(1) or said.group(2) for said in found if said is not None]
 
@@ -52,7 +52,7 @@ def test_the_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
 
 
 async def run_all(capsys: pytest.CaptureFixture[str]) -> None:
-    """One after the other, as a reader would type them."""
+    """Run the examples in order, in one namespace."""
     tools = [tool("write_file", writes=True), tool("deploy", writes=True)]
     names: dict[str, Any] = {"model": Obedient(), "tools": tools}
     for number, block in enumerate(EXAMPLES, 1):

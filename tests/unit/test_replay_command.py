@@ -36,10 +36,10 @@ def test_a_recording_is_shown_and_nothing_is_said_beside_it(tmp_path: Path) -> N
     [
         (b"", (), "claude", "the file is empty"),
         (b"\n\n", (), "claude", "the file is empty"),
-        (gzip.compress(lines(HOOK)), (), "claude", "unpacked"),
-        (lines(HOOK), ("--only", "stdout"), "claude", "nothing in it is from stdout; its sources: hook"),
-        (lines(HOOK), (), "gemini", "nothing in it means anything to gemini"),
-        (lines(HOOK) + b"{cut\n", (), "claude", "1 broken lines were skipped"),
+        (gzip.compress(lines(HOOK)), (), "claude", "uncompressed"),
+        (lines(HOOK), ("--only", "stdout"), "claude", "the file has no signals from stdout. Its sources: hook"),
+        (lines(HOOK), (), "gemini", "gemini recognises nothing in the file"),
+        (lines(HOOK) + b"{cut\n", (), "claude", "1 invalid lines were skipped"),
     ],
 )
 @pytest.mark.parametrize("form", [(), ("--json",)])

@@ -35,6 +35,15 @@ MACHINE_PATHS = [
     "/" + "/".join(parts) for parts in [("root", ""), ("work", "main"), ("work", "shared"), ("opt", "wheels")]
 ]
 
+#: Folders in which people keep files. System folders such as /bin, /usr and /dev name nobody.
+_PERSONAL_FOLDERS = re.compile(
+    rb"(?<![\w.~$/-])/(?:home(?!/dev\b)|root|Users|work|tmp|var|opt|srv|mnt|data)(?:/[\w.-]+)*"
+    # The same folder in a name that Claude Code and pi derive from it, and as OpenCode shows it relative to /.
+    rb"|/-+(?:home(?!-dev\b)|work)-[\w-]+|\bwork/research\b"
+)
+#: Codex calls its main agent `/root`, which isn't a folder.
+_CODEX_MAIN_AGENT = b'"agent_name": "/root"'
+
 
 class Function(NamedTuple):
     name: str
@@ -129,6 +138,19 @@ class TestNothingNamesAMachine:
     def test_no_file_names_a_registry_or_a_path_of_somebodys_machine(self, forbidden: str):
         needle = forbidden.encode()
         assert [str(path.relative_to(ROOT)) for path in repository_files() if needle in path.read_bytes()] == []
+
+    def test_recordings_name_no_folder_of_a_person_but_home_dev(self):
+        folders: dict[str, set[bytes]] = {}
+        for path in sorted((ROOT / "tests/conformance/traces").rglob("*.json*")):
+            content = path.read_bytes().replace(_CODEX_MAIN_AGENT, b"")
+            folders[str(path.relative_to(ROOT))] = set(_PERSONAL_FOLDERS.findall(content))
+        assert {path: names for path, names in folders.items() if names} == {}
+
+    def test_fakes_name_no_home_but_home_dev(self):
+        other_home = re.compile(rb"/(?:home/(?!dev\b)[a-z]+|Users/[A-Za-z]+)")
+        files = [*(ROOT / "tests").rglob("*.py"), *(PACKAGE / "testing").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]
+        homes = {str(path.relative_to(ROOT)): set(other_home.findall(path.read_bytes())) for path in sorted(files)}
+        assert {path: names for path, names in homes.items() if names} == {}
 
     @pytest.mark.parametrize("path", sorted(ROOT.glob("requirements*.txt")), ids=lambda path: path.name)
     def test_a_lock_file_has_hashes_and_no_address(self, path: Path):

@@ -49,7 +49,7 @@ def session_of(text: str) -> str:
 
 
 def view_of(at: At, text: str) -> dict[str, Any]:
-    return at.wire().get(f"/sessions/{session_of(text)}")
+    return at.api().get(f"/sessions/{session_of(text)}")
 
 
 class TestPlain:
@@ -74,7 +74,7 @@ class TestPlain:
     def test_detached_it_says_the_id_and_nothing_else(self, at: At):
         done = at.qd("run", "test", "hang", "-d", "-n", "in the back")
         assert done.returncode == Exit.DONE
-        view = at.wire().get(f"/sessions/{done.stdout.strip()}")
+        view = at.api().get(f"/sessions/{done.stdout.strip()}")
         assert (view["name"], done.stderr) == ("in the back", "")
 
     def test_events_as_json(self, at: At):
@@ -97,7 +97,7 @@ class TestPlain:
         assert (view["cwd"], view["model"], view["mode"]) == (str(tmp_path), "other", "auto")
         assert view["native_session_id"] == "given-1"
         assert (at.place.traces / f"{view['id']}.jsonl").exists()
-        (taken,) = at.wire().get(f"/sessions/{view['id']}/events", types="prompt_received")["events"]
+        (taken,) = at.api().get(f"/sessions/{view['id']}/events", types="prompt_received")["events"]
         assert [one["media_type"] for one in taken["images"]] == ["image/png"]
 
     def test_failed_work_is_exit_1(self, at: At):
@@ -109,19 +109,19 @@ class TestPlain:
     def test_an_agent_that_does_not_start_is_exit_1(self, at: At):
         done = at.qd("run", "test", "say hi", env={**at.environment, "QD_TEST_BAD_START": "3"})
         assert done.returncode == Exit.FAILED
-        assert "it was told to start badly" in done.stderr
+        assert "QD_TEST_BAD_START is set" in done.stderr
         assert "not read by the agent: say hi" in done.stderr
 
     @pytest.mark.parametrize(
         ("args", "code", "said"),
         [
-            (["nobody"], Exit.NO_SUCH_THING, "no agent is called 'nobody'"),
-            (["nobody", "say hi"], Exit.NO_SUCH_THING, "no agent is called 'nobody'"),
+            (["nobody"], Exit.NO_SUCH_THING, "there is no agent 'nobody'"),
+            (["nobody", "say hi"], Exit.NO_SUCH_THING, "there is no agent 'nobody'"),
             (["@nobody", "say hi"], Exit.NO_SUCH_THING, "there is no profile 'nobody'"),
-            (["test"], Exit.WRONG_USE, "a prompt is missing"),
+            (["test"], Exit.WRONG_USE, "the prompt is missing"),
             (["test", " "], Exit.WRONG_USE, "the prompt is empty"),
             (["test", "say hi", "-C", "/nowhere"], Exit.NO_SUCH_THING, "there is no folder /nowhere"),
-            (["test", "say hi", "-i", "text.txt"], Exit.WRONG_USE, "no image"),
+            (["test", "say hi", "-i", "text.txt"], Exit.WRONG_USE, "isn't an image"),
             (["test", "say hi", "-i", "gone.png"], Exit.NO_SUCH_THING, "gone.png cannot be read"),
             (["test", "say hi", "--mode", "plan"], Exit.NOT_ALLOWED_NOW, "cannot work in mode plan"),
             (["test", "say hi", "--worktree"], Exit.WRONG_USE, "--worktree"),
@@ -129,11 +129,11 @@ class TestPlain:
     )
     def test_what_cannot_be_is_said_and_nothing_is_made(self, at: At, args: list[str], code: int, said: str):
         at.qd("run", "test", "say hi")  # a server
-        before = at.wire().get("/sessions", limit=200)["badge"]
+        before = at.api().get("/sessions", limit=200)["badge"]
         done = at.qd("run", *args)
         assert done.returncode == code, done.stderr
         assert said in done.stderr
-        assert at.wire().get("/sessions", limit=200)["badge"] == before
+        assert at.api().get("/sessions", limit=200)["badge"] == before
 
     def test_a_profile(self, at: At):
         profile = '[profile.short]\nagent = "test"\nmode = "auto"\nmodel = "small"\npreamble = "say first"\n'
@@ -153,15 +153,15 @@ class TestTheDefault:
     def test_the_demo_with_a_notice(self, at: At):
         environment = {name: value for name, value in at.environment.items() if not name.endswith("_API_KEY")}
         done = at.qd("run", "-d", "two words", env=environment)
-        view = at.wire().get(f"/sessions/{done.stdout.strip()}")
-        assert (view["agent"], "this is the demo" in done.stderr) == ("demo", True)
+        view = at.api().get(f"/sessions/{done.stdout.strip()}")
+        assert (view["agent"], "starting the demo" in done.stderr) == ("demo", True)
 
     def test_the_built_in_agent_where_the_caller_has_a_key(self, at: At):
         nowhere = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
         done = at.qd("run", "-d", "two words", env={**at.environment, **nowhere})
-        view = at.wire().get(f"/sessions/{done.stdout.strip()}")
+        view = at.api().get(f"/sessions/{done.stdout.strip()}")
         assert (view["agent"], done.stderr) == ("builtin", "")
-        at.wire().post(f"/sessions/{view['id']}/cancel")
+        at.api().post(f"/sessions/{view['id']}/cancel")
 
 
 class TestTheDemo:
@@ -170,13 +170,13 @@ class TestTheDemo:
         screen = Terminal(at, "run", "demo", "-C", str(tmp_path))
         try:
             screen.see("> Show me what you can do.")
-            screen.see("? may it run: mkdir -p quarterdeck-demo/kept")
+            screen.see("? Allow `mkdir -p quarterdeck-demo/kept")
             screen.see("[y]es, [n]o")
             screen.type("y")
             screen.see("your answer, or a number from 1 to 2: ")
             screen.type("2")
-            screen.see("? may it run: rm -r quarterdeck-demo")
-            shown = screen.text.index("may it run: rm -r")
+            screen.see("? Allow `rm -r quarterdeck-demo")
+            shown = screen.text.index("Allow `rm -r")
             screen.see("[y]es, [n]o", times=screen.text[:shown].count("[y]es, [n]o") + 1)
             screen.type("y")
             assert screen.ends() == Exit.DONE, screen.text
@@ -198,11 +198,11 @@ class TestGatesWithoutATerminal:
         process = at.begin("run", "test", "ask rm; question which one; say done")
         assert process.stderr is not None
         seen = ""
-        while "it waits" not in seen:
+        while "waiting for an answer" not in seen:
             seen += process.stderr.readline()
         gate = view_of(at, seen)["gates"][0]["id"]
         assert f'POST /sessions/{session_of(seen)}/approve or /reject with {{"gate_id": "{gate}"}}' in seen
-        wire = at.wire()
+        wire = at.api()
         path = f"/sessions/{session_of(seen)}"
         wire.post(f"{path}/approve", {"gate_id": gate})
         while "/respond" not in seen:
@@ -224,7 +224,7 @@ class TestATerminal:
         assert screen.ends() == Exit.DONE
         assert "approved" in screen.text
         assert "done" in screen.text
-        events = at.wire().get(f"/sessions/{session_of(screen.text)}/events", types="approval_resolved")["events"]
+        events = at.api().get(f"/sessions/{session_of(screen.text)}/events", types="approval_resolved")["events"]
         assert [one["status"] for one in events] == ["approved", "rejected", "approved"]
         assert events[1]["reason"] == "not today"
 
@@ -259,14 +259,14 @@ class TestATerminal:
         screen.type("say and this")
         screen.see("(steered")
         assert screen.ends() == Exit.DONE
-        assert "your text is read" in screen.text
+        assert "the agent has read your message" in screen.text
 
     def test_ctrl_c_stops_the_turn(self, at: At, terminal: Any):
         screen = terminal("say begun; hang")
         screen.see("begun", times=2)
         screen.interrupt()
         assert screen.ends() == Exit.INTERRUPTED
-        assert "stopping the turn; Ctrl-C again leaves" in screen.text
+        assert "stopping the turn; press Ctrl-C again" in screen.text
         assert view_of(at, screen.text)["phase"] == "stopped"
 
     def test_ctrl_c_twice_leaves_and_the_session_goes_on(self, at: At, terminal: Any):
@@ -293,10 +293,10 @@ class TestATerminal:
         screen = terminal("ask rm; say begun; hang")
         screen.see("[y]es, [n]o")
         session = view_of(at, screen.text)
-        at.wire().post(f"/sessions/{session['id']}/approve", {"gate_id": session["gates"][0]["id"]})
+        at.api().post(f"/sessions/{session['id']}/approve", {"gate_id": session["gates"][0]["id"]})
         screen.see("approved")
         screen.type("y")
-        screen.see("nothing is asked now; not sent: y")
+        screen.see("no approval is open; not sent: y")
         screen.interrupt()
         assert screen.ends() == Exit.INTERRUPTED, screen.text
 
@@ -306,7 +306,7 @@ class TestATerminal:
         os.write(screen.master, b"\x04")
         screen.see("only following")
         session = view_of(at, screen.text)
-        at.wire().post(f"/sessions/{session['id']}/approve", {"gate_id": session["gates"][0]["id"]})
+        at.api().post(f"/sessions/{session['id']}/approve", {"gate_id": session["gates"][0]["id"]})
         assert screen.ends() == Exit.DONE
 
     def test_an_agent_cannot_rule_the_terminal(self, at: At, terminal: Any):
@@ -319,7 +319,7 @@ class TestATerminal:
 
     def test_a_prompt_is_asked_for(self, at: At, terminal: Any):
         screen = terminal()
-        screen.see("What shall it do? ")
+        screen.see("What should the agent do? ")
         screen.type("say typed")
         assert screen.ends() == Exit.DONE
         assert "typed" in screen.text
@@ -341,8 +341,8 @@ class TestAServerThatGoes:
             assert at.light() != light
             assert [one["index"] for one in events] == list(range(1, len(events) + 1)), "none missed, none twice"
             assert "session_suspended" in {one["type"] for one in events}
-            assert "the server went away" in err
-            assert "it is back" in err
+            assert "lost the server" in err
+            assert "reconnected" in err
             assert process.returncode == Exit.FAILED
 
     def test_a_server_that_was_killed_and_stays_away(self, tmp_path: Path):
@@ -356,4 +356,4 @@ class TestAServerThatGoes:
                 os.kill(one.pid, signal.SIGKILL)
             _, err = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == Exit.UNREACHABLE
-            assert "nothing that the session did is lost" in err
+            assert "The session's log is safe" in err

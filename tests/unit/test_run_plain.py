@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.cli.terminal.asking import Asked, Reply, asked_of, is_decision
-from quarterdeck.cli.terminal.output import Paper
-from quarterdeck.cli.terminal.render import Plain, preview
+from quarterdeck.cli.terminal.gate_prompt import GatePrompt, Reply, is_decision, prompt_for
+from quarterdeck.cli.terminal.output import Output
+from quarterdeck.cli.terminal.render import EventRenderer, preview
+from quarterdeck.kernel.summary import GateShown
 
 
 class Screen(io.StringIO):
@@ -21,9 +22,9 @@ class Screen(io.StringIO):
 def told(*events: dict[str, Any]) -> tuple[str, str]:
     """Standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
-    plain = Plain(Paper(out, err))
+    plain = EventRenderer(Output(out, err))
     for event in events:
-        plain.tell(event)
+        plain.render(event)
     return out.getvalue(), err.getvalue()
 
 
@@ -68,8 +69,8 @@ class TestSteps:
         ("event", "line"),
         [
             ({"type": "tool_blocked", "name": "shell", "reason": "plan mode"}, "* shell was blocked: plan mode\n"),
-            ({"type": "tool_skipped_for_steering", "name": "ls"}, "* ls gave way to your text\n"),
-            ({"type": "retry", "delay_ms": 1500, "reason": "busy"}, "tries again in 1.5 s: busy\n"),
+            ({"type": "tool_skipped_for_steering", "name": "ls"}, "* ls was skipped because of your message\n"),
+            ({"type": "retry", "delay_ms": 1500, "reason": "busy"}, "retrying in 1.5 s: busy\n"),
             ({"type": "turn_failed", "kind": "auth", "message": "no key"}, "failed (auth): no key\n"),
             ({"type": "notice", "text": "hm", "level": "warning"}, "warning: hm\n"),
             ({"type": "prompt_received", "text": "a\nb", "message_id": "p"}, "> a\n> b\n"),
@@ -97,37 +98,41 @@ class TestPaper:
     def test_a_reply_after_reasoning_begins_a_line(self, tmp_path: Path):
         """Also where both go to one place, and the reasoning did not end its line."""
         with (tmp_path / "both").open("w+") as both:
-            paper = Paper(both, both)
+            paper = Output(both, both)
             paper.aside("hm", "~ ")
-            paper.say("hello")
+            paper.reply("hello")
             both.seek(0)
             assert both.read() == "~ hm\nhello"
 
     def test_a_terminal_is_not_ruled_by_what_is_said(self):
         screen = Screen()
-        Paper(screen, screen).say("\x1b[2Jhi\r\n\x07")
+        Output(screen, screen).reply("\x1b[2Jhi\r\n\x07")
         assert screen.getvalue() == "\\x1b[2Jhi\n\\x07"
 
     def test_a_file_gets_every_byte(self):
         out = io.StringIO()
-        Paper(out, io.StringIO()).say("\x1b[1mhi\r\n")
+        Output(out, io.StringIO()).reply("\x1b[1mhi\r\n")
         assert out.getvalue() == "\x1b[1mhi\r\n"
 
     def test_what_comes_while_somebody_is_asked_begins_on_a_line_of_its_own(self):
         err = io.StringIO()
-        paper = Paper(io.StringIO(), err)
+        paper = Output(io.StringIO(), err)
         paper.ask("yes? ")
         assert paper.is_asking
         paper.note("news")
         assert (err.getvalue(), paper.is_asking) == ("yes? \nnews\n", False)
         paper.ask("yes? ")
-        paper.typed()
+        paper.user_ended_line()
         paper.note("more")
         assert err.getvalue().endswith("yes? more\n")  # the terminal itself has ended the line
 
 
-def approval() -> Asked:
-    return asked_of({"id": "g1", "kind": "approval", "title": "rm", "payload": {"tool": "shell"}, "options": []})
+def gate(gate_id: str, kind: str, title: str, payload: dict[str, Any], options: Any = ()) -> GateShown:
+    return GateShown(gate_id, kind, title, payload, options, 0, None, ())
+
+
+def approval() -> GatePrompt:
+    return prompt_for(gate("g1", "approval", "rm", {"tool": "shell"}))
 
 
 class TestAnswers:
@@ -144,7 +149,7 @@ class TestAnswers:
     def test_an_approval(self, line: str, verb: str, more: dict[str, Any]):
         reply = approval().take(line)
         assert reply is not None
-        assert (reply.verb, reply.body) == (verb, {"gate_id": "g1", **more})
+        assert (reply.verb, reply.arguments) == (verb, {"gate_id": "g1", **more})
 
     @pytest.mark.parametrize("line", ["", "yes please run it", "maybe", "always do"])
     def test_what_is_no_answer(self, line: str):
@@ -152,29 +157,34 @@ class TestAnswers:
 
     def test_a_number_is_an_option(self):
         options = [{"id": "red"}, {"id": "blue"}]
-        shown = {"id": "g2", "kind": "question", "title": "which", "payload": {"questions": []}, "options": options}
-        answers = [asked_of(shown).take(line) for line in ("2", "green")]
-        assert [reply.body["answer"] for reply in answers if isinstance(reply, Reply)] == ["blue", "green"]
-        assert asked_of(shown).take("  ") is None
+        shown = gate("g2", "question", "which", {"questions": []}, options)
+        answers = [prompt_for(shown).take(line) for line in ("2", "green")]
+        assert [reply.arguments["answer"] for reply in answers if isinstance(reply, Reply)] == ["blue", "green"]
+        assert prompt_for(shown).take("  ") is None
 
     def test_several_questions_one_after_the_other(self):
         questions = [{"text": "which", "options": [{"id": "a"}]}, {"text": "how many"}]
-        asked = asked_of({"id": "g3", "kind": "question", "title": "x", "payload": {"questions": questions}})
-        assert (asked.question, asked.take("1"), asked.has_part, asked.question) == ("which", None, True, "how many")
+        asked = prompt_for(gate("g3", "question", "x", {"questions": questions}))
+        assert (asked.question, asked.take("1"), asked.is_partly_answered, asked.question) == (
+            "which",
+            None,
+            True,
+            "how many",
+        )
         reply = asked.take("two")
         assert reply is not None
-        assert reply.body == {"gate_id": "g3", "answer": ["a", "two"]}
+        assert reply.arguments == {"gate_id": "g3", "answer": ["a", "two"]}
 
     def test_a_dialog_that_is_confirmed(self):
-        shown = {"id": "g4", "kind": "dialog", "title": "sure", "payload": {"method": "confirm"}}
-        assert [asked_of(shown).take(line) for line in ("y", "what")] == [
+        shown = gate("g4", "dialog", "sure", {"method": "confirm"})
+        assert [prompt_for(shown).take(line) for line in ("y", "what")] == [
             ("respond", {"gate_id": "g4", "answer": True}),
             None,
         ]
 
     def test_how_it_is_done_without_a_terminal(self):
-        assert "/sessions/s1/approve" in approval().by_request("s1")
-        assert "/sessions/s1/respond" in Asked("g1", "question").by_request("s1")
+        assert "/sessions/s1/approve" in approval().http_instructions("s1")
+        assert "/sessions/s1/respond" in GatePrompt("g1", "question").http_instructions("s1")
 
     def test_what_can_only_be_a_decision(self):
         assert [is_decision(line) for line in ("y", " No ", "always", "yes please", "")] == [

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from quarterdeck.cli.exits import Exit
-from quarterdeck.cli.terminal.asking import Again, Asked, Reply
+from quarterdeck.cli.terminal.gate_prompt import GatePrompt, InvalidReply, Reply
 from tests.servers import PATIENCE_S, QD, At, home_at
 from tests.terminals import Terminal
 
@@ -56,14 +56,14 @@ class TestNothingTypedIsLost:
         screen.see(INVITATION)
         screen.press(b"half a thought")
         screen.see("half a thought")
-        session = at.wire().get(f"/sessions/{session_of(screen.text)}")
-        at.wire().post(f"/sessions/{session['id']}/approve", {"gate_id": session["gates"][0]["id"]})
+        session = at.api().get(f"/sessions/{session_of(screen.text)}")
+        at.api().post(f"/sessions/{session['id']}/approve", {"gate_id": session["gates"][0]["id"]})
         assert screen.ends() == Exit.DONE
         assert "not sent: half a thought" in screen.text
 
     def test_a_prompt_that_no_session_took(self, at: At, terminal: Any):
         screen = terminal("run", "test", "--mode", "plan")
-        screen.see("What shall it do? ")
+        screen.see("What should the agent do? ")
         screen.type("say precious")
         assert screen.ends() == Exit.NOT_ALLOWED_NOW
         assert "not sent: say precious" in screen.text
@@ -90,9 +90,9 @@ class TestNothingTypedIsLost:
         screen.see(INVITATION)
         screen.press(b"\x04")
         screen.see("only following")
-        screen.see("it waits; answer by POST /sessions/")
-        session = at.wire().get(f"/sessions/{session_of(screen.text)}")
-        at.wire().post(f"/sessions/{session['id']}/approve", {"gate_id": session["gates"][0]["id"]})
+        screen.see("waiting for an answer: POST /sessions/")
+        session = at.api().get(f"/sessions/{session_of(screen.text)}")
+        at.api().post(f"/sessions/{session['id']}/approve", {"gate_id": session["gates"][0]["id"]})
         assert screen.ends() == Exit.DONE
 
 
@@ -114,8 +114,8 @@ OPTIONS = [{"id": "a", "label": "Keep it"}, {"id": "b", "label": "Remove it"}]
 
 
 class TestOptions:
-    def asked(self, method: str = "input", kind: str = "question") -> Asked:
-        return Asked("g1", kind, [{"text": "Which?", "options": OPTIONS}], method)
+    def asked(self, method: str = "input", kind: str = "question") -> GatePrompt:
+        return GatePrompt("g1", kind, [{"text": "Which?", "options": OPTIONS}], method)
 
     @pytest.mark.parametrize(("line", "answer"), [("1", "a"), (" 2 ", "b"), ("Remove it", "b"), ("b", "b"), ("c", "c")])
     def test_answers(self, line: str, answer: str):
@@ -125,24 +125,24 @@ class TestOptions:
     def test_a_number_that_is_no_options_is_doubted_once(self, line: str):
         asked = self.asked()
         said = asked.take(line)
-        assert isinstance(said, Again)
-        assert f"there is no option {line}, only 1 to 2" in said.why
+        assert isinstance(said, InvalidReply)
+        assert f"there is no option {line}, only 1 to 2" in said.reason
         assert asked.take(line) == Reply("respond", {"gate_id": "g1", "answer": line})
 
     def test_another_number_is_doubted_too(self):
         asked = self.asked()
-        assert isinstance(asked.take("3"), Again)
-        assert isinstance(asked.take("4"), Again)
+        assert isinstance(asked.take("3"), InvalidReply)
+        assert isinstance(asked.take("4"), InvalidReply)
 
     @pytest.mark.parametrize("line", ["3", "something else"])
     def test_where_only_an_option_will_do_nothing_else_is_sent(self, line: str):
         asked = self.asked("select", "dialog")
         for _ in range(2):
-            assert isinstance(asked.take(line), Again)
+            assert isinstance(asked.take(line), InvalidReply)
         assert asked.take("2") == Reply("respond", {"gate_id": "g1", "answer": "b"})
 
     def test_a_number_is_a_text_where_nothing_is_offered(self):
-        assert Asked("g1", "question").take("7") == Reply("respond", {"gate_id": "g1", "answer": "7"})
+        assert GatePrompt("g1", "question").take("7") == Reply("respond", {"gate_id": "g1", "answer": "7"})
 
 
 @pytest.mark.skipif(not shutil.which("bash") or not shutil.which("setsid"), reason="needs a shell with jobs")
@@ -172,7 +172,7 @@ class TestJobs:
     def test_in_the_background_it_leaves_the_keyboard_to_the_shell(self, terminal: Any):
         shell = self.shell(terminal)
         shell.type(f"{QD} run test 'ask rm; say done' &")
-        shell.see("it waits; answer by POST")
+        shell.see("waiting for an answer: POST")
         shell.type("echo the shell has $((6 * 7))")
         shell.see("the shell has 42")
         shell.type("jobs")
@@ -221,15 +221,15 @@ class TestAReaderThatLeaves:
         process.stdout.close()
         assert process.stderr is not None
         seen = ""
-        while "it waits" not in seen:
+        while "waiting for an answer" not in seen:
             seen += process.stderr.readline()
         path = f"/sessions/{session_of(seen)}"
-        at.wire().post(f"{path}/approve", {"gate_id": at.wire().get(path)["gates"][0]["id"]})
+        at.api().post(f"{path}/approve", {"gate_id": at.api().get(path)["gates"][0]["id"]})
         seen += process.stderr.read()
         process.wait(PATIENCE_S)
         process.stderr.close()
         assert "Traceback" not in seen
-        assert f"(nobody reads the reply any more; session {session_of(seen)} goes on)" in seen
+        assert f"(standard output is closed; session {session_of(seen)} goes on)" in seen
 
 
 def test_half_a_line_reaches_no_shell(at: At, terminal: Any):
@@ -241,9 +241,9 @@ def test_half_a_line_reaches_no_shell(at: At, terminal: Any):
     shell.see(INVITATION)
     shell.press(b"touch no")
     shell.see("touch no")
-    (session,) = at.wire().get("/sessions", limit=1)["sessions"]
-    gate = at.wire().get(f"/sessions/{session['id']}")["gates"][0]["id"]
-    at.wire().post(f"/sessions/{session['id']}/approve", {"gate_id": gate})
+    (session,) = at.api().get("/sessions", limit=1)["sessions"]
+    gate = at.api().get(f"/sessions/{session['id']}")["gates"][0]["id"]
+    at.api().post(f"/sessions/{session['id']}/approve", {"gate_id": gate})
     shell.see("not sent: touch no")
     shell.see("ready> ", times=2)
     shell.type(f"echo {os.getpid()}")

@@ -14,16 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.cli.service import LABEL, NoServices, Service, flags, service
+from quarterdeck.cli.service import LABEL, NoServices, Service, describe_service, format_flags
 from quarterdeck.home import Home
 from tests.servers import At
 
 PLACE = Home(Path("/decks/my $deck 100%"))
-USER = {"HOME": "/home/ada", "PATH": "/bin:/opt/a b", "SECRET_KEY": "hush"}
+USER = {"HOME": "/home/dev", "PATH": "/bin:/opt/a b", "SECRET_KEY": "hush"}
 
 
 def made(platform: str, options: dict[str, object] | None = None, **environment: str) -> Service:
-    return service(PLACE, options or {}, environment=USER | environment, platform=platform, python="/env dir/python")
+    return describe_service(
+        PLACE, options or {}, environment=USER | environment, platform=platform, python="/env dir/python"
+    )
 
 
 def unit(text: str) -> RawConfigParser:
@@ -35,9 +37,9 @@ def unit(text: str) -> RawConfigParser:
 
 class TestSystemd:
     def test_where_it_is_written(self):
-        assert made("linux").path == Path("/home/ada/.config/systemd/user/quarterdeck.service")
+        assert made("linux").path == Path("/home/dev/.config/systemd/user/quarterdeck.service")
         assert made("linux", XDG_CONFIG_HOME="/x").path == Path("/x/systemd/user/quarterdeck.service")
-        assert made("linux", XDG_CONFIG_HOME="relative").path.is_relative_to("/home/ada/.config")
+        assert made("linux", XDG_CONFIG_HOME="relative").path.is_relative_to("/home/dev/.config")
 
     def test_the_command_and_the_home_survive_the_quoting(self):
         found = made("linux", {"port": 5000, "allow_host": ["a.example", "b.example"], "expose": True})
@@ -60,7 +62,7 @@ class TestSystemd:
         not shutil.which("systemd-analyze"), reason="systemd-analyze, which judges a unit, is not installed"
     )
     def test_systemd_finds_no_fault(self, tmp_path: Path):
-        found = service(Home(tmp_path / "a $ b%"), {"port": 5000}, environment=dict(USER), platform="linux")
+        found = describe_service(Home(tmp_path / "a $ b%"), {"port": 5000}, environment=dict(USER), platform="linux")
         file = tmp_path / found.path.name
         file.write_text(found.text, encoding="utf-8")
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
@@ -73,7 +75,7 @@ class TestLaunchd:
     def test_it_is_a_property_list(self):
         found = made("darwin", {"port": 5000})
         told = plistlib.loads(found.text.encode())
-        assert found.path == Path(f"/home/ada/Library/LaunchAgents/{LABEL}.plist")
+        assert found.path == Path(f"/home/dev/Library/LaunchAgents/{LABEL}.plist")
         assert told["ProgramArguments"][:4] == ["/env dir/python", "-P", "-m", "quarterdeck.cli"]
         assert told["ProgramArguments"][-2:] == ["--port", "5000"]
         assert told["EnvironmentVariables"] == {"PATH": "/bin:/opt/a b", "QUARTERDECK_HOME": str(PLACE.folder)}
@@ -86,7 +88,7 @@ def test_elsewhere_there_are_no_services():
 
 
 def test_options_as_they_are_typed():
-    assert flags({"tls_cert": "/c", "allow_host": ("a",), "expose": True}) == [
+    assert format_flags({"tls_cert": "/c", "allow_host": ("a",), "expose": True}) == [
         "--tls-cert",
         "/c",
         "--allow-host",
@@ -126,14 +128,14 @@ class TestDoingIt:
         assert shlex.split(command)[0] == sys.executable
         assert shlex.split(command)[-2:] == ["--port", "5001"]
 
-        assert at.qd("up", "--install-service", "--port", "5001").stdout == f"{file}: is there already\n"
+        assert at.qd("up", "--install-service", "--port", "5001").stdout == f"{file}: unchanged\n"
         assert self.told(tmp_path) == steps[:2]
         assert at.qd("up", "--install-service").stdout == f"{file}: written\n"
         assert self.told(tmp_path) == steps
 
         assert at.qd("up", "--remove-service").stdout == f"{file}: removed\n"
         assert self.told(tmp_path) == ["--user disable --now quarterdeck.service", "--user daemon-reload"]
-        assert at.qd("up", "--remove-service").stdout == f"{file}: is not there\n"
+        assert at.qd("up", "--remove-service").stdout == f"{file}: doesn't exist\n"
         assert list(file.parent.iterdir()) == []
 
     def test_where_nobody_manages_services_the_rest_is_said(self, at: At, tmp_path: Path):
@@ -142,7 +144,7 @@ class TestDoingIt:
         assert stat.S_IMODE(systemctl.stat().st_mode) == 0o700
         done = at.qd("up", "--install-service")
         assert done.returncode == 0
-        assert "do it later:  systemctl --user daemon-reload" in done.stderr
+        assert "run it later:  systemctl --user daemon-reload" in done.stderr
 
     def test_a_setting_that_is_wrong_is_not_installed(self, at: At, tmp_path: Path):
         done = at.qd("up", "--install-service", "--host", "0.0.0.0")

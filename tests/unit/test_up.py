@@ -21,8 +21,8 @@ import aiohttp
 import pytest
 
 from quarterdeck import Deck, __version__
+from quarterdeck.cli.connect import read_token
 from quarterdeck.cli.exits import Exit
-from quarterdeck.cli.wire import token_of
 from quarterdeck.process.identity import is_alive, start_time
 from quarterdeck.process.tree import kill_processes, wait_until_gone
 from quarterdeck.server.auth import SECRET, secret_for
@@ -56,7 +56,7 @@ class TestUpAndDown:
     def test_from_up_to_down(self, at: At):
         done = at.qd("up", "-d", "--port", "0")
         light = at.light()
-        token = token_of(at.place)
+        token = read_token(at.place)
         assert done.returncode == Exit.DONE, done.stderr
         assert done.stdout.count(f"{light.address}/login?token={token}") == 1
         assert login(f"{light.address}/login?token={token}")[:2] == (303, "/")
@@ -105,7 +105,10 @@ class TestUpAndDown:
         assert not light.is_leaving
 
     def test_a_command_that_needs_a_server_starts_it(self, at: At):
-        code = "from quarterdeck.cli.wire import connected; print(connected().get('/healthz')['status'])"
+        code = (
+            "from quarterdeck.cli.connect import connect; from quarterdeck.home import home; "
+            "connect(home()).client.check_health(); print('ok')"
+        )
         environment = {**at.environment, "QUARTERDECK_PORT": "0"}
         for _ in range(2):
             done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
@@ -194,7 +197,7 @@ class TestThePort:
         subprocess.run([*new, *files, *subject], check=True, capture_output=True)
         light = at.up("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
         assert light.address.startswith("https://127.0.0.1:")
-        assert at.wire().get("/sessions")["sessions"] == []
+        assert at.api().get("/sessions")["sessions"] == []
         assert at.qd("status").returncode == Exit.DONE
 
     def test_a_certificate_that_is_none(self, at: At, tmp_path: Path):
@@ -230,7 +233,7 @@ class TestAfterAKill:
         again = at.up()
         assert again.server != light.server
         assert not [one for one in before if is_alive(one)]
-        shown = at.wire().get(f"/sessions/{session}")
+        shown = at.api().get(f"/sessions/{session}")
         assert (shown["lifecycle"], shown["process"]) == ("suspended", "none")
         assert at.agents() == []
 
@@ -265,7 +268,7 @@ class TestTheEnd:
     def test_a_signal_ends_it_orderly(self, at: At, number: signal.Signals):
         process = at.begin("up", "--port", "0", "--no-open")
         assert process.stdout is not None
-        assert "Quarterdeck is at" in process.stdout.readline()
+        assert "Quarterdeck runs at" in process.stdout.readline()
         light = at.light()
         sessions = [at.session("hang"), at.session("say done"), at.session("ask bash")]
         eventually(lambda: len(at.agents()) == 3)
@@ -277,9 +280,9 @@ class TestTheEnd:
         assert not at.place.server.exists()
         at.up()
         for session in sessions:
-            events = at.wire().get(f"/sessions/{session}/events?since=0&limit=1000")["events"]
+            events = at.api().get(f"/sessions/{session}/events?since=0&limit=1000")["events"]
             assert [one["reason"] for one in events if one["type"] == "session_suspended"] == ["shutdown"]
-            assert at.wire().get(f"/sessions/{session}")["lifecycle"] == "suspended"
+            assert at.api().get(f"/sessions/{session}")["lifecycle"] == "suspended"
 
     def test_streams_are_told_before(self, at: At):
         at.up()
@@ -292,7 +295,7 @@ class TestTheEnd:
 
     async def ends(self, at: At, session: str) -> tuple[list[str], list[tuple[int | None, object]]]:
         light = at.light()
-        headers = {"Authorization": f"Bearer {token_of(at.place)}"}
+        headers = {"Authorization": f"Bearer {read_token(at.place)}"}
         async with aiohttp.ClientSession(headers=headers) as client:
             paths = ["/events", f"/sessions/{session}/events"]
             streams = [await client.get(light.address + path) for path in paths]
@@ -314,7 +317,7 @@ class TestTheEnd:
         light = at.up()
         at.session("flood 20000; hang")
         host, port = light.address.removeprefix("http://").split(":")
-        head = f"HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token_of(at.place)}\r\n"
+        head = f"HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {read_token(at.place)}\r\n"
         ask = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
         upgrade = "".join(f"{name}: {value}\r\n" for name, value in ask.items())
         requests = [
@@ -349,7 +352,7 @@ class TestBusySessions:
             done = at.qd(command)
             assert done.returncode == Exit.NOT_ALLOWED_NOW
             assert session[:8] in done.stderr
-            assert "1 session is busy\n--wait" in done.stderr
+            assert "1 session is busy\nWait for them with --wait" in done.stderr
         assert at.light() == light
         assert at.qd("down", "--force").returncode == Exit.DONE
         assert is_gone(light)
@@ -357,11 +360,11 @@ class TestBusySessions:
     def test_an_agent_on_somebodys_terminal_is_not_waited_for(self, at: At):
         light = at.up()
         hook = {"session_id": "native", "hook_event_name": "UserPromptSubmit", "cwd": "/", "prompt": "hi"}
-        secret = {SECRET: secret_for(token_of(at.place)), "Content-Type": "application/json"}
+        secret = {SECRET: secret_for(read_token(at.place)), "Content-Type": "application/json"}
         urllib.request.urlopen(
             urllib.request.Request(f"{light.address}/ingest/claude", json.dumps(hook).encode(), secret)
         ).close()
-        wire = at.wire()
+        wire = at.api()
         eventually(lambda: [one["phase"] for one in wire.get("/sessions")["sessions"]] == ["streaming"])
         assert at.qd("restart").returncode == Exit.DONE
         assert is_gone(light)
@@ -393,7 +396,7 @@ class TestBusySessions:
         assert done.returncode == Exit.DONE
         assert session[:8] in done.stderr
         at.up()
-        events = at.wire().get(f"/sessions/{session}/events?since=0&limit=1000")["events"]
+        events = at.api().get(f"/sessions/{session}/events?since=0&limit=1000")["events"]
         types = [one["type"] for one in events]
         assert types.index("agent_end") < types.index("background_ended") < types.index("session_suspended")
 
@@ -401,7 +404,7 @@ class TestBusySessions:
         light = at.up("--allow-host", "deck.example")
         done = at.qd("restart")
         again = at.light()
-        assert done.stdout == f"the server is at {light.address}\n"
+        assert done.stdout == f"the server runs at {light.address}\n"
         assert (again.address, again.options) == (light.address, light.options)
         assert again.options["allow_host"] == ["deck.example"]
         assert again.server != light.server
@@ -423,7 +426,7 @@ class TestThePage:
         assert at.qd("up", "-d").returncode == Exit.DONE
         eventually((tmp_path / "opened").exists)
         address = (tmp_path / "opened").read_text("utf-8").strip()
-        token = token_of(at.place)
+        token = read_token(at.place)
         assert token not in address
         status, location, cookie = login(address)
         assert (status, location) == (303, "/")
@@ -449,13 +452,13 @@ class TestThePage:
         assert process.wait(60) == Exit.DONE
         os.close(ours)
         assert is_gone(light)
-        assert b"serving address=" in said or b"Quarterdeck is at" in said
+        assert b"serving address=" in said or b"Quarterdeck runs at" in said
 
 
 class TestNoTokenIsTold:
     def test_in_no_log_whatever_is_asked(self, at: At):
         light = at.up()
-        token = token_of(at.place)
+        token = read_token(at.place)
         login(f"{light.address}/login?token={token}")
         login(f"{light.address}/nothing?token={token}")
         host, port = light.address.removeprefix("http://").split(":")
@@ -510,18 +513,17 @@ def test_status_imports_nothing_heavy(tmp_path: Path):
         "quarterdeck.kernel",
         "quarterdeck.server.app",
     }
-    assert "quarterdeck.cli.wire" in done.stderr.split()
+    assert "quarterdeck.cli.connect" in done.stderr.split()
     assert not set(done.stderr.split()) & heavy
 
 
-def test_a_wire_follows_a_stream_to_its_end(at: At):
+def test_a_client_follows_a_stream_to_its_end(at: At):
     at.up()
-    session = at.session("say hello")
-    wire = at.wire()
+    session = at.client().session(at.session("say hello"))
     types = []
-    for told in wire.stream(f"/sessions/{session}/events", since=0):
-        types.append(told.event)
-        if told.event == "agent_end":
+    for block in session.blocks():
+        types.append(block.name)
+        if block.name == "agent_end":
             assert at.qd("down", "--force").returncode == Exit.DONE
-    assert types[0] == "session_opened"
+    assert types[:2] == ["open", "session_opened"]
     assert types[-1] == "end"

@@ -12,8 +12,8 @@ from typing import get_args
 import pytest
 
 from quarterdeck.cli.commands.run import MODES
+from quarterdeck.cli.connect import read_token
 from quarterdeck.cli.exits import Exit
-from quarterdeck.cli.wire import token_of
 from quarterdeck.harness.driver import Mode
 from tests.servers import QD, At, home_at
 
@@ -52,7 +52,7 @@ class TestBytesThatAreNoText:
         assert (code, said.splitlines()) == (
             Exit.WRONG_USE,
             [
-                "error: the prompt, byte 4 (0xe9), is not UTF-8",
+                "error: the prompt, byte 4 (0xe9), isn't UTF-8",
                 "Convert it first, for example with `iconv -f latin1 -t utf-8`.",
             ],
         )
@@ -61,11 +61,11 @@ class TestBytesThatAreNoText:
     @pytest.mark.parametrize(
         ("args", "what"),
         [
-            ([b"test", LATIN], "the prompt is not UTF-8"),
-            ([LATIN, b"say hi"], "AGENT is not UTF-8"),
-            ([b"test", b"say hi", b"-n", LATIN], "--name is not UTF-8"),
-            ([b"test", b"say hi", b"-m", LATIN], "--model is not UTF-8"),
-            ([b"test", b"say hi", b"--", LATIN], "a flag is not UTF-8"),
+            ([b"test", LATIN], "the prompt isn't UTF-8"),
+            ([LATIN, b"say hi"], "AGENT isn't UTF-8"),
+            ([b"test", b"say hi", b"-n", LATIN], "--name isn't UTF-8"),
+            ([b"test", b"say hi", b"-m", LATIN], "--model isn't UTF-8"),
+            ([b"test", b"say hi", b"--", LATIN], "a flag isn't UTF-8"),
         ],
     )
     def test_an_argument(self, at: At, args: list[bytes], what: str):
@@ -77,8 +77,8 @@ class TestBytesThatAreNoText:
         at.environment |= {"LC_ALL": "C", "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
         code, said = typed_in_bytes(at, b"run", b"test", b"-", b"-d", given="say café".encode())
         assert (code, said) == (Exit.DONE, "")
-        (session,) = at.wire().get("/sessions")["sessions"]
-        opened = at.wire().get(f"/sessions/{session['id']}/events", types="session_opened")["events"][0]
+        (session,) = at.api().get("/sessions")["sessions"]
+        opened = at.api().get(f"/sessions/{session['id']}/events", types="session_opened")["events"][0]
         assert opened["prompt"] == "say café"
 
 
@@ -112,7 +112,7 @@ class TestTheHome:
         done = at.qd(*command, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (Exit.FAILED, "")
         assert "cannot be the home" in done.stderr
-        assert "is not a folder\nSet QUARTERDECK_HOME to a folder" in done.stderr
+        assert "isn't a folder\nSet QUARTERDECK_HOME to a folder" in done.stderr
 
     @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
     def test_a_folder_in_the_place_of_a_file(self, at: At, command: list[str]):
@@ -120,7 +120,7 @@ class TestTheHome:
         done = at.qd(*command)
         assert done.returncode == Exit.FAILED
         assert done.stderr == (
-            f"error: {at.place.server} is a folder, where a file of Quarterdeck belongs\nMove it away, and try again.\n"
+            f"error: {at.place.server} is a folder, where Quarterdeck needs a file\nMove it away and try again.\n"
         )
 
     @pytest.mark.parametrize("name", ["server.json", "token", "config.toml", "quarterdeck.db", "start.lock", "lock"])
@@ -137,7 +137,7 @@ class TestTheToken:
         at.place.folder.mkdir(parents=True)
         at.place.token.write_text(around.format("abc-123"), encoding="ascii")
         at.up()
-        assert token_of(at.place) == "abc-123"
+        assert read_token(at.place) == "abc-123"
         assert at.qd("status").returncode == Exit.DONE
         assert at.qd("down").stdout == "the server is down\n"
 
@@ -164,7 +164,7 @@ class TestTheToken:
         done = at.qd("status")
         assert done.returncode == Exit.UNREACHABLE
         assert "`qd restart --force`" in done.stderr
-        if "Remove it" in done.stderr:
+        if "Remove the file" in done.stderr:
             at.place.token.unlink()
         assert at.qd("restart", "--force").returncode == Exit.DONE
         at.light()

@@ -1,17 +1,20 @@
-"""`qd db`: looking after the store. `check` and `backup` work while a deck runs; the others need it to be down."""
+"""`qd db`: check, migrate, back up and import into the store.
+
+`check` and `backup` work while a deck runs. The others need it to be stopped.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quarterdeck.cli.exits import Exit, echo_json
-from quarterdeck.cli.home_check import own_home
+from quarterdeck.cli.home_check import check_home
 from quarterdeck.cli.progress import Progress
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.files import locked
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class DeckRunning(QuarterdeckError):
-    """Somebody else owns the store now."""
+    """A running deck owns the store."""
 
     code = "deck_running"
 
@@ -33,46 +36,46 @@ class DeckRunning(QuarterdeckError):
 
 
 class FileExists(QuarterdeckError):
-    """A backup never writes over a file."""
+    """A backup never overwrites a file."""
 
     code = "file_exists"
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} exists already", "Name a file that does not exist yet, or move that one away.")
+        super().__init__(f"{path} already exists", "Name a file that doesn't exist, or move that one away.")
 
 
 class NoSuchFolder(QuarterdeckError):
-    """A backup makes no folders: a name that was mistyped would make one somewhere."""
+    """The folder of a backup is missing. It isn't created, because the path may be mistyped."""
 
     code = "no_such_folder"
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"there is no folder {path}", "Create it, or name a file in a folder that is there.")
+        super().__init__(f"there is no folder {path}", "Create it, or name a file in an existing folder.")
 
 
 class NotWritten(QuarterdeckError):
-    """The system refused the copy. Nothing is left of it."""
+    """The backup couldn't be written. The partial file was removed."""
 
     code = "not_written"
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(
             f"{path} cannot be written: {error.strerror or error}",
-            "Name a file in a folder that you may write, on a disk that has room.",
+            "Name a file in a folder that you may write, on a disk with enough space.",
         )
 
 
 class BadCopy(QuarterdeckError):
-    """The copy does not hold what the store holds. It was removed."""
+    """The copy differs from the store. It was removed."""
 
     code = "bad_copy"
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"the copy is not good: {what}", "Run `qd db check`; then try another disk.")
+    def __init__(self, difference: str) -> None:
+        super().__init__(f"the copy isn't correct: {difference}", "Run `qd db check`, then try another disk.")
 
 
 class FileName(click.Path):
-    """An empty one is a mistake (a variable that is not set), and not this folder."""
+    """A path argument. Rejects an empty one: it comes from an unset variable and would mean the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:
@@ -82,105 +85,122 @@ class FileName(click.Path):
 
 @click.group()
 def db() -> None:
-    """Look after the store: check, migrate, back up, import."""
+    """Check, migrate, back up or import into the store."""
+
+
+# --- check
 
 
 @db.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--repair", "repairing", is_flag=True, help="Write catalogue and views again from the events.")
+@click.option("--repair", is_flag=True, help="Rewrite catalogue and views from the events.")
 @click.pass_context
-def check(ctx: click.Context, as_json: bool, repairing: bool) -> None:
-    """Prove that the catalogue and the views are what the events say.
+def check(ctx: click.Context, as_json: bool, repair: bool) -> None:
+    """Verify that the catalogue and the views match the events.
 
-    Works while a deck is running, and changes nothing without --repair. Ends with 1 when something is wrong.
+    Works while a deck runs. Changes nothing without --repair. Exits with code 1 if something is wrong.
     """
-    found = own_home()
-    with _alone(found) if repairing else _together():
-        report = _checked(found.store, repairing)
+    home = check_home()
+    with _own_store(home) if repair else nullcontext():
+        report = _check_store(home.store, repair)
     if as_json:
         echo_json(report, indent=2)
     else:
-        click.echo("\n".join(_as_text(report)))
+        click.echo("\n".join(_format(report)))
     if report["damages"] or len(report["differences"]) > report["repaired"]:
         ctx.exit(Exit.FAILED)
 
 
-def _checked(path: Path, repairing: bool) -> dict[str, Any]:
+def _check_store(path: Path, repair: bool) -> dict[str, Any]:
     from quarterdeck.deck import projections
     from quarterdeck.log.sqlite.inspect import Inspection
 
-    look = Inspection(path)
+    inspection = Inspection(path)
     try:
-        look.must_be_current()
+        inspection.must_be_current()
         with Progress("checking the file") as progress:
-            damages = look.damages(progress.beat)
+            damages = inspection.damages(progress.beat)
         with Progress("folding the sessions") as progress:
-            differences, events = projections.check(look, progress) if not damages else ([], 0)
-        sessions = len(look.session_ids()) if not damages else 0
-        version = look.version
+            differences, events = projections.check(inspection, progress) if not damages else ([], 0)
+        sessions = len(inspection.session_ids()) if not damages else 0
+        version = inspection.version
     finally:
-        look.close()
-    repaired = _repaired(path, differences) if repairing else 0
+        inspection.close()
+    repaired = _repair(path, differences) if repair else 0
     return {
         "path": str(path),
         "version": version,
         "sessions": sessions,
         "events": events,
         "damages": damages,
-        "differences": [{name: getattr(one, name) for name in one.__struct_fields__} for one in differences],
+        "differences": [
+            {name: getattr(difference, name) for name in difference.__struct_fields__} for difference in differences
+        ],
         "repaired": repaired,
     }
 
 
-def _repaired(path: Path, differences: Sequence[Difference]) -> int:
-    """Cures what can be cured, session by session; returns how many differences are gone."""
+def _repair(path: Path, differences: Sequence[Difference]) -> int:
+    """Rewrite the sessions whose differences can all be repaired. Return how many differences are gone."""
     from quarterdeck.deck import projections
 
-    curable = [one for one in differences if one.curable]
-    sessions = sorted({one.session for one in curable} - {one.session for one in differences if not one.curable})
+    curable = [difference for difference in differences if difference.curable]
+    incurable_sessions = {difference.session for difference in differences if not difference.curable}
+    sessions = sorted({difference.session for difference in curable} - incurable_sessions)
     with Progress("repairing") as progress:
-        for place, session_id in enumerate(sessions, 1):
+        for number, session_id in enumerate(sessions, 1):
             projections.repair(path, session_id)
-            progress(place, len(sessions))
-    return sum(one.session in sessions for one in curable)
+            progress(number, len(sessions))
+    return sum(difference.session in sessions for difference in curable)
 
 
-def _as_text(report: dict[str, Any]) -> Generator[str]:
+def _format(report: dict[str, Any]) -> Generator[str]:
     for damage in report["damages"]:
         yield f"damaged: {damage}"
-    for one in report["differences"]:
-        told = f": stored {one['stored']!r}, folded {one['folded']!r}" if one["stored"] or one["folded"] else ""
-        yield f"{one['session'] or 'the store'}: {one['what']}{told}"
+    for difference in report["differences"]:
+        stored, folded = difference["stored"], difference["folded"]
+        values = f": stored {stored!r}, folded {folded!r}" if stored or folded else ""
+        yield f"{difference['session'] or 'the store'}: {difference['what']}{values}"
     if report["damages"]:
-        yield "The file is damaged. Restore a backup, or copy what can be read with SQLite's own `.recover`."
+        yield "The file is damaged. Restore a backup, or recover what is readable with SQLite's `.recover`."
         return
     count = len(report["differences"])
+    result = f"{count} differences, {report['repaired']} repaired" if count else "no differences"
     yield (
         f"{report['path']}, version {report['version']}: {report['sessions']} sessions, {report['events']} events, "
-        + (f"{count} differences, {report['repaired']} repaired" if count else "all as it should be")
+        f"{result}"
     )
     if count > report["repaired"]:
-        yield "`qd db check --repair` writes the catalogue and the views again; what it cannot cure needs a backup."
+        yield (
+            "Run `qd db check --repair` to rewrite the catalogue and the views. "
+            "Restore a backup for what can't be repaired."
+        )
+
+
+# --- migrate
 
 
 @db.command()
 def migrate() -> None:
-    """Bring the store to the version of this release."""
+    """Migrate the store to the version of this release."""
     from quarterdeck.log.sqlite.inspect import migrated
 
-    found = own_home()
-    with _alone(found), Progress("migrating") as progress:
-        before, after = migrated(found.store, progress)
+    home = check_home()
+    with _own_store(home), Progress("migrating") as progress:
+        before, after = migrated(home.store, progress)
     if before == after:
-        click.echo(f"{found.store} has version {after} already")
+        click.echo(f"{home.store} already has version {after}")
     else:
-        click.echo(f"{found.store}: version {before} → {after}")
+        click.echo(f"{home.store}: version {before} → {after}")
+
+
+# --- back up
 
 
 @db.command()
 @click.argument("file", type=FileName(path_type=Path))
 def backup(file: Path) -> None:
-    """Copy the store to FILE while the deck goes on, and check the copy.
+    """Copy the store to FILE while the deck goes on, and verify the copy.
 
     FILE must not exist.
     """
@@ -190,110 +210,113 @@ def backup(file: Path) -> None:
         raise FileExists(file)
     if not file.parent.is_dir():
         raise NoSuchFolder(file.parent)
-    look = Inspection(own_home().store)
+    inspection = Inspection(check_home().store)
     try:
-        look.must_be_current()
-        size = _backed_up(look, file)
+        inspection.must_be_current()
+        size = _back_up(inspection, file)
     except FileExistsError as error:
         raise FileExists(file) from error
     except OSError as error:
         raise NotWritten(file, error) from error
     finally:
-        look.close()
-    click.echo(f"{file}: {size:,} bytes, checked")
+        inspection.close()
+    click.echo(f"{file}: {size:,} bytes, verified")
 
 
-def _backed_up(look: Inspection, file: Path) -> int:
-    """Copied under another name, private from its first byte; it gets its own name only when it is good and on the disk."""
+def _back_up(inspection: Inspection, file: Path) -> int:
+    """Copy to a private temporary file, and rename it only when it is verified and on the disk. Return its size."""
     from tempfile import mkstemp
 
     descriptor, name = mkstemp(prefix=f"{file.name}.", suffix=".part", dir=file.parent)
     part = Path(name)
     try:
-        _copied(look, part)
+        _copy_and_verify(inspection, part)
         os.fsync(descriptor)
-        _named(part, file)
+        _rename_to_new(part, file)
         return file.stat().st_size
     finally:
         os.close(descriptor)
         part.unlink(missing_ok=True)
 
 
-def _copied(look: Inspection, part: Path) -> None:
+def _copy_and_verify(inspection: Inspection, part: Path) -> None:
     from quarterdeck.log.sqlite.inspect import Inspection
 
-    with look.moment():
-        counts = look.counts()
+    with inspection.moment():
+        counts = inspection.counts()
         with Progress("copying") as progress:
-            look.copy_to(part, progress)
+            inspection.copy_to(part, progress)
     copy = Inspection(part)
     try:
-        with Progress("checking the copy") as progress:
+        with Progress("verifying the copy") as progress:
             damages = copy.damages(progress.beat)
         if damages or copy.counts() != counts:
-            raise BadCopy(damages[0] if damages else f"it holds {copy.counts()}, the store {counts}")
+            raise BadCopy(damages[0] if damages else f"it has {copy.counts()}, the store has {counts}")
     finally:
         copy.close()
 
 
-def _named(part: Path, file: Path) -> None:
-    """A link fails if somebody made the file meanwhile. Some disks, such as those of cameras, know no links."""
+def _rename_to_new(part: Path, file: Path) -> None:
+    """Give the file its final name, without overwriting one that was created meanwhile."""
     try:
         os.link(part, file)
     except FileExistsError:
         raise
     except OSError:
+        # Some file systems, such as FAT, have no links.
         if file.exists():
             raise FileExistsError from None
         part.rename(file)
 
 
+# --- import
+
+
 @db.command("import")
 @click.argument("file", type=FileName(path_type=Path))
-@click.option("--table", default="AgentSession", show_default=True, help="The table that holds the sessions.")
+@click.option("--table", default="AgentSession", show_default=True, help="Table with the sessions.")
 def import_(file: Path, table: str) -> None:
-    """Bring in the sessions of a five-state table from the SQLite file FILE.
+    """Import the sessions of a five-state table from the SQLite file FILE.
 
-    Completed ones become active, cancelled ones archived. FILE is not changed, and a session that is here already is left
-    alone, so it can be done again.
+    Completed sessions become active, cancelled ones archived. FILE isn't changed. Sessions that are already here are left
+    alone, so the import can be repeated.
     """
     import asyncio
 
     from quarterdeck.log.sqlite.five_states import old_sessions
 
     sessions = old_sessions(file, table)
-    found = own_home()
-    found.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _alone(found), Progress("importing") as progress:
-        added = asyncio.run(_imported(found.store, sessions, progress))
-    click.echo(f"{added} sessions imported, {len(sessions) - added} were here already")
+    home = check_home()
+    home.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _own_store(home), Progress("importing") as progress:
+        added = asyncio.run(_import_sessions(home.store, sessions, progress))
+    click.echo(f"{added} sessions imported, {len(sessions) - added} were already here")
 
 
-async def _imported(store: Path, sessions: list[OldSession], told: Progress) -> int:
+async def _import_sessions(store: Path, sessions: list[OldSession], progress: Progress) -> int:
     from quarterdeck.deck.importing import imported
     from quarterdeck.log.sqlite import SqliteLog
 
     log = await SqliteLog.open(store)
     try:
-        return await imported(log, sessions, told)
+        return await imported(log, sessions, progress)
     finally:
         await log.close()
 
 
 @contextmanager
-def _alone(found: Home) -> Generator[None]:
-    """Holds the deck's lock: nobody else owns the store meanwhile."""
-    if not found.folder.is_dir():
-        yield  # there is no store either, and whoever looks for it says so
+def _own_store(home: Home) -> Generator[None]:
+    """Hold the deck's lock, so that no deck opens the store meanwhile.
+
+    Raises:
+        DeckRunning: a deck holds it.
+    """
+    if not home.folder.is_dir():
+        yield  # There is no store either. The command's own lookup reports that.
         return
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(found.lock, wait=False))
+            stack.enter_context(locked(home.lock, wait=False))
         except BlockingIOError:
-            raise DeckRunning(found.folder) from None
+            raise DeckRunning(home.folder) from None
         yield
-
-
-@contextmanager
-def _together() -> Generator[None]:
-    yield

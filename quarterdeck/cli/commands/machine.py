@@ -1,4 +1,4 @@
-"""`qd machine NAME`: the table of a state machine, for a reader, for a program, or as a diagram."""
+"""`qd machine`: print the table of a state machine, as text, as JSON or as a diagram."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 
 class NoSuchMachine(QuarterdeckError):
+    """No state machine has this name."""
+
     code = "no_such_machine"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no machine is called {name!r}", f"The machines are: {', '.join(MACHINE_NAMES)}.")
+        super().__init__(f"there is no machine {name!r}", f"Name one of: {', '.join(MACHINE_NAMES)}.")
 
 
 @click.command()
@@ -30,36 +32,36 @@ class NoSuchMachine(QuarterdeckError):
 def machine(name: str, form: str | None) -> None:
     """Show a state machine's table of transitions.
 
-    NAME is lifecycle, process, run, activity or phase. What the table lacks leaves the state as it was.
+    NAME is lifecycle, process, run, activity or phase. An event that the table doesn't list leaves the state unchanged.
     """
-    found = _find(name)
+    table = _load(name)
     if form == "json":
-        echo_json(found.export(), indent=2)
+        echo_json(table.export(), indent=2)
     elif form == "mermaid":
-        click.echo(found.mermaid().rstrip("\n"))
+        click.echo(table.mermaid().rstrip("\n"))
     else:
-        click.echo("\n".join(_as_text(found)))
+        click.echo("\n".join(_format(table)))
 
 
-def _find(name: str) -> Machine:
+def _load(name: str) -> Machine:
     try:
         return load_machine(name)
     except KeyError:
         raise NoSuchMachine(name) from None
 
 
-def _as_text(found: Machine) -> Iterable[str]:
-    yield f"{found.name} starts as {found.initial}"
+def _format(table: Machine) -> Iterable[str]:
+    yield f"{table.name} starts as {table.initial}"
     yield ""
-    rows = [(row.source, row.event, row.guard or "", row.target) for row in found.rows]
-    yield from _aligned([("from", "event", "guard", "to"), *rows])
-    if found.flags:
+    rows = [(row.source, row.event, row.guard or "", row.target) for row in table.rows]
+    yield from _align([("from", "event", "guard", "to"), *rows])
+    if table.flags:
         yield ""
-        yield from _aligned([("flag", "holds in"), *((flag, ", ".join(on)) for flag, on in found.flags.items())])
+        yield from _align([("flag", "true in"), *((flag, ", ".join(on)) for flag, on in table.flags.items())])
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> Iterable[str]:
-    """The rows as lines, each column as wide as its widest cell."""
+def _align(rows: list[tuple[str, ...]]) -> Iterable[str]:
+    """Format rows as lines, with each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

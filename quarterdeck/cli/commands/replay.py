@@ -1,4 +1,4 @@
-"""`qd replay`: a raw trace through the translator and the kernel, as a table of states over time or as JSON lines."""
+"""`qd replay`: run a recording through the translator and the kernel, and print the states over time."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _COLOURS = {
 
 
 @click.command()
-@click.option("--agent", required=True, help="Whose trace it is: claude, codex, gemini, pi, …")
-@click.option("--only", default="", help="Keep these sources only, e.g. hook,proc.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--agent", required=True, help="Agent that was recorded: claude, codex, gemini, pi, …")
+@click.option("--only", default="", help="Use only these sources, e.g. hook,proc.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def replay(agent: str, only: str, as_json: bool, file: Path) -> None:
     """Replay a recorded trace and show the states over time.
 
-    FILE holds one JSON line a signal (docs/harness.md). Broken lines are counted and skipped.
+    FILE has one JSON line per signal (docs/harness.md). Invalid lines are counted and skipped.
     """
     from quarterdeck.harness.replay import Replay
 
-    run = Replay(translator(agent), agent, tuple(one.strip() for one in only.split(",") if one.strip()))
+    run = Replay(translator(agent), agent, tuple(source.strip() for source in only.split(",") if source.strip()))
     with file.open("rb") as lines:
         rows = run.rows(lines)
         _print_json(run, rows) if as_json else _print_table(run, rows)
@@ -44,21 +44,24 @@ def replay(agent: str, only: str, as_json: bool, file: Path) -> None:
 
 
 def _print_advice(run: Replay, agent: str) -> None:
-    """Where nothing happened, or lines were skipped: why, and what to do. Beside the output, which programs may read."""
-    taken = [src for src in sorted(run.sources) if not run.only or {src, src.partition(".")[0]} & {*run.only}]
+    """Explain on standard error why nothing happened or lines were skipped."""
+    used = [src for src in sorted(run.sources) if not run.only or {src, src.partition(".")[0]} & {*run.only}]
     line = '{"t": seconds, "src": ..., "data": ...}'
     if not run.sources and run.broken:
-        click.echo(f"no line of it is {line}: give the recording itself, unpacked (docs/harness.md)", err=True)
-    elif not run.sources:
-        click.echo("the file is empty: record a session with `qd run --record`", err=True)
-    elif not taken:
         click.echo(
-            f"nothing in it is from {', '.join(run.only)}; its sources: {', '.join(sorted(run.sources))}", err=True
+            f"no line of the file is {line}. Pass the recording itself, uncompressed (docs/harness.md).", err=True
+        )
+    elif not run.sources:
+        click.echo("the file is empty. Record a session with `qd run --record`.", err=True)
+    elif not used:
+        click.echo(
+            f"the file has no signals from {', '.join(run.only)}. Its sources: {', '.join(sorted(run.sources))}.",
+            err=True,
         )
     elif run.view.index == 1:
-        click.echo(f"nothing in it means anything to {agent}: was it another agent's (--agent)?", err=True)
+        click.echo(f"{agent} recognises nothing in the file. Was another agent recorded (--agent)?", err=True)
     elif run.broken:
-        click.echo(f"{run.broken} broken lines were skipped: not {line}", err=True)
+        click.echo(f"{run.broken} invalid lines were skipped: not {line}", err=True)
 
 
 def _print_json(run: Replay, rows: Iterable[Row]) -> None:

@@ -1,42 +1,54 @@
-"""`qd run`: a new session, followed in this terminal."""
+"""`qd run`: start a session and follow it in this terminal."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import click
 
+from quarterdeck.cli.connect import ServerConnection, connect
 from quarterdeck.cli.exits import Exit, echo_json
-from quarterdeck.cli.home_check import own_home
-from quarterdeck.cli.wire import Unreachable, Wire, connected
+from quarterdeck.cli.home_check import check_home
+from quarterdeck.client.errors import Unreachable
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
 
-#: What processes of ours tell each other; an agent must not have it from us.
-_OURS = ("QUARTERDECK_NONCE", "QUARTERDECK_LIFELINE")
-_FLAGS = "quarterdeck.run.flags"
-#: As the contract has them; a test compares them with those of the deck, which is not imported for a word.
+if TYPE_CHECKING:
+    from quarterdeck.client.sync_client import Session
+    from quarterdeck.client.views import AgentInfo
+    from quarterdeck.events import Image
+
+#: Variables that our processes pass to each other. An agent must not inherit them from this command.
+_OWN_VARIABLES = ("QUARTERDECK_NONCE", "QUARTERDECK_LIFELINE")
+_AGENT_FLAGS = "quarterdeck.run.flags"
+#: As in the contract. A test compares them with the deck's, which isn't imported here because that is slow.
 MODES = ("plan", "ask", "edits", "auto", "bypass")
-_MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
+_MEDIA_TYPES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+}
 
 
 class NoSuchFile(QuarterdeckError):
-    """An image, or the folder to work in."""
+    """An image or the working folder doesn't exist."""
 
     code = "no_such_file"
 
 
 class NotText(QuarterdeckError):
-    """Bytes that are not UTF-8, where a text belongs: an agent could not be told them."""
+    """A text contains bytes that aren't UTF-8."""
 
     code = "not_text"
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is not UTF-8", "Convert it first, for example with `iconv -f latin1 -t utf-8`.")
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"{subject} isn't UTF-8", "Convert it first, for example with `iconv -f latin1 -t utf-8`.")
 
 
 class NoSuchProfile(QuarterdeckError):
@@ -44,44 +56,46 @@ class NoSuchProfile(QuarterdeckError):
 
     code = "no_such_profile"
 
-    def __init__(self, name: str, known: list[str], place: Home) -> None:
-        there = f"The profiles are: {', '.join(known)}." if known else f"Add [profile.{name}] to {place.config}."
-        super().__init__(f"there is no profile {name!r}", there)
+    def __init__(self, name: str, known: list[str], home: Home) -> None:
+        hint = f"Name one of: {', '.join(known)}." if known else f"Add [profile.{name}] to {home.config}."
+        super().__init__(f"there is no profile {name!r}", hint)
 
 
 class NoSuchAgent(QuarterdeckError):
-    """Neither an agent nor clearly a prompt."""
+    """A single word that is neither an agent nor clearly a prompt."""
 
     code = "unknown_agent"
 
     def __init__(self, name: str, known: list[str]) -> None:
-        hint = f"The agents are: {', '.join(known)}. For a prompt of one word name an agent before it."
-        super().__init__(f"no agent is called {name!r}", hint)
+        super().__init__(
+            f"there is no agent {name!r}",
+            f"Name one of: {', '.join(known)}. If {name!r} is your prompt, name an agent before it.",
+        )
 
 
-class _Command(click.Command):
-    """What follows `--` belongs to the agent, whatever came before it."""
+class _RunCommand(click.Command):
+    """Takes everything after `--` as flags for the agent."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        at = args.index("--") if "--" in args else len(args)
-        ctx.meta[_FLAGS] = args[at + 1 :]
-        return super().parse_args(ctx, args[:at])
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta[_AGENT_FLAGS] = args[end + 1 :]
+        return super().parse_args(ctx, args[:end])
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- NATIVE FLAGS]"]
 
 
-@click.command(cls=_Command)
+@click.command(cls=_RunCommand)
 @click.argument("agent", required=False)
 @click.argument("prompt", required=False)
-@click.option("-C", "--cwd", "folder", metavar="DIR", default=".", help="The folder to work in.  [default: this one]")
-@click.option("-m", "--model", default="", help="The model, in the agent's own words.")
-@click.option("-n", "--name", default="", help="A name for the list.")
-@click.option("-i", "--image", "images", multiple=True, type=click.Path(path_type=Path), help="An image to look at.")
-@click.option("--mode", type=click.Choice(MODES), help="How much it may do unasked.")
-@click.option("--record", is_flag=True, help="Keep everything that the agent says, for `qd replay`.")
+@click.option("-C", "--cwd", "folder", metavar="DIR", default=".", help="Folder to work in.  [default: this one]")
+@click.option("-m", "--model", default="", help="Model, as the agent names it.")
+@click.option("-n", "--name", default="", help="Name of the session in lists.")
+@click.option("-i", "--image", "images", multiple=True, type=click.Path(path_type=Path), help="Image for the prompt.")
+@click.option("--mode", type=click.Choice(MODES), help="What the agent may do without asking.")
+@click.option("--record", is_flag=True, help="Record everything that the agent sends, for `qd replay`.")
 @click.option("-d", "--detach", is_flag=True, help="Print the session's id and return.")
-@click.option("--json", "as_json", is_flag=True, help="Print one event a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one event per line.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -91,42 +105,46 @@ def run(
     images: tuple[Path, ...],
     detach: bool,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Start a session and follow it in the terminal.
 
-    AGENT is `builtin`, `demo` or another agent that can be started here, or a @profile; without one, the first that is
-    logged in. PROMPT is what it shall do; `-` reads standard input. A line that you type answers what is asked, or is a
-    message. Ctrl-C stops the turn; a second one leaves, and the session goes on.
+    AGENT is `builtin`, `demo`, another agent that can be started here, or a @profile. Without AGENT, the first agent that
+    is logged in is used. PROMPT is the task; `-` reads it from standard input. While the session runs, a line that you
+    type answers the open question, or else is a message to the agent. Ctrl-C stops the turn. A second Ctrl-C leaves; the
+    session goes on.
     """
-    place = own_home()
-    body: dict[str, Any] = {name: value for name, value in given.items() if value}
-    body |= {
-        "cwd": _folder(folder),
-        "images": [_image(path) for path in images],
+    home = check_home()
+    flags: list[str] = ctx.meta[_AGENT_FLAGS]
+    request: dict[str, Any] = {name: value for name, value in options.items() if value}
+    request |= {
+        "cwd": _resolve_folder(folder),
+        "images": [_read_image(path) for path in images],
         "env": _environment(),
+        "arguments": flags,
         "client_id": uuid4().hex,
     }
-    if ctx.meta[_FLAGS]:
-        body["options"] = {"arguments": ctx.meta[_FLAGS]}
-    asking = Asking(agent, prompt)
-    _check_texts({"AGENT": agent, "the prompt": prompt, "-C": folder, "a flag": "".join(ctx.meta[_FLAGS]), **given})
-    # from here on there is a server, which nobody wants to be started for an order that cannot be
-    wire = connected(place)
-    body |= Wanted(wire.get("/agents")["agents"], place, asking).settled(body)
+    task = TaskInput(agent, prompt)
+    _check_texts({"AGENT": agent, "the prompt": prompt, "-C": folder, "a flag": "".join(flags), **options})
+    # Everything that can be checked without a server is checked above, so that a mistake doesn't start one.
+    connection = connect(home)
+    request = TaskChoice(connection.client.agents(), home, task).choose(request) | request
     try:
-        wire, view = _created(place, wire, body)
+        session = _create(home, connection, request)
     except QuarterdeckError:
-        asking.give_back()
+        task.print_unsent()
         raise
     if detach:
-        click.echo(view["id"])
+        click.echo(session.id)
         return
-    ctx.exit(_followed(place, wire, view, as_json))
+    ctx.exit(_follow(home, session, as_json))
 
 
-class Asking:
-    """The words of the order. Standard input is read at once; a person is asked when it is known that it is needed."""
+# --- agent and prompt
+
+
+class TaskInput:
+    """Agent and prompt as given on the command line, on standard input or at a prompt of ours."""
 
     def __init__(self, agent: str | None, prompt: str | None) -> None:
         self.agent = agent
@@ -134,156 +152,172 @@ class Asking:
         self._typed = ""
         if prompt == "-" or (prompt is None and agent == "-"):
             self.agent = None if prompt is None else agent
-            self.prompt = _decoded(sys.stdin.buffer.read(), "the prompt")
+            self.prompt = _decode(sys.stdin.buffer.read(), "the prompt")
 
-    def typed(self) -> str:
-        """From the person, if there is one."""
+    def ask(self) -> str:
+        """Ask the user for the prompt."""
         if not sys.stdin.isatty():
-            raise click.UsageError("a prompt is missing; `-` reads it from standard input.")
-        click.echo("What shall it do? ", nl=False, err=True)
+            raise click.UsageError("the prompt is missing. `-` reads it from standard input.")
+        click.echo("What should the agent do? ", nl=False, err=True)
         line = sys.stdin.buffer.readline()
         if not line.endswith(b"\n"):
             click.echo(err=True)
-        self._typed = _decoded(line, "the prompt")
+        self._typed = _decode(line, "the prompt")
         return self._typed
 
-    def give_back(self) -> None:
-        """What a person typed and no session has."""
+    def print_unsent(self) -> None:
+        """Print a prompt that the user typed and that reached no session, so that it isn't lost."""
         if self._typed.strip():
             click.echo(f"not sent: {self._typed.strip()}", err=True)
 
 
-class Wanted:
-    """Who is to do what, from what was typed."""
+class TaskChoice:
+    """Choose agent, prompt, model and mode from what the user gave."""
 
-    def __init__(self, agents: list[dict[str, Any]], place: Home, asking: Asking) -> None:
-        self._place = place
-        self._asking = asking
-        self._agents = {one["name"]: one for one in agents}
-        self._agent, self._prompt = self._told_apart(asking.agent, asking.prompt)
+    def __init__(self, agents: list[AgentInfo], home: Home, task: TaskInput) -> None:
+        self._home = home
+        self._task = task
+        self._agents = {agent.name: agent for agent in agents}
+        self._agent, self._prompt = self._split(task.agent, task.prompt)
 
-    def _told_apart(self, agent: str | None, prompt: str | None) -> tuple[str, str | None]:
-        """One argument alone may be either; a word that looks like an agent's name is never sent as a prompt."""
+    def _split(self, agent: str | None, prompt: str | None) -> tuple[str, str | None]:
+        """Decide whether a single argument is the agent or the prompt.
+
+        A single word is never sent as a prompt: it is more likely a mistyped agent.
+        """
         if agent is None:
             return "", prompt
         if agent in self._agents or agent.startswith(("@", "acp:")):
             return agent, prompt
         if prompt is None and len(agent.split()) != 1:
             return "", agent
-        raise NoSuchAgent(agent, [name for name, one in self._agents.items() if one["driven"]])
+        raise NoSuchAgent(agent, [known.name for known in self._agents.values() if known.driven])
 
-    def settled(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Agent, prompt, model and mode as the server takes them; what was given on the command line wins."""
-        found: dict[str, Any] = {}
+    def choose(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of the request that the user's options don't set."""
+        chosen: dict[str, Any] = {}
         preamble = ""
         agent = self._agent
         if agent.startswith("@"):
-            profile = self._profile(agent[1:])
+            profile = self._load_profile(agent[1:])
             agent, preamble = profile.agent, profile.preamble
-            found = {"model": profile.model, "mode": profile.mode or ""}
-        agent = agent or self._default()
-        prompt = self._text(agent)
-        found |= {"agent": agent, "prompt": f"{preamble}\n\n{prompt}" if preamble else prompt}
-        return {name: value for name, value in found.items() if name not in given}
+            chosen = {"model": profile.model, "mode": profile.mode or ""}
+        agent = agent or self._default_agent()
+        prompt = self._choose_prompt(agent)
+        chosen |= {"agent": agent, "prompt": f"{preamble}\n\n{prompt}" if preamble else prompt}
+        return {name: value for name, value in chosen.items() if name not in request}
 
-    def _profile(self, name: str) -> Any:
+    def _load_profile(self, name: str) -> Any:
         from quarterdeck.config import read_config
 
-        profiles = read_config(self._place.config, os.environ).profiles
+        profiles = read_config(self._home.config, os.environ).profiles
         if name not in profiles:
-            raise NoSuchProfile(name, sorted(profiles), self._place)
+            raise NoSuchProfile(name, sorted(profiles), self._home)
         return profiles[name]
 
-    def _default(self) -> str:
-        """The first that is logged in; the demo is always there, and is said when it is taken for want of another."""
-        ready = [name for name, one in self._agents.items() if one["driven"] and _is_ready(one)]
-        found = next((name for name in ready if name != "demo"), "demo")
-        if found == "demo":
-            click.echo("(no agent is logged in: this is the demo, with a scripted model)", err=True)
-        return found
+    def _default_agent(self) -> str:
+        """Return the first agent that is logged in, or else the demo, with a note."""
+        ready = [agent.name for agent in self._agents.values() if agent.driven and _is_ready(agent)]
+        default = next((name for name in ready if name != "demo"), "demo")
+        if default == "demo":
+            click.echo("(no agent is logged in; starting the demo with a scripted model)", err=True)
+        return default
 
-    def _text(self, agent: str) -> str:
+    def _choose_prompt(self, agent: str) -> str:
         if self._prompt is not None:
             text = self._prompt
         else:
-            text = self._agents.get(agent, {}).get("prompt") or self._asking.typed()
+            known = self._agents.get(agent)
+            text = (known.prompt if known is not None else "") or self._task.ask()
         if not text.strip():
             raise click.UsageError("the prompt is empty.")
         return text
 
 
-def _is_ready(agent: dict[str, Any]) -> bool:
-    """The server knows its own environment, and the agent gets ours, which may hold a key."""
-    if agent["login"] != "missing":
-        return agent["login"] == "ok"
+def _is_ready(agent: AgentInfo) -> bool:
+    # The server checked its own environment. The agent will get this command's, which may have a key.
+    if agent.login != "missing":
+        return agent.login == "ok"
     from quarterdeck.harness.registry import harness
 
-    return harness(agent["name"]).standing(os.environ).login == "ok"
+    return harness(agent.name).standing(os.environ).login == "ok"
 
 
-def _decoded(data: bytes, what: str) -> str:
-    """UTF-8, whatever the locale says; NotText."""
+# --- checks of what the user gave
+
+
+def _decode(data: bytes, subject: str) -> str:
+    """Decode UTF-8, whatever the locale says.
+
+    Raises:
+        NotText: the data isn't UTF-8.
+    """
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise NotText(f"{what}, byte {error.start + 1} (0x{data[error.start]:02x}),") from None
+        raise NotText(f"{subject}, byte {error.start + 1} (0x{data[error.start]:02x}),") from None
 
 
-def _check_texts(given: dict[str, Any]) -> None:
-    """An argument may have bytes that no text has."""
-    for name, value in given.items():
+def _check_texts(arguments: dict[str, Any]) -> None:
+    """Reject arguments with bytes that aren't UTF-8. Python passes them on as surrogates."""
+    for name, value in arguments.items():
         if isinstance(value, str) and not _is_text(value):
             raise NotText(name if " " in name or not name.islower() else f"--{name}")
 
 
-def _folder(path: str) -> str:
-    """As seen from here: the server stands elsewhere."""
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _resolve_folder(path: str) -> str:
+    """Return the absolute path. The server has another current folder."""
     if not path:
         raise click.BadParameter("the name of the folder is empty.", param_hint="-C")
-    found = os.path.abspath(os.path.expanduser(path))
-    if not os.path.isdir(found):
-        raise NoSuchFile(f"there is no folder {found}", "Create it, or name another one with -C.")
-    return found
+    folder = os.path.abspath(os.path.expanduser(path))
+    if not os.path.isdir(folder):
+        raise NoSuchFile(f"there is no folder {folder}", "Create it, or name another one with -C.")
+    return folder
 
 
-def _image(path: Path) -> dict[str, str]:
+def _read_image(path: Path) -> Image:
     import base64
 
-    media = _MEDIA.get(path.suffix.lower())
-    if media is None:
-        raise click.UsageError(f"{path} is no image that agents read ({', '.join(sorted(set(_MEDIA)))}).")
+    from quarterdeck.events import Image
+
+    media_type = _MEDIA_TYPES.get(path.suffix.lower())
+    if media_type is None:
+        known = ", ".join(sorted(_MEDIA_TYPES))
+        raise click.UsageError(f"{path} isn't an image that agents can read ({known}).")
     try:
         data = path.read_bytes()
     except OSError as error:
         raise NoSuchFile(f"{path} cannot be read: {error.strerror}", "Name a file that you may read.") from None
-    return {"media_type": media, "data": base64.b64encode(data).decode("ascii")}
+    return Image(media_type=media_type, data=base64.b64encode(data).decode("ascii"))
 
 
 def _environment() -> dict[str, str]:
-    """The caller's own, not that of whoever started the server. What JSON cannot say stays behind."""
-    return {name: value for name, value in os.environ.items() if name not in _OURS and _is_text(name + value)}
+    """Return this command's environment for the agent, without what JSON can't carry."""
+    return {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES and _is_text(name + value)}
 
 
-def _is_text(value: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+# --- the session
 
 
-def _created(place: Home, wire: Wire, body: dict[str, Any]) -> tuple[Wire, Any]:
-    """The new session. Its key makes sure that a request which is repeated after a cut makes one session, not two."""
+def _create(home: Home, connection: ServerConnection, request: dict[str, Any]) -> Session:
+    """Create the session, once more if the server went away. The client_id keeps a repetition from creating two."""
     try:
-        return wire, wire.post("/sessions", body)
+        return connection.client.create(**request)
     except Unreachable:
-        wire = connected(place)
-        return wire, wire.post("/sessions", body)
+        return connect(home).client.create(**request)
 
 
-def _followed(place: Home, wire: Wire, view: Any, as_json: bool) -> Exit:
+def _follow(home: Home, session: Session, as_json: bool) -> Exit:
     from quarterdeck.cli.terminal.follow import Follower
     from quarterdeck.cli.terminal.stream import Stream
 
-    stream = Stream(place, wire, view["id"])
-    follower = Follower(stream, wire, view["id"], echo_json if as_json else None)
+    view = session.show()
+    follower = Follower(Stream(home, session), session, echo_json if as_json else None)
     with follower.caught_signals():
         if not as_json:
-            follower.paper.note(f"— {view['agent']} in {view['cwd']} (session {view['id']})", dim=True)
+            follower.output.note(f"— {view.agent} in {view.cwd} (session {view.id})", dim=True)
         return follower.run()

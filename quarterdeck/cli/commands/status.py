@@ -1,4 +1,4 @@
-"""`qd status`: whether the server runs, and where; with `--config` what is set, and by whom."""
+"""`qd status`: show whether and where the server runs, or every setting with its source."""
 
 from __future__ import annotations
 
@@ -10,125 +10,119 @@ import click
 
 from quarterdeck import __version__
 from quarterdeck.cli.exits import Exit, echo_json
-from quarterdeck.cli.home_check import own_home
+from quarterdeck.cli.home_check import check_home
 from quarterdeck.home import Home
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--config", "wants_config", is_flag=True, help="Show every setting with its source instead.")
+@click.option("--config", "show_config", is_flag=True, help="Show every setting with its source instead.")
 @click.pass_context
-def status(ctx: click.Context, as_json: bool, wants_config: bool) -> None:
-    """Say whether the server runs, where, and what is set.
+def status(ctx: click.Context, as_json: bool, show_config: bool) -> None:
+    """Show whether and where the server runs, or its settings.
 
-    Ends with 5 when no server runs, or when it does not answer.
+    Exits with code 5 if no server runs, or if it doesn't answer.
     """
-    place = own_home()
-    if wants_config:
-        _show_config(place, as_json)
+    home = check_home()
+    if show_config:
+        _print_config(home, as_json)
         return
-    found = _found(place)
-    echo_json(found) if as_json else click.echo("\n".join(_as_text(found)))
-    if not found["healthy"]:
+    report = _query_server(home)
+    echo_json(report) if as_json else click.echo("\n".join(_format(report)))
+    if not report["healthy"]:
         ctx.exit(Exit.UNREACHABLE)
 
 
-def _found(place: Home) -> dict[str, Any]:
-    from quarterdeck.cli.wire import present
+def _query_server(home: Home) -> dict[str, Any]:
+    from quarterdeck.cli.connect import find_server
     from quarterdeck.errors import QuarterdeckError
 
-    told: dict[str, Any] = {"running": False, "healthy": False, "home": str(place.folder)}
-    wire = present(place)
-    if wire is None:
-        return told
-    light = wire.beacon
-    told |= {
+    report: dict[str, Any] = {"running": False, "healthy": False, "home": str(home.folder)}
+    connection = find_server(home)
+    if connection is None:
+        return report
+    server, client = connection
+    report |= {
         "running": True,
-        "address": light.address,
-        "pid": light.pid,
-        "version": light.version,
-        "since": light.since,
+        "address": server.address,
+        "pid": server.pid,
+        "version": server.version,
+        "since": server.since,
     }
     try:
-        wire.get("/healthz")
-        badge = wire.get("/sessions", limit=1)["badge"]
-        environment = wire.get("/environment")
+        client.check_health()
+        badge = client.list(limit=1).badge
+        environment = client.environment()
     except QuarterdeckError as error:
-        return told | error.as_json()
-    told |= {"healthy": True, "sessions": badge["count"], "attention": badge["attention"]}
-    return told | {"environment": environment}
+        return report | error.as_json()
+    fields = {name: getattr(environment, name) for name in environment.__struct_fields__}
+    return report | {
+        "healthy": True,
+        "sessions": badge.count,
+        "attention": badge.attention,
+        "environment": fields,
+    }
 
 
-def _as_text(found: dict[str, Any]) -> list[str]:
-    if not found["running"]:
-        return [f"no server is running for {found['home']}", "`qd up` starts it."]
+def _format(report: dict[str, Any]) -> list[str]:
+    if not report["running"]:
+        return [f"no server is running for {report['home']}", "Start it with `qd up`."]
     lines = [
-        f"{found['address']}  (pid {found['pid']}, version {found['version']}, up {_since(found['since'])})",
-        f"home: {found['home']}",
+        f"{report['address']}  (pid {report['pid']}, version {report['version']}, up {_format_age(report['since'])})",
+        f"home: {report['home']}",
     ]
-    if found["healthy"]:
-        sessions, attention = found["sessions"], found["attention"]
-        needing = "1 needs you" if attention == 1 else f"{attention} need you"
-        lines.append(f"{sessions} session{'' if sessions == 1 else 's'}, {needing}")
-        lines += _environment(found["environment"])
+    if report["healthy"]:
+        sessions, attention = report["sessions"], report["attention"]
+        need_you = "1 needs you" if attention == 1 else f"{attention} need you"
+        lines.append(f"{sessions} session{'' if sessions == 1 else 's'}, {need_you}")
+        lines += _format_environment_problem(report["environment"])
     else:
-        lines += [f"not healthy: {found['error']['message']}", found["error"]["hint"]]
-    if found["version"] != __version__:
-        lines.append(f"this is qd {__version__}: `qd restart` brings the server to the same version")
+        lines += [f"not healthy: {report['error']['message']}", report["error"]["hint"]]
+    if report["version"] != __version__:
+        lines.append(f"this is qd {__version__}. Run `qd restart` to bring the server to the same version.")
     return lines
 
 
-def _environment(found: dict[str, Any]) -> list[str]:
-    """Only what is not as it should be."""
-    if not found["problem"]:
+def _format_environment_problem(environment: dict[str, Any]) -> list[str]:
+    if not environment["problem"]:
         return []
-    which = "the server's own environment" if found["source"] == "server" else "the environment as it was before"
-    return [f"agents get {which}: {found['problem']}"]
+    is_servers_own = environment["source"] == "server"
+    which = "the server's own environment" if is_servers_own else "the login shell's earlier environment"
+    return [f"agents get {which}: {environment['problem']}"]
 
 
-def _since(since: int) -> str:
+def _format_age(since: int) -> str:
     minutes, seconds = divmod(max(0, int(time.time()) - since // 1000), 60)
     hours, minutes = divmod(minutes, 60)
-    return (
-        f"{hours // 24} d {hours % 24} h"
-        if hours >= 24
-        else f"{hours} h {minutes} min"
-        if hours
-        else _short(minutes, seconds)
-    )
-
-
-def _short(minutes: int, seconds: int) -> str:
+    if hours >= 24:
+        return f"{hours // 24} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes} min"
     return f"{minutes} min" if minutes else f"{seconds} s"
 
 
-def _show_config(place: Home, as_json: bool) -> None:
+def _print_config(home: Home, as_json: bool) -> None:
     import os
 
     from quarterdeck.config import read_config
     from quarterdeck.harness import registry
 
-    config = read_config(place.config, os.environ, agents=registry.known)
+    config = read_config(home.config, os.environ, agents=registry.known)
     if as_json:
         import msgspec
 
-        settings = {name: {"value": one.value, "source": one.source} for name, one in config.values.items()}
-        told = {
-            "file": str(place.config),
-            "settings": settings,
+        report = {
+            "file": str(home.config),
+            "settings": {name: {"value": value.value, "source": value.source} for name, value in config.values.items()},
             "profiles": config.profiles,
             "warnings": config.warnings,
         }
-        click.echo(msgspec.json.encode(told))
+        click.echo(msgspec.json.encode(report))
         return
     width = max(map(len, config.values))
-    for name, one in config.values.items():
-        click.echo(f"{name:<{width}}  {_shown(one.value):<28}  {one.source}")
+    for name, value in config.values.items():
+        click.echo(f"{name:<{width}}  {json.dumps(value.value, ensure_ascii=False):<28}  {value.source}")
     for name, profile in config.profiles.items():
         click.echo(f"@{name}: {profile.agent} {profile.model} {profile.mode or ''}".rstrip())
     for warning in config.warnings:
         click.echo(f"warning: {warning}", err=True)
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`qd testing`: what stands in for the real thing in tests."""
+"""`qd testing`: serve a scripted model for tests."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quarterdeck.testing.model import Seen
+    from quarterdeck.testing.model import SeenRequest
     from quarterdeck.testing.script import Script
 
 
 @click.group()
 def testing() -> None:
-    """Stand-ins for tests: a scripted model."""
+    """Serve a scripted model for tests."""
 
 
 @testing.command()
-@click.option("--script", "path", type=click.Path(path_type=Path), help="What it says, in TOML or JSON.")
+@click.option("--script", "path", type=click.Path(path_type=Path), help="Script of its replies, in TOML or JSON.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
-    show_default="any that is free",
-    help="Where it listens, on this machine only.",
+    show_default="a free one",
+    help="Port to listen on, on this machine only.",
 )
 @click.option(
-    "--record", type=click.Path(path_type=Path), help="Append every request to this file, a JSON object a line."
+    "--record", type=click.Path(path_type=Path), help="Append each request to this file, one JSON object per line."
 )
 def model(path: Path | None, port: int, record: Path | None) -> None:
     """Serve a scripted model in the formats of Anthropic, OpenAI and Gemini.
 
-    It prints its address and serves until it is interrupted. The format of a script is described in docs/testing.md.
+    Prints its address and serves until it is interrupted. docs/testing.md describes the format of scripts.
     """
     import asyncio
 
-    from quarterdeck.testing.script import Script, loaded
+    from quarterdeck.testing.script import Script, load_script
 
-    asyncio.run(_served(loaded(path) if path else Script(), port, record))
+    asyncio.run(_serve(load_script(path) if path else Script(), port, record))
 
 
-async def _served(script: Script, port: int, record: Path | None) -> None:
+async def _serve(script: Script, port: int, record: Path | None) -> None:
     import asyncio
     import signal
 
@@ -51,26 +51,26 @@ async def _served(script: Script, port: int, record: Path | None) -> None:
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for one in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(one, stopped.set)
-    async with ScriptedModel(script, port, _recorder(record)) as served:
-        click.echo(served.url)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stopped.set)
+    async with ScriptedModel(script, port, _recorder(record)) as server:
+        click.echo(server.url)
         await stopped.wait()
 
 
-def _recorder(path: Path | None) -> Callable[[Seen], None] | None:
-    """Without the headers, which hold the key."""
+def _recorder(path: Path | None) -> Callable[[SeenRequest], None] | None:
+    """Return a function that appends requests to a file, without their headers, which contain the API key."""
     if path is None:
         return None
 
     import msgspec
 
     try:
-        path.open("ab").close()  # now, and not when the first request comes
+        path.open("ab").close()  # Fail now, not when the first request comes.
     except OSError as error:
         raise click.BadParameter(f"{path} cannot be written: {error.strerror}.", param_hint="--record") from None
 
-    def write(seen: Seen) -> None:
+    def write(seen: SeenRequest) -> None:
         line = {name: getattr(seen, name) for name in ("wire", "path", "scenario", "step", "attempt", "end", "body")}
         with path.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")

@@ -1,16 +1,19 @@
-"""`qd up`: the server, in this terminal or in the background, and its page."""
+"""`qd up`: start the server in this terminal or in the background, and open its page."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import click
 
-from quarterdeck.cli.home_check import own_home
-from quarterdeck.cli.page import has_display, login_address, open_page
-from quarterdeck.cli.starting import alone, in_foreground, running, started
-from quarterdeck.cli.wire import Wire, token_of
+from quarterdeck.cli.connect import connect_to, read_token
+from quarterdeck.cli.home_check import check_home
+from quarterdeck.cli.start_server import find_lasting_server, run_in_foreground, spawn_server, start_lock
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
 from quarterdeck.server import server_file
 from quarterdeck.server.server_file import ServerInfo
@@ -19,91 +22,115 @@ _file = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), help="The port; 0 is any that is free.  [default: 4986]")
-@click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
-@click.option("--allow-host", multiple=True, metavar="NAME", help="A further name by which it may be called.")
-@click.option("--tls-cert", type=_file, help="A certificate with its chain, in PEM.")
-@click.option("--tls-key", type=_file, help="The key of the certificate.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one.  [default: 4986]")
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--allow-host", multiple=True, metavar="NAME", help="Accept requests for this host name, too.")
+@click.option("--tls-cert", type=_file, help="Certificate with its chain, in PEM.")
+@click.option("--tls-key", type=_file, help="Private key of the certificate.")
 @click.option("--expose", is_flag=True, default=None, help="Allow a --host that other machines can reach.")
-@click.option("--no-open", is_flag=True, help="Do not open the page.")
-@click.option("-d", "--detach", is_flag=True, help="In the background; return when it is ready.")
-@click.option("--install-service", is_flag=True, help="Start it at every login, by systemd or launchd.")
-@click.option("--remove-service", is_flag=True, help="Do not start it at login any more.")
-def up(no_open: bool, detach: bool, install_service: bool, remove_service: bool, **given: Any) -> None:
-    """Start the server, and open its page.
+@click.option("--no-open", is_flag=True, help="Don't open the page.")
+@click.option("-d", "--detach", is_flag=True, help="Run in the background; return when the server is ready.")
+@click.option("--install-service", is_flag=True, help="Start the server at every login, with systemd or launchd.")
+@click.option("--remove-service", is_flag=True, help="Stop starting the server at login.")
+def up(no_open: bool, detach: bool, install_service: bool, remove_service: bool, **server_options: Any) -> None:
+    """Start the server and open its page.
 
-    It prints an address that lets you in. Where a server runs already, it says where.
+    Prints an address that logs you in. If a server runs already, prints the address of that one.
     """
-    place = own_home()
-    options = {name: _plain(value) for name, value in given.items() if value not in (None, ())}
+    home = check_home()
+    options = {name: _as_json(value) for name, value in server_options.items() if value not in (None, ())}
     if install_service and remove_service:
         raise click.UsageError("--install-service and --remove-service exclude each other.")
     if remove_service:
-        from quarterdeck.cli.service import remove
+        from quarterdeck.cli.service import remove_service as remove
 
         remove()
         return
-    _check(place, options)
+    _check_settings(home, options)
     if install_service:
-        from quarterdeck.cli.service import install
+        from quarterdeck.cli.service import install_service as install
 
-        install(place, options)
+        install(home, options)
         return
-    _up(place, options, detach, wants_page=not no_open and has_display())
+    _start(home, options, detach, should_open_page=not no_open and has_display())
 
 
-def _plain(value: Any) -> Any:
-    """As it comes back from JSON."""
+def _as_json(value: Any) -> Any:
+    """Return a value as it comes back from JSON, so that it compares equal to the options of a running server."""
     return [*value] if isinstance(value, tuple) else value
 
 
-def _check(place: Home, options: dict[str, Any]) -> None:
-    """Before anything is started: what is wrong with the settings is said here, where somebody reads it."""
+def _check_settings(home: Home, options: dict[str, Any]) -> None:
+    """Report invalid and dangerous settings here, where the user reads it, before anything is started."""
     from quarterdeck.config import read_config
     from quarterdeck.harness import registry
 
-    config = read_config(place.config, os.environ, options, agents=registry.known)
+    config = read_config(home.config, os.environ, options, agents=registry.known)
     for warning in config.warnings:
         _warn(warning)
     server = config.server
     if not server.is_local:
-        _warn(f"{server.host} can be reached from other machines: whoever has a token runs commands as you.")
+        _warn(f"other machines can reach {server.host}: anyone with a token runs commands as you.")
         if not server.is_secure:
-            _warn("without --tls-cert and --tls-key everybody on the way can read the token.")
+            _warn("without --tls-cert and --tls-key, anyone on the network path can read the token.")
         if server.is_everywhere and not server.allow_host:
-            _warn("others can call it only by names that you give with --allow-host NAME.")
+            _warn("other machines can reach it only by host names that you allow with --allow-host NAME.")
 
 
-def _warn(what: str) -> None:
-    click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {what}", err=True)
+def _warn(text: str) -> None:
+    click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {text}", err=True)
 
 
-def _up(place: Home, options: dict[str, Any], detach: bool, wants_page: bool) -> None:
-    def announce(light: ServerInfo) -> None:
-        _announce(place, light, wants_page)
+def _start(home: Home, options: dict[str, Any], detach: bool, should_open_page: bool) -> None:
+    def announce(server: ServerInfo) -> None:
+        _announce(home, server, should_open_page)
 
-    light = server_file.find_server(place)
-    if light is None or light.is_leaving:
-        with alone(place) as lock:
-            light = running(place)
-            if light is None and detach:
-                light = started(place, options, lock)
+    server = server_file.find_server(home)
+    if server is None or server.is_leaving:
+        with start_lock(home) as lock:
+            server = find_lasting_server(home)
+            if server is None and detach:
+                server = spawn_server(home, options, lock)
                 options = {}
-            elif light is None:
-                in_foreground(place, options, lock, announce)
-    if not _has(light, options):
-        _warn("a server was running already, with other options: `qd down` first to change them.")
-    announce(light)
+            elif server is None:
+                run_in_foreground(home, options, lock, announce)
+    if not _was_started_with(server, options):
+        _warn("a server runs already, with other options. Run `qd down` first to change them.")
+    announce(server)
 
 
-def _has(light: ServerInfo, options: dict[str, Any]) -> bool:
-    """Whether the server was started with these options; any port does where any was asked for."""
-    return all(light.options.get(name) == value for name, value in options.items() if (name, value) != ("port", 0))
+def _was_started_with(server: ServerInfo, options: dict[str, Any]) -> bool:
+    # Port 0 asks for any port, so every port satisfies it.
+    return all(server.options.get(name) == value for name, value in options.items() if (name, value) != ("port", 0))
 
 
-def _announce(place: Home, light: ServerInfo, wants_page: bool) -> None:
-    token = token_of(place)
-    click.echo(f"Quarterdeck is at {light.address}")
-    click.echo(f"This lets you in:  {login_address(light.address, token)}")
-    if wants_page:
-        open_page(Wire(light, token))
+def _announce(home: Home, server: ServerInfo, should_open_page: bool) -> None:
+    token = read_token(home)
+    click.echo(f"Quarterdeck runs at {server.address}")
+    click.echo(f"Log in with:  {server.address}/login?token={quote(token, safe='')}")
+    if should_open_page:
+        _open_page(home, server)
+
+
+# --- the page
+
+
+def has_display(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> bool:
+    """Return whether a browser would have a screen. Over SSH it wouldn't be the user's."""
+    if platform == "darwin":
+        return "SSH_CONNECTION" not in environment
+    return bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+
+
+def _open_page(home: Home, server: ServerInfo) -> None:
+    """Open the page in a browser, logged in by a one-time code.
+
+    The token must not be in that address: every user of the machine can read a browser's command line.
+    """
+    import webbrowser
+
+    try:
+        code = connect_to(server, home).client.create_login_code()
+    except QuarterdeckError:
+        return
+    webbrowser.open(f"{server.address}/login?code={quote(code, safe='')}")

@@ -1,4 +1,4 @@
-"""What a person types at the terminal of standard input, line by line, and the line that was never ended."""
+"""Read lines from the terminal of standard input, including a last line that was never ended."""
 
 from __future__ import annotations
 
@@ -9,65 +9,68 @@ from typing import Any
 
 
 class Keyboard:
-    """A terminal that is somebody else's for the moment (`bg`, `&`) is not read: the system would stop us for it."""
+    """The terminal of standard input, as long as this process is in its foreground.
 
-    def __init__(self, wanted: bool) -> None:
+    Reading a terminal from the background (`bg`, `&`) would stop the process, so it isn't read then.
+    """
+
+    def __init__(self, is_enabled: bool) -> None:
         self.descriptor = sys.stdin.fileno()
-        #: Whether somebody may still type.
-        self.is_open = wanted and sys.stdin.isatty()
-        self._rest = b""
+        #: Whether the user can still type.
+        self.is_open = is_enabled and sys.stdin.isatty()
+        self._incomplete = b""
 
     @property
-    def listens(self) -> bool:
-        """Whether what is typed now is for us."""
-        return self.is_open and self._is_ours()
+    def is_readable(self) -> bool:
+        """Whether typed text comes to this process now."""
+        return self.is_open and self._is_in_foreground()
 
     def read(self) -> list[bytes]:
-        """The lines that are there. Not `is_open` any more when the person has ended the input, or the terminal is gone."""
+        """Return the lines that are there. Closes the keyboard if the user ended the input or the terminal is gone."""
         try:
             data = os.read(self.descriptor, 65536)
         except OSError:
             data = b""
         if not data:
             self.is_open = False
-            lines, self._rest = [self._rest] if self._rest else [], b""
+            lines, self._incomplete = [self._incomplete] if self._incomplete else [], b""
             return lines
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._incomplete = (self._incomplete + data).split(b"\n")
         return lines
 
-    def left_over(self) -> list[bytes]:
-        """What was typed and not read yet, also a line that was not ended; nobody else gets it, such as the shell."""
-        if self.listens:
-            self._rest += self._pending()
-        lines, self._rest = self._rest.split(b"\n"), b""
+    def drain(self) -> list[bytes]:
+        """Return what was typed and not yet read, including an unfinished line, so that the shell doesn't get it."""
+        if self.is_readable:
+            self._incomplete += self._read_pending()
+        lines, self._incomplete = self._incomplete.split(b"\n"), b""
         return [line for line in lines if line.strip()]
 
-    def _pending(self) -> bytes:
-        """A terminal hands out whole lines only, until it is told otherwise."""
+    def _read_pending(self) -> bytes:
+        # In canonical mode a terminal only hands out finished lines, so switch it off for the moment.
         try:
-            before = termios.tcgetattr(self.descriptor)
-            termios.tcsetattr(self.descriptor, termios.TCSANOW, _at_once(before))
+            modes = termios.tcgetattr(self.descriptor)
+            termios.tcsetattr(self.descriptor, termios.TCSANOW, _without_line_mode(modes))
         except termios.error:
             return b""
-        found = b""
+        pending = b""
         try:
             while data := os.read(self.descriptor, 65536):
-                found += data
+                pending += data
         except OSError:
-            pass  # the terminal is gone, and what was typed with it
+            pass  # The terminal is gone, and what was typed with it.
         finally:
-            termios.tcsetattr(self.descriptor, termios.TCSANOW, before)
-        return found
+            termios.tcsetattr(self.descriptor, termios.TCSANOW, modes)
+        return pending
 
-    def _is_ours(self) -> bool:
+    def _is_in_foreground(self) -> bool:
         try:
             return os.tcgetpgrp(self.descriptor) == os.getpgrp()
         except OSError:
-            return True  # no terminal that has jobs: nobody else could have it
+            return True  # A terminal without job control has no background.
 
 
-def _at_once(modes: list[Any]) -> list[Any]:
-    """The same terminal, which gives what it has and waits for nothing."""
+def _without_line_mode(modes: list[Any]) -> list[Any]:
+    """Return terminal modes that hand out every byte at once and never wait."""
     changed = [*modes]
     changed[3] &= ~(termios.ICANON | termios.ECHO)
     changed[6] = [*modes[6]]
@@ -75,8 +78,8 @@ def _at_once(modes: list[Any]) -> list[Any]:
     return changed
 
 
-def text_of(line: bytes) -> str | None:
-    """None when it is no UTF-8."""
+def decode_line(line: bytes) -> str | None:
+    """Return the text of a line, or None if it isn't UTF-8."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,113 +1,130 @@
-"""The events of one session on a thread of their own, from the first to the last, whatever happens to the connection.
+"""Read the events of one session on a thread, across cuts of the connection and restarts of the server.
 
-A reader says the index of the last event that it has, and gets what comes after it (contract section 2). So after a cut,
-or after a restart of the server, it goes on as if nothing had been.
+The reader sends the index of its last event and gets everything after it (contract section 2), so after a cut it goes on
+without a gap.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from quarterdeck.cli.starting import is_under_way
-from quarterdeck.cli.wire import Unreachable, Wire, present
+from quarterdeck.cli.connect import find_server
+from quarterdeck.cli.start_server import is_start_locked
+from quarterdeck.client.errors import Unreachable
+from quarterdeck.client.sync_client import Session
+from quarterdeck.client.transport import StreamCut
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
 
-#: A server that nobody is starting may come back within this time: a service's restart is not announced by a lock.
+#: How long to wait for a server that no command is starting. A service manager restarts it without taking our lock.
 _GRACE_S = 1.0
-_PAUSE_S = 0.1
+_RETRY_S = 0.1
+
+#: `event` and `snapshot` with their JSON; `lost` when the server went away; `session` to use from now on; `over` with
+#: the error that ended the stream.
+SignalKind: TypeAlias = Literal["event", "snapshot", "lost", "session", "over"]
 
 
 class Stream:
-    """`wake` becomes readable when there is something to take."""
+    """The reader. `wake` becomes readable when there is something to take."""
 
-    def __init__(self, place: Home, wire: Wire, session_id: str) -> None:
-        self._place = place
-        self._wire = wire
-        self._path = f"/sessions/{session_id}/events"
+    def __init__(self, home: Home, session: Session) -> None:
+        self._home = home
+        self._session = session
         self._index = 0
-        self._found: deque[tuple[str, Any]] = deque()
-        self.wake, self.bell = os.pipe()
-        os.set_blocking(self.bell, False)
+        self._signals: deque[tuple[SignalKind, Any]] = deque()
+        self.wake, self.wake_writer = os.pipe()
+        os.set_blocking(self.wake_writer, False)
         os.set_blocking(self.wake, False)
 
     def start(self) -> None:
+        """Start the thread."""
         threading.Thread(target=self._run, daemon=True).start()
 
     def ring(self) -> None:
-        """Wakes whoever waits; also from a signal handler. A pipe that is full has woken it already."""
+        """Wake the thread that waits for `wake`. Safe in a signal handler."""
+        # If the pipe is full, the waiting thread has been woken already.
         with contextlib.suppress(BlockingIOError):
-            os.write(self.bell, b"!")
+            os.write(self.wake_writer, b"!")
 
-    def take(self) -> list[tuple[str, Any]]:
-        """What came since: `event`, `wire` (the server that answers from now on), `lost`, or `over` with the reason."""
+    def take(self) -> list[tuple[SignalKind, Any]]:
+        """Return everything that came since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake, 65536)
-        found: list[tuple[str, Any]] = []
-        while self._found:
-            found.append(self._found.popleft())
-        return found
+        signals: list[tuple[SignalKind, Any]] = []
+        while self._signals:
+            signals.append(self._signals.popleft())
+        return signals
 
-    def _put(self, kind: str, what: Any) -> None:
-        self._found.append((kind, what))
+    def _put(self, kind: SignalKind, value: Any) -> None:
+        self._signals.append((kind, value))
         self.ring()
 
     def _run(self) -> None:
         try:
             while True:
                 if self._read() == "deleted":
-                    self._put("over", Gone(self._path))
+                    self._put("over", SessionGone(self._session.id))
                     return
                 self._put("lost", None)
-                self._wire = self._again()
-                self._put("wire", self._wire)
+                self._session = self._reconnect()
+                self._put("session", self._session)
         except QuarterdeckError as error:
             self._put("over", error)
-        except Exception as error:  # a fault of ours must not leave the reader waiting for ever
-            self._put("over", Gone(self._path, f"{type(error).__name__}: {error}"))
+        except Exception as error:  # A bug here must not leave the main thread waiting for ever.
+            self._put("over", SessionGone(self._session.id, f"{type(error).__name__}: {error}"))
             raise
 
     def _read(self) -> str:
-        """Until the connection ends; the server's reason for that, if it gave one."""
+        """Read until the connection ends. Return the server's reason for that, if it sent one."""
         try:
-            for told in self._wire.stream(self._path, since=self._index):
-                if told.event == "end":
-                    return str(told.data["reason"])
-                if told.event == "snapshot":
-                    self._index = told.data["index"]
-                    self._put("snapshot", told.data)
-                elif told.event not in ("cursor", "gap"):
-                    self._index = told.data["index"]
-                    self._put("event", told.data)
-        except Unreachable:
+            for block in self._session.blocks(self._index):
+                if block.name == "open":
+                    continue
+                data = json.loads(block.data)
+                if block.name == "end":
+                    return str(data["reason"])
+                if block.name == "snapshot":
+                    self._index = data["index"]
+                    self._put("snapshot", data)
+                elif block.name not in ("cursor", "gap"):  # A gap is followed by a snapshot.
+                    self._index = data["index"]
+                    self._put("event", data)
+        except StreamCut:
             pass
         return ""
 
-    def _again(self) -> Wire:
-        """The server of this home, as soon as one answers."""
-        until = time.monotonic() + _GRACE_S
-        while time.monotonic() < until:
+    def _reconnect(self) -> Session:
+        """Return the session on the server of this home, as soon as a server answers.
+
+        Raises:
+            Unreachable: no server came back.
+        """
+        give_up_at = time.monotonic() + _GRACE_S
+        while time.monotonic() < give_up_at:
             try:
-                found = present(self._place)
-                if found is not None and found.get("/healthz"):
-                    return found
+                connection = find_server(self._home)
+                if connection is not None:
+                    connection.client.check_health()
+                    return connection.client.session(self._session.id)
             except Unreachable:
                 pass
-            if is_under_way(self._place):
-                until = time.monotonic() + _GRACE_S
-            time.sleep(_PAUSE_S)
-        raise Unreachable("the server is gone", "`qd up -d` starts it again; nothing that the session did is lost.")
+            if is_start_locked(self._home):
+                give_up_at = time.monotonic() + _GRACE_S
+            time.sleep(_RETRY_S)
+        raise Unreachable("the server is gone", "Start it again with `qd up -d`. The session's log is safe.")
 
 
-class Gone(QuarterdeckError):
-    """There is nothing more to follow."""
+class SessionGone(QuarterdeckError):
+    """The session can't be followed any more."""
 
     code = "no_such_session"
 
-    def __init__(self, path: str, why: str = "it was deleted") -> None:
-        super().__init__(f"session {path.split('/')[2]} cannot be followed any more: {why}", "")
+    def __init__(self, session_id: str, reason: str = "it was deleted") -> None:
+        super().__init__(f"session {session_id} cannot be followed any more: {reason}", "")

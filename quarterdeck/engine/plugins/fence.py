@@ -9,15 +9,15 @@ from pathlib import Path
 
 from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, Plugin
 from quarterdeck.events import Notice
-from quarterdeck.policy import Place
+from quarterdeck.policy import Workspace
 
 
-def place_of(context: Context) -> Place:
+def place_of(context: Context) -> Workspace:
     """Return where a call runs: the session's folder, the home folder, and how links are resolved.
 
     Use it for one judgement only: resolved paths are cached, so a link that changes later would go unnoticed.
     """
-    return Place(
+    return Workspace(
         session_id=context.session_id,
         cwd=str(context.cwd),
         home=os.environ.get("HOME") or str(Path.home()),

@@ -1,8 +1,8 @@
 """LoopDetection: detect an agent that repeats itself.
 
 There are two kinds of loops. *Repeated calls*: the last calls are one sequence several times over, with equal arguments. The
-agent is told so. *Repeated writes*: one file was written many times since the last prompt. At the first limit the agent is
-told so; at the second the turn ends.
+plugin tells the agent. *Repeated writes*: one file was written many times since the last prompt. At the first limit the
+plugin tells the agent; at the second the turn ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The models that the built-in agent can speak to, one file each, and how one is had by its name.
+"""Create models by name: `model, name = create_model("anthropic:NAME", {"api_key": …})`.
 
-model, name = model_of("anthropic:NAME", {"api_key": …})
+Each wire format has its own module (`anthropic`, `openai`, `chat`, `gemini`); `demo` is a script that needs no network.
 """
 
 from __future__ import annotations
@@ -10,55 +10,73 @@ from collections.abc import Mapping
 
 from quarterdeck.engine.model import Model
 from quarterdeck.engine.providers.credentials import (
-    Access,
-    Configured,
+    Credentials,
     InvalidModel,
     InvalidProvider,
     MissingKey,
     NoSuchProvider,
-    access,
-    configured,
+    ProviderStatus,
+    find_credentials,
+    list_providers,
 )
 from quarterdeck.events import Json
 
-__all__ = ["Configured", "InvalidModel", "InvalidProvider", "MissingKey", "NoSuchProvider", "configured", "model_of"]
+__all__ = [
+    "InvalidModel",
+    "InvalidProvider",
+    "MissingKey",
+    "NoSuchProvider",
+    "ProviderStatus",
+    "create_model",
+    "list_providers",
+]
 
 
-def model_of(
+def create_model(
     name: str, options: Mapping[str, Json] | None = None, environment: Mapping[str, str] = os.environ
 ) -> tuple[Model, str]:
-    """`provider:model` as a model that can be asked, and the provider's own name for it.
+    """Create a model from a name such as `anthropic:NAME`. Return it with the provider's own name for it.
 
-    `options` (the caller's provider_opts) may hold api_key, base_url and headers; all others go into every request as they
-    are. InvalidModel, NoSuchProvider, MissingKey, InvalidProvider.
+    Args:
+        name: `PROVIDER:MODEL`
+        options: api_key, base_url and headers of the provider; all other options are copied into every request
+        environment: where to look for keys and for the home folder
+
+    Raises:
+        InvalidModel: the name has no provider or no model.
+        NoSuchProvider: the provider is neither known nor configured.
+        MissingKey: the provider needs a key and none is set.
+        InvalidProvider: the provider's settings can't be used.
     """
     provider, colon, model = name.partition(":")
     if not colon or not provider:
-        raise InvalidModel(f"{name!r} does not say which provider", "Write PROVIDER:MODEL, such as demo:tour.")
+        raise InvalidModel(f"{name!r} doesn't say which provider", "Write PROVIDER:MODEL, such as demo:tour.")
     if provider == "demo":
         from quarterdeck.engine.providers.demo import DemoModel
 
         return DemoModel(options or {}), model or "tour"
-    found = access(provider, options or {}, environment)
+    credentials = find_credentials(provider, options or {}, environment)
     if not model:
-        raise InvalidModel(f"{name!r} does not say which model", f"Write {provider}:MODEL.")
-    return _made(found), model
+        raise InvalidModel(f"{name!r} doesn't say which model", f"Write {provider}:MODEL.")
+    return _create_http_model(credentials), model
 
 
-def _made(found: Access) -> Model:
-    """Nothing of a provider is imported before it is used."""
-    if found.wire == "anthropic":
-        from quarterdeck.engine.providers.anthropic import AnthropicModel
+def _create_http_model(credentials: Credentials) -> Model:
+    # Import only the format that is used.
+    match credentials.wire:
+        case "anthropic":
+            from quarterdeck.engine.providers.anthropic import AnthropicModel
 
-        return AnthropicModel(found)
-    if found.wire == "openai":
-        from quarterdeck.engine.providers.openai import OpenAIModel
+            return AnthropicModel(credentials)
+        case "openai":
+            from quarterdeck.engine.providers.openai import OpenAIModel
 
-        return OpenAIModel(found)
-    if found.wire == "gemini":
-        from quarterdeck.engine.providers.gemini import GeminiModel
+            return OpenAIModel(credentials)
+        case "gemini":
+            from quarterdeck.engine.providers.gemini import GeminiModel
 
-        return GeminiModel(found)
-    from quarterdeck.engine.providers.chat import ChatModel
+            return GeminiModel(credentials)
+        case _:
+            from quarterdeck.engine.providers.chat import ChatModel
 
-    return ChatModel(found)
+            return ChatModel(credentials)

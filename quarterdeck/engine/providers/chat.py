@@ -1,13 +1,12 @@
-"""OpenAI's chat completions, and every server that speaks them: vLLM, Ollama, llama.cpp, OpenRouter, and many more.
+"""OpenAI's Chat Completions format, which many servers speak: vLLM, Ollama, llama.cpp, OpenRouter and others.
 
-They differ in small things, so this one takes what comes: reasoning under two names, calls without a number, a last
-word that is missing, usage in several forms.
+They differ in details, so the reader is tolerant: reasoning under two names, calls without an index, a missing final event,
+usage in several forms.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -32,23 +31,24 @@ from quarterdeck.engine.model import (
 from quarterdeck.engine.providers.base import (
     Body,
     HttpModel,
-    Sent,
-    buckets,
+    HttpRequest,
     data_url,
-    failed,
-    is_said,
-    plain_id,
-    signature,
+    has_text,
+    missing_image_note,
+    safe_call_id,
+    signature_for,
+    split_usage,
+    stream_error,
 )
-from quarterdeck.engine.providers.credentials import KINDS, Access
+from quarterdeck.engine.providers.credentials import KNOWN_PROVIDERS, Credentials
 from quarterdeck.engine.providers.failure import Service
-from quarterdeck.engine.providers.openai import named_schema
+from quarterdeck.engine.providers.openai import response_schema
 from quarterdeck.events import Image, TokenUsage
 
-#: DeepSeek and others want the reasoning of a turn back while it lasts, by the name that it had.
-_GIVEN_BACK = "reasoning_content"
+#: DeepSeek and others require the reasoning of the current turn to be sent back in this field.
+_REASONING_FIELD = "reasoning_content"
 _EFFORTS = {"off": "none"}
-_STOPS: dict[str, Literal["end", "tools", "length", "refused"]] = {
+_STOP_REASONS: dict[str, Literal["end", "tools", "length", "refused"]] = {
     "tool_calls": "tools",
     "function_call": "tools",
     "length": "length",
@@ -57,37 +57,38 @@ _STOPS: dict[str, Literal["end", "tools", "length", "refused"]] = {
 
 
 class ChatModel(HttpModel):
-    def __init__(self, access: Access) -> None:
-        super().__init__(access)
-        self._url = URL(f"{access.base_url}/chat/completions")
-        # the service that made the format has another name for it meanwhile
-        self._limit = "max_completion_tokens" if access.base_url == KINDS["chat"].base_url else "max_tokens"
+    def __init__(self, credentials: Credentials) -> None:
+        super().__init__(credentials)
+        self._url = URL(f"{credentials.base_url}/chat/completions")
+        # OpenAI has renamed the field; other servers still use the old name.
+        is_openai = credentials.base_url == KNOWN_PROVIDERS["chat"].base_url
+        self._limit_field = "max_completion_tokens" if is_openai else "max_tokens"
 
-    def sent(self, request: Request) -> Sent:
+    def build_request(self, request: Request) -> HttpRequest:
         body: Body = {
             "model": request.model,
-            "messages": _messages(request),
+            "messages": _convert_messages(request),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         if request.tools:
-            body["tools"] = _tools(request)
+            body["tools"] = _convert_tools(request)
         if request.max_tokens:
-            body[self._limit] = request.max_tokens
+            body[self._limit_field] = request.max_tokens
         if request.thinking:
             body["reasoning_effort"] = _EFFORTS.get(request.thinking, request.thinking)
         if request.response_format is not None:
-            body["response_format"] = {"type": "json_schema", "json_schema": named_schema(request.response_format)}
-        return Sent(self._url, self.merged(body, request))
+            body["response_format"] = {"type": "json_schema", "json_schema": response_schema(request.response_format)}
+        return HttpRequest(self._url, self.with_options(body, request))
 
-    def reader(self, service: Service) -> ChatReader:
+    def make_reader(self, service: Service) -> ChatReader:
         return ChatReader(service)
 
 
-# --- what is sent
+# ------------------------------------------------------------------------------------------------------ the request
 
 
-def _tools(request: Request) -> list[Body]:
+def _convert_tools(request: Request) -> list[Body]:
     return [
         {
             "type": "function",
@@ -97,36 +98,36 @@ def _tools(request: Request) -> list[Body]:
     ]
 
 
-def _messages(request: Request) -> list[Body]:
-    out: list[Body] = [{"role": "system", "content": request.system}] if request.system else []
+def _convert_messages(request: Request) -> list[Body]:
+    converted: list[Body] = [{"role": "system", "content": request.system}] if request.system else []
     messages = request.messages
-    turn = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
+    turn_start = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
     for at, message in enumerate(messages):
         if message.role == "assistant":
-            out += _replied(message, at > turn)
+            converted += _convert_reply(message, is_current_turn=at > turn_start)
         else:
-            out += _told(message)
-    return out
+            converted += _convert_input(message)
+    return converted
 
 
-def _told(message: Message) -> list[Body]:
-    """Results have texts only; their images follow as the user's."""
+def _convert_input(message: Message) -> list[Body]:
+    """Convert results and user content. Results can only hold text here, so their images follow as user content."""
     results = [part for part in message.parts if isinstance(part, Result)]
-    out: list[Body] = [
-        {"role": "tool", "tool_call_id": plain_id(part.call_id), "content": part.text} for part in results
+    converted: list[Body] = [
+        {"role": "tool", "tool_call_id": safe_call_id(part.call_id), "content": part.text} for part in results
     ]
-    shown = [_picture(image) for part in results for image in part.images]
-    content = [_content(part) for part in message.parts if isinstance(part, Text | Picture) and is_said(part)] + shown
+    content = [_convert_content(part) for part in message.parts if isinstance(part, Text | Picture) and has_text(part)]
+    content += [_convert_image(image) for part in results for image in part.images]
     if content:
-        only_text = len(content) == 1 and content[0]["type"] == "text"
-        out.append({"role": "user", "content": content[0]["text"] if only_text else content})
-    return out
+        is_text = len(content) == 1 and content[0]["type"] == "text"
+        converted.append({"role": "user", "content": content[0]["text"] if is_text else content})
+    return converted
 
 
-def _replied(message: Message, is_this_turn: bool) -> list[Body]:
+def _convert_reply(message: Message, *, is_current_turn: bool) -> list[Body]:
     calls = [
         {
-            "id": plain_id(call.call_id),
+            "id": safe_call_id(call.call_id),
             "type": "function",
             "function": {"name": call.name, "arguments": msgspec.json.encode(call.args).decode()},
         }
@@ -135,64 +136,68 @@ def _replied(message: Message, is_this_turn: bool) -> list[Body]:
     text = message.text if message.text.strip() else None
     if not calls and text is None:
         return []
-    out: Body = {"role": "assistant", "content": text}
+    reply: Body = {"role": "assistant", "content": text}
     if calls:
-        out["tool_calls"] = calls
-    thought = "".join(
-        part.text for part in message.parts if isinstance(part, Thinking) and signature(part, "chat") == _GIVEN_BACK
+        reply["tool_calls"] = calls
+    reasoning = "".join(
+        part.text
+        for part in message.parts
+        if isinstance(part, Thinking) and signature_for(part, "chat") == _REASONING_FIELD
     )
-    return [{**out, _GIVEN_BACK: thought}] if thought and is_this_turn else [out]
+    if reasoning and is_current_turn:
+        reply[_REASONING_FIELD] = reasoning
+    return [reply]
 
 
-def _content(part: Text | Picture) -> Body:
-    return {"type": "text", "text": part.text} if isinstance(part, Text) else _picture(part.image)
+def _convert_content(part: Text | Picture) -> Body:
+    return {"type": "text", "text": part.text} if isinstance(part, Text) else _convert_image(part.image)
 
 
-def _picture(image: Image) -> Body:
+def _convert_image(image: Image) -> Body:
     if not image.data:
-        return {"type": "text", "text": f"[an image that is no longer there: {image.path}]"}
+        return {"type": "text", "text": missing_image_note(image)}
     return {"type": "image_url", "image_url": {"url": data_url(image)}}
 
 
-# --- what comes back
+# -------------------------------------------------------------------------------------------------------- the reply
 
 
-class _Function(Struct, gc=False):
+class _Function(Struct):
     name: str | None = None
     arguments: str | None = None
 
 
-class _Call(Struct, gc=False):
+class _ToolCall(Struct):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
 
 
-class _Delta(Struct, gc=False):
+class _Delta(Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[_ToolCall] | None = None
 
 
-class _Choice(Struct, gc=False):
+class _Choice(Struct):
     delta: _Delta | None = None
     finish_reason: str | None = None
 
 
-class _Details(Struct, gc=False):
+class _Details(Struct):
     cached_tokens: int | None = None
 
 
-class _Usage(Struct, gc=False):
+class _Usage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
     prompt_cache_hit_tokens: int | None = None
 
 
-class _Event(Struct, gc=False):
+class _Event(Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: dict[str, Any] | str | None = None
@@ -201,93 +206,94 @@ class _Event(Struct, gc=False):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class _Called(Struct, gc=False):
+class _OpenCall(Struct):
     index: int
     id: str
 
 
 class ChatReader:
-    """One reply: pieces of a message."""
-
-    __slots__ = ("_calls", "_count", "_service", "_stop", "_thought", "_usage", "finished")
+    """Reads one reply: deltas of a message."""
 
     def __init__(self, service: Service) -> None:
         self.finished: Finished | None = None
         self._service = service
-        self._calls: dict[int, _Called] = {}
-        self._count = 0
-        self._stop = ""
-        self._thought = ""
+        #: The latest call at each of the server's own indexes.
+        self._calls: dict[int, _OpenCall] = {}
+        self._call_count = 0
+        self._stop_reason = ""
+        #: The field in which reasoning arrived, until it is over.
+        self._reasoning_field = ""
         self._usage: _Usage | None = None
 
-    def read(self, events: Sequence[bytes], out: list[Chunk]) -> None:
-        for data in events:
-            if data == b"[DONE]":
-                self._end()
-                return
-            event = _decode(data)
-            if event.usage is not None:
-                self._usage = event.usage
-            if event.error:
-                error = {"message": event.error} if isinstance(event.error, str) else event.error
-                raise failed(self._service, error)
-            if event.choices:
-                choice = event.choices[0]
-                delta = choice.delta
-                if delta is not None:
-                    self._grow(delta, out)
-                if choice.finish_reason:
-                    self._stop = choice.finish_reason
+    def read(self, event: bytes, chunks: list[Chunk]) -> None:
+        if event == b"[DONE]":
+            self._finish()
+            return
+        decoded = _decode(event)
+        if decoded.usage is not None:
+            self._usage = decoded.usage
+        if decoded.error:
+            error = {"message": decoded.error} if isinstance(decoded.error, str) else decoded.error
+            raise stream_error(self._service, error)
+        if decoded.choices:
+            choice = decoded.choices[0]
+            if choice.delta is not None:
+                self._read_delta(choice.delta, chunks)
+            if choice.finish_reason:
+                self._stop_reason = choice.finish_reason
 
-    def _grow(self, delta: _Delta, out: list[Chunk]) -> None:
+    def _read_delta(self, delta: _Delta, chunks: list[Chunk]) -> None:
         if delta.reasoning_content or delta.reasoning:
-            self._thought = "reasoning_content" if delta.reasoning_content else "reasoning"
-            out.append(ThinkingPiece(delta.reasoning_content or delta.reasoning or ""))
+            self._reasoning_field = "reasoning_content" if delta.reasoning_content else "reasoning"
+            chunks.append(ThinkingPiece(delta.reasoning_content or delta.reasoning or ""))
         if delta.content:
-            if self._thought:
-                self._thought_over(out)
-            out.append(TextPiece(delta.content))
+            self._end_reasoning(chunks)
+            chunks.append(TextPiece(delta.content))
         elif delta.refusal:
-            self._stop = "content_filter"
-            out.append(TextPiece(delta.refusal))
+            self._stop_reason = "content_filter"
+            chunks.append(TextPiece(delta.refusal))
         for call in delta.tool_calls or ():
-            self._call(call, out)
+            self._read_call(call, chunks)
 
-    def _call(self, call: _Call, out: list[Chunk]) -> None:
-        """A new id is a new call, also where the numbers are all the same or not there."""
-        at, function = self._place(call), call.function
-        called = self._calls.get(at)
-        if called is None or (call.id and call.id != called.id):
-            if self._thought:
-                self._thought_over(out)
-            called = self._calls[at] = _Called(self._count, call.id or f"call_{secrets.token_hex(8)}")
-            self._count += 1
-            out.append(CallBegun(called.index, called.id, (function and function.name) or ""))
+    def _read_call(self, delta: _ToolCall, chunks: list[Chunk]) -> None:
+        index, function = self._call_index(delta), delta.function
+        call = self._calls.get(index)
+        # A new id is a new call, even if the server gives all calls the same index.
+        if call is None or (delta.id and delta.id != call.id):
+            self._end_reasoning(chunks)
+            call = _OpenCall(self._call_count, delta.id or f"call_{secrets.token_hex(8)}")
+            self._calls[index] = call
+            self._call_count += 1
+            chunks.append(CallBegun(call.index, call.id, (function and function.name) or ""))
         if function and function.arguments:
-            out.append(CallPiece(called.index, function.arguments))
+            chunks.append(CallPiece(call.index, function.arguments))
 
-    def _place(self, call: _Call) -> int:
-        if call.index is not None:
-            return call.index
-        last = self._calls.get(self._count - 1)
-        return self._count - 1 if last and call.id in (None, "", last.id) else self._count
+    def _call_index(self, delta: _ToolCall) -> int:
+        if delta.index is not None:
+            return delta.index
+        last = self._calls.get(self._call_count - 1)
+        return self._call_count - 1 if last and delta.id in (None, "", last.id) else self._call_count
 
-    def _thought_over(self, out: list[Chunk]) -> None:
-        """No proof is asked for here; the name under which it came is what must be known to give it back."""
-        out.append(ThinkingSigned(f"chat:{self._thought}"))
-        self._thought = ""
+    def _end_reasoning(self, chunks: list[Chunk]) -> None:
+        # There is no signature in this format. Store the field's name instead, which is needed to send reasoning back.
+        if self._reasoning_field:
+            chunks.append(ThinkingSigned(f"chat:{self._reasoning_field}"))
+            self._reasoning_field = ""
 
-    def _end(self) -> None:
-        stop = "tools" if self._count and self._stop in ("stop", "") else _STOPS.get(self._stop, "end")
-        self.finished = Finished(stop, _counted(self._usage) if self._usage else None)
+    def _finish(self) -> None:
+        if self._call_count and self._stop_reason in ("stop", ""):
+            stop_reason = "tools"
+        else:
+            stop_reason = _STOP_REASONS.get(self._stop_reason, "end")
+        self.finished = Finished(stop_reason, _convert_usage(self._usage) if self._usage else None)
 
     def close(self) -> None:
-        """A server that said why it stopped is done, also without the last word."""
-        if self._stop and self.finished is None:
-            self._end()
+        """Finish the reply if the server gave a stop reason but no final event."""
+        if self._stop_reason and self.finished is None:
+            self._finish()
 
 
-def _counted(usage: _Usage) -> TokenUsage:
+def _convert_usage(usage: _Usage) -> TokenUsage:
     details = usage.prompt_tokens_details
     cached = (details and details.cached_tokens) or usage.prompt_cache_hit_tokens or 0
-    return buckets(usage.prompt_tokens or 0, cached, usage.completion_tokens or 0)
+    return split_usage(usage.prompt_tokens or 0, cached, usage.completion_tokens or 0)

@@ -1,9 +1,10 @@
-"""`demo:`: a model that is none. It plays a short script with the agent's real tools, without a network and without a key.
+"""`demo:`: play a short script with the agent's real tools, without a network and without a key.
 
-The first prompt of a session gets the tour: it thinks, keeps a list, writes, reads and changes a file in a folder of its
-own, asks for an approval and asks a question, and says what was shown. Later prompts may name what they want to see again.
-What comes next is read from the conversation and from nothing else, so a session that was killed goes on where it was. A
-text that comes in the middle is taken up in the next reply.
+The first prompt of a session starts the tour: it reasons, keeps a to-do list, writes, reads and edits a file in a folder of
+its own, asks for an approval, asks a question, and says what it has left behind. Later prompts may name a part to see again.
+
+The next step is derived from the conversation alone, so a session that was killed continues where it was. A steering message
+is answered in the next reply.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -35,307 +36,349 @@ from quarterdeck.events import Json, TokenUsage
 PAUSE_S = 0.02
 FOLDER = "quarterdeck-demo"
 _NOTES = f"{FOLDER}/notes.md"
-_COPY = f"mkdir -p {FOLDER}/kept && cp {_NOTES} {FOLDER}/kept/"
-_REMOVE = f"rm -r {FOLDER}"
-_QUESTION = f"Shall the folder {FOLDER} stay when I am done?"
-_KEEP, _DELETE = "Keep it", "Remove it"
+_COPY_COMMAND = f"mkdir -p {FOLDER}/kept && cp {_NOTES} {FOLDER}/kept/"
+_REMOVE_COMMAND = f"rm -r {FOLDER}"
+_KEEP, _REMOVE = "Keep it", "Remove it"
 _WORDS = re.compile(r"\S+\s*|\s+")
-_LONGEST_QUOTE = 200
+_QUOTE_LENGTH = 200
+
+#: Tool calls of a reply: the tool's name and its arguments.
+Calls: TypeAlias = tuple[tuple[str, dict[str, Json]], ...]
 
 
-class Said(NamedTuple):
-    """One reply. Calls are tools with their arguments."""
+class DemoReply(NamedTuple):
+    """One reply of the script."""
 
     text: str
-    think: str = ""
-    calls: tuple[tuple[str, dict[str, Json]], ...] = ()
+    thinking: str = ""
+    calls: Calls = ()
 
 
-class Scene(NamedTuple):
-    """Where the conversation is: its prompt, what was asked in the middle, what the last calls gave."""
+class DemoState(NamedTuple):
+    """What a step of the script knows about the conversation."""
 
     prompt: str
-    asides: tuple[str, ...]
+    #: Steering messages since the last reply.
+    steering: tuple[str, ...]
+    #: Results since the last reply, and all results since the prompt.
     results: tuple[Result, ...]
+    all_results: tuple[Result, ...]
     tools: Mapping[str, ToolSpec]
 
     def result(self, tool: str) -> Result | None:
-        return next((one for one in self.results if one.name == tool), None)
+        return next((result for result in self.results if result.name == tool), None)
+
+    def has_succeeded(self, tool: str) -> bool:
+        """Return whether a call of this tool has succeeded since the prompt."""
+        return any(result.ok for result in self.all_results if result.name == tool)
 
 
-Step: TypeAlias = Callable[[Scene], Said | None]
+#: A step returns None if there is nothing to do, for example because a tool is missing.
+DemoStep: TypeAlias = Callable[[DemoState], DemoReply | None]
 
 
 class DemoModel:
-    """The model. `pause` in the options is how long a word takes; nothing at all with 0."""
+    """A model that plays the script. The option `pause` is the number of seconds between two words."""
 
     provider = "demo"
 
     def __init__(self, options: Mapping[str, Json] | None = None) -> None:
         pause = (options or {}).get("pause", PAUSE_S)
         if not isinstance(pause, int | float) or isinstance(pause, bool) or not 0 <= pause <= 60:
-            raise InvalidProvider("demo: pause must be seconds between 0 and 60", "Leave it out for the usual pace.")
+            raise InvalidProvider("demo: pause must be between 0 and 60 seconds", "Leave it out for the usual pace.")
         self.pause = float(pause)
 
     async def stream(self, request: Request) -> AsyncGenerator[Sequence[Chunk]]:
-        said = reply(request)
-        words = 0
-        for kind, text in ((ThinkingPiece, said.think), (TextPiece, said.text)):
+        reply = next_reply(request)
+        word_count = 0
+        for kind, text in ((ThinkingPiece, reply.thinking), (TextPiece, reply.text)):
             for word in _WORDS.findall(text):
-                words += 1
+                word_count += 1
                 yield (kind(word),)
                 if self.pause:
                     await asyncio.sleep(self.pause)
-        name = secrets.token_hex(6)
-        for at, (tool, args) in enumerate(said.calls):
+        reply_id = secrets.token_hex(6)
+        for at, (tool, args) in enumerate(reply.calls):
             arguments = msgspec.json.encode(args).decode()
             half = len(arguments) // 2
             yield (
-                CallBegun(at, f"demo_{name}_{at}", tool),
+                CallBegun(at, f"demo_{reply_id}_{at}", tool),
                 CallPiece(at, arguments[:half]),
                 CallPiece(at, arguments[half:]),
             )
-        # its tokens are words, and they cost nothing
-        heard = sum(len(message.text.split()) for message in request.messages)
-        usage = TokenUsage(input=heard, output=words, cost_usd=0.0)
-        yield (Finished("tools" if said.calls else "end", usage),)
+        # Count words as tokens. They cost nothing.
+        read = sum(len(message.text.split()) for message in request.messages)
+        usage = TokenUsage(input=read, output=word_count, cost_usd=0.0)
+        yield (Finished("tools" if reply.calls else "end", usage),)
 
 
-# --- what is said next
+# -------------------------------------------------------------------------------------------------- the next reply
 
 
-def reply(request: Request) -> Said:
-    """Pure: the same conversation gets the same reply. What was played before is played again to know what is next."""
-    start = _start(request.messages)
+def next_reply(request: Request) -> DemoReply:
+    """Return the next reply of the script. Pure: the same conversation gets the same reply.
+
+    Earlier replies since the prompt are played again to find out which step is next.
+    """
+    start = _find_prompt(request.messages)
     tools = {tool.name: tool for tool in request.tools}
     prompt = request.messages[start].text if request.messages else ""
-    since = request.messages[start + 1 :]
-    spoken = [at for at, message in enumerate(since) if message.role == "assistant"]
-    steps = _wanted(prompt, is_first=start == 0 and bool(tools))
-    following = before = 0
-    for at in spoken:
-        _, following = _played(steps, _scene(prompt, since[before:at], tools), following)
-        before = at
-    scene = _scene(prompt, since[before:], tools)
-    said, _ = _played(steps, scene, following)
-    return Said(_heard(scene) + said.text, said.think, _offered(said.calls, tools))
+    messages = request.messages[start + 1 :]
+    replies = [at for at, message in enumerate(messages) if message.role == "assistant"]
+    steps = _choose_steps(prompt, is_first=start == 0 and bool(tools))
+    step = last_reply = 0
+    for at in replies:
+        _, step = _play(steps, _state_at(prompt, messages, last_reply, at, tools), step)
+        last_reply = at
+    state = _state_at(prompt, messages, last_reply, len(messages), tools)
+    reply, _ = _play(steps, state, step)
+    return DemoReply(_answer_steering(state) + reply.text, reply.thinking, _available_calls(reply.calls, tools))
 
 
-def _scene(prompt: str, latest: Sequence[Message], tools: Mapping[str, ToolSpec]) -> Scene:
-    """What is known before a reply: all that came since the one before."""
-    asides = tuple(message.text for message in latest if message.role == "user" and message.text.strip())
-    results = tuple(part for message in latest for part in message.parts if isinstance(part, Result))
-    return Scene(prompt, asides, results, tools)
+def _state_at(
+    prompt: str, messages: Sequence[Message], last_reply: int, end: int, tools: Mapping[str, ToolSpec]
+) -> DemoState:
+    latest = messages[last_reply:end]
+    steering = tuple(message.text for message in latest if message.role == "user" and message.text.strip())
+    return DemoState(prompt, steering, _results(latest), _results(messages[:end]), tools)
 
 
-def _start(messages: Sequence[Message]) -> int:
-    """The prompt that is being answered: a text in the middle of a turn follows on results, a prompt does not."""
+def _results(messages: Sequence[Message]) -> tuple[Result, ...]:
+    return tuple(part for message in messages for part in message.parts if isinstance(part, Result))
+
+
+def _find_prompt(messages: Sequence[Message]) -> int:
+    """Return the position of the prompt that is being answered.
+
+    A steering message follows on results, a prompt on a reply without calls. A message that names a show starts over.
+    """
     for at in range(len(messages) - 1, 0, -1):
         before = messages[at - 1]
         is_prompt = before.role == "assistant" and not before.calls
-        if messages[at].role == "user" and (is_prompt or _show(messages[at].text)):
+        if messages[at].role == "user" and (is_prompt or _find_show(messages[at].text)):
             return at
     return 0
 
 
-def _played(steps: Sequence[Step], scene: Scene, number: int) -> tuple[Said, int]:
-    """The first step from this number on that has something to do, and the number of the one after it."""
-    for at in range(number, len(steps)):
-        said = steps[at](scene)
-        if said is not None:
-            return said, at + 1
-    return Said("I am done with that.\n\n" + _MENU), len(steps)
+def _choose_steps(prompt: str, is_first: bool) -> tuple[DemoStep, ...]:
+    return _find_show(prompt) or (_TOUR if is_first else (_say_what_is_possible,))
 
 
-def _wanted(prompt: str, is_first: bool) -> tuple[Step, ...]:
-    return _show(prompt) or (_TOUR if is_first else (_anything,))
-
-
-def _show(prompt: str) -> tuple[Step, ...]:
-    """What a prompt of one word, or nearly so, names."""
+def _find_show(prompt: str) -> tuple[DemoStep, ...]:
+    """Return the show that a prompt of at most four words names."""
     words = re.findall(r"[a-z]+", prompt.lower())
     return next((_SHOWS[word] for word in words if word in _SHOWS), ()) if len(words) <= 4 else ()
 
 
-def _heard(scene: Scene) -> str:
-    """What was said in the middle is taken up first."""
-    if not scene.asides:
+def _play(steps: Sequence[DemoStep], state: DemoState, number: int) -> tuple[DemoReply, int]:
+    """Play the first step from this number on that has something to do. Return it with the number of the next one."""
+    for at in range(number, len(steps)):
+        reply = steps[at](state)
+        if reply is not None:
+            return reply, at + 1
+    return DemoReply(f"I'm done with that.\n\n{_MENU}"), len(steps)
+
+
+def _answer_steering(state: DemoState) -> str:
+    if not state.steering:
         return ""
-    quoted = " and ".join(_quoted(text) for text in scene.asides)
-    return f"You said {quoted} while I was at work. I have heard it, and go on with that in mind.\n\n"
+    quotes = " and ".join(_quote(text) for text in state.steering)
+    return f"You wrote {quotes} while I was working. Got it, I'll keep that in mind.\n\n"
 
 
-def _quoted(text: str) -> str:
-    short = " ".join(text.split())
-    return f"“{short[:_LONGEST_QUOTE]}…”" if len(short) > _LONGEST_QUOTE else f"“{short}”"
+def _quote(text: str) -> str:
+    words = " ".join(text.split())
+    return f"“{words[:_QUOTE_LENGTH]}…”" if len(words) > _QUOTE_LENGTH else f"“{words}”"
 
 
-def _offered(calls: tuple[tuple[str, dict[str, Json]], ...], tools: Mapping[str, ToolSpec]) -> Any:
-    return tuple((name, fitted(args, tools[name].parameters)) for name, args in calls if name in tools)
+def _available_calls(calls: Calls, tools: Mapping[str, ToolSpec]) -> Calls:
+    return tuple(
+        (name, cast("dict[str, Json]", fit_to_schema(args, tools[name].parameters)))
+        for name, args in calls
+        if name in tools
+    )
 
 
-def fitted(value: Json, schema: Json, root: Json = None) -> Json:
-    """The value without what the schema does not know: tools may be other people's."""
-    told = cast("dict[str, Json]", schema if isinstance(schema, dict) else {})
-    root = told if root is None else root
-    if isinstance(told.get("$ref"), str):
-        found: Json = root
-        for key in told["$ref"].removeprefix("#/").split("/"):
-            found = cast("dict[str, Json]", found).get(key, {}) if isinstance(found, dict) else {}
-        return fitted(value, found, root)
+def fit_to_schema(value: Json, schema: Json, root: Json = None) -> Json:
+    """Remove what a tool's schema doesn't know, because tools of these names may be the caller's own."""
+    rules = cast("dict[str, Json]", schema if isinstance(schema, dict) else {})
+    root = rules if root is None else root
+    if isinstance(rules.get("$ref"), str):
+        target: Json = root
+        for key in rules["$ref"].removeprefix("#/").split("/"):
+            target = cast("dict[str, Json]", target).get(key, {}) if isinstance(target, dict) else {}
+        return fit_to_schema(value, target, root)
     if isinstance(value, dict):
-        held = cast("dict[str, Json]", value)
-        if told.get("type") == "string":
-            return held.get("label", "")
-        known = told.get("properties")
-        names = cast("dict[str, Json]", known) if isinstance(known, dict) else dict.fromkeys(held)
-        return {key: fitted(one, names[key], root) for key, one in held.items() if key in names}
+        fields = cast("dict[str, Json]", value)
+        if rules.get("type") == "string":
+            return fields.get("label", "")
+        properties = rules.get("properties")
+        known = cast("dict[str, Json]", properties) if isinstance(properties, dict) else dict.fromkeys(fields)
+        return {key: fit_to_schema(item, known[key], root) for key, item in fields.items() if key in known}
     if isinstance(value, list):
-        return [fitted(one, told.get("items"), root) for one in cast("list[Json]", value)]
+        return [fit_to_schema(item, rules.get("items"), root) for item in cast("list[Json]", value)]
     return value
 
 
-# --- the tour
+# ------------------------------------------------------------------------------------------------------- the tour
 
 
 def _todos(done: int) -> dict[str, Json]:
-    lines = ("Write a note", "Read it and change it", "Copy it, if I may", "Ask what to do with it")
-    states = ["completed"] * done + ["in_progress"] + ["pending"] * len(lines)
-    return {
-        "todos": [{"id": str(at), "content": line, "status": states[at]} for at, line in enumerate(lines)],
-    }
+    items = ("Write a note", "Read and edit it", "Copy it, with your approval", "Ask whether to keep it")
+    statuses = ["completed"] * done + ["in_progress"] + ["pending"] * len(items)
+    return {"todos": [{"id": str(at), "content": text, "status": statuses[at]} for at, text in enumerate(items)]}
 
 
-def _hello(scene: Scene) -> Said | None:
-    if "write_file" not in scene.tools:
+def _write_note(state: DemoState) -> DemoReply | None:
+    if "write_file" not in state.tools:
         return None
-    note = "# A note\n\nIt was written by the demo of Quarterdeck.\nStatus: new\n"
-    return Said(
-        "<title>A first look around</title><status>Writing a note</status>"
-        f"You wrote {_quoted(scene.prompt)}. There is no model behind me, only a script, so I show you what an agent does"
-        " here, with real tools and real files.\n\n"
-        f"I keep a list of what is to be done, and write a file in the folder {FOLDER}.",
-        "This is somebody's first session. I show one thing after the other, and I leave nothing behind that is not wanted.",
+    note = "# A note\n\nThe Quarterdeck demo wrote this file.\nStatus: new\n"
+    return DemoReply(
+        "<title>Quarterdeck tour</title><status>Writing a note</status>"
+        f"Hi! You wrote {_quote(state.prompt)}. I'm a script, not a model, so I'll show you what an agent can do here."
+        " The tools and the files are real.\n\n"
+        f"First I make a to-do list and write a file in a new folder, {FOLDER}.",
+        "This is the first prompt of the session. I'll show one feature after the other and use only my own folder.",
         (("write_todos", _todos(0)), ("write_file", {"path": _NOTES, "content": note})),
     )
 
 
-def _look(scene: Scene) -> Said | None:
-    if not {"read_file", "write_file"} <= scene.tools.keys():
+def _read_note(state: DemoState) -> DemoReply | None:
+    if not {"read_file", "write_file"} <= state.tools.keys():
         return None
-    text = "<status>Reading it</status>What I wrote I can read. Every step shows what went in and what came out."
-    return Said(text, calls=(("write_todos", _todos(1)), ("read_file", {"path": _NOTES})))
+    text = "<status>Reading the note</status>Now I read the file back. For every step you can see the input and the output."
+    return DemoReply(text, calls=(("write_todos", _todos(1)), ("read_file", {"path": _NOTES})))
 
 
-def _change(scene: Scene) -> Said | None:
-    if not {"edit_file", "write_file"} <= scene.tools.keys():
+def _edit_note(state: DemoState) -> DemoReply | None:
+    if not {"edit_file", "write_file"} <= state.tools.keys():
         return None
-    edit = {"old": "Status: new", "new": "Status: read and changed"}
-    old = {"old_string": edit["old"], "new_string": edit["new"]}
-    return Said(
-        "Now I change one line of it.", calls=(("edit_file", {"path": _NOTES, "edits": [edit], **edit, **old}),)
+    edit = {"old": "Status: new", "new": "Status: read and edited"}
+    # Other edit_file tools take old_string and new_string, or one edit without a list.
+    variants: dict[str, Json] = {"edits": [edit], **edit, "old_string": edit["old"], "new_string": edit["new"]}
+    return DemoReply("Now I change one line.", calls=(("edit_file", {"path": _NOTES, **variants}),))
+
+
+def _copy_note(state: DemoState) -> DemoReply | None:
+    if "shell" not in state.tools:
+        return None
+    return DemoReply(
+        "<status>Waiting for your approval</status>Next I want to run a shell command. That needs your approval: you see the"
+        " command and approve or reject it. Nothing runs before you decide.",
+        "Copying a file is harmless, and it shows how approvals work.",
+        (("write_todos", _todos(2)), ("shell", {"command": _COPY_COMMAND})),
     )
 
 
-def _permission(scene: Scene) -> Said | None:
-    if "shell" not in scene.tools:
+def _ask_question(state: DemoState) -> DemoReply | None:
+    if "ask_user" not in state.tools:
         return None
-    return Said(
-        "<status>Waiting for you</status>Next is a command for the shell. Such a thing is not done unasked: you see the"
-        " command, and approve or reject it. Nothing happens until you do.",
-        "A copy is harmless, and it shows how an approval works.",
-        (("write_todos", _todos(2)), ("shell", {"command": _COPY})),
-    )
-
-
-def _question(scene: Scene) -> Said | None:
-    if "ask_user" not in scene.tools:
-        return None
-    copied = scene.result("shell")
-    told = ""
+    copied = state.result("shell")
+    outcome = ""
     if copied is not None:
-        told = "Thank you: it is copied. " if copied.ok else "That was not allowed, or it failed, so there is no copy. "
-    options = [{"id": "keep", "label": _KEEP}, {"id": "remove", "label": _DELETE}]
-    ask: dict[str, Json] = {"question": _QUESTION, "options": options}
-    text = f"<status>Asking you</status>{told}An agent can also ask you something, and waits for the answer."
-    return Said(text, calls=(("write_todos", _todos(3)), ("ask_user", ask)))
+        outcome = (
+            "Thanks, I copied the note. " if copied.ok else "The command was rejected or failed, so I made no copy. "
+        )
+    options = [{"id": "keep", "label": _KEEP}, {"id": "remove", "label": _REMOVE}]
+    question: dict[str, Json] = {"question": f"Should I keep the folder {FOLDER}?", "options": options}
+    text = f"<status>Asking a question</status>{outcome}An agent can also ask you a question and wait for your answer."
+    return DemoReply(text, calls=(("write_todos", _todos(3)), ("ask_user", question)))
 
 
-def _settled(scene: Scene) -> Said | None:
-    answer = scene.result("ask_user")
+def _act_on_answer(state: DemoState) -> DemoReply | None:
+    answer = state.result("ask_user")
     if answer is not None and answer.ok and "remove" in answer.text.lower():
-        calls = (("write_todos", _todos(4)), ("shell", {"command": _REMOVE}))
-        return Said("Then I take the folder away, if you approve that too.", calls=calls)
-    if "write_todos" not in scene.tools or not scene.results:
+        calls = (("write_todos", _todos(4)), ("shell", {"command": _REMOVE_COMMAND}))
+        return DemoReply("OK, I'll remove the folder, if you approve that too.", calls=calls)
+    if "write_todos" not in state.tools or not state.results:
         return None
-    told = "Nobody answered, so the folder stays." if answer is not None and not answer.ok else "So it stays."
-    return Said(told, calls=(("write_todos", _todos(4)),))
+    text = "OK, the folder stays."
+    if answer is not None and not answer.ok:
+        text = "There was no answer, so the folder stays."
+    return DemoReply(text, calls=(("write_todos", _todos(4)),))
 
 
-def _goodbye(scene: Scene) -> Said | None:
-    removed = scene.result("shell")
-    left = ""
-    if removed is not None:
-        left = "The folder is gone. " if removed.ok else f"The folder {FOLDER} is still there. "
-    text = (
-        f"<status>Done</status>{left}That was the tour. You have seen reasoning, a list, files that were written, read and"
-        " changed, an approval and a question: all of it is in the session, with its evidence.\n\n"
+def _say_goodbye(state: DemoState) -> DemoReply | None:
+    return DemoReply(
+        "<status>Done</status>That was the tour. You have seen reasoning, a to-do list, a file that was written, read and"
+        " edited, an approval and a question. Everything is recorded in this session.\n\n"
+        f"{_MENU}\n\n{_describe_leftovers(state)}"
     )
-    return Said(text + _MENU)
+
+
+def _describe_leftovers(state: DemoState) -> str:
+    """Return the last sentence of the tour: what is in the folder, and how to delete it."""
+    removed = state.result("shell")
+    if not state.has_succeeded("write_file") or (removed is not None and removed.ok):
+        return "I left no files behind."
+    copy = " and a copy in kept/" if state.has_succeeded("shell") else ""
+    return f"I left {FOLDER}/ with notes.md{copy}; delete it with `{_REMOVE_COMMAND}`."
 
 
 _MENU = (
-    "What you can try now:\n"
-    "- `long`: I talk for a while. Write something meanwhile, or press stop.\n"
-    "- `approval`: I ask for a command.\n"
-    "- `question`: I ask you something.\n"
-    "- `tour`: all of it again.\n\n"
-    "With a key of a model service (`ANTHROPIC_API_KEY`, `OPENAI_API_KEY`, `GEMINI_API_KEY`) a real model does real work."
+    "You can try these prompts next:\n"
+    "- `long`: I write a long text. Send a message meanwhile, or stop me.\n"
+    "- `approval`: I ask for your approval of a command.\n"
+    "- `question`: I ask you a question.\n"
+    "- `tour`: I start over.\n\n"
+    "To let a real model work here, set a key: `ANTHROPIC_API_KEY`, `OPENAI_API_KEY` or `GEMINI_API_KEY`."
 )
 
 
-# --- smaller shows
+# ---------------------------------------------------------------------------------------------------- other shows
 
 
-def _anything(scene: Scene) -> Said | None:
-    return Said(
-        f"You wrote {_quoted(scene.prompt)}. A real model would now work on it; I am a script, and can only show things."
-        f"\n\n{_MENU}",
-        "I cannot do that. I say so, and say what I can do.",
+def _say_what_is_possible(state: DemoState) -> DemoReply | None:
+    return DemoReply(
+        f"You wrote {_quote(state.prompt)}. A real model would work on that now. I'm a script and can only show you a few"
+        f" things.\n\n{_MENU}",
+        "I can't do that. I'll say so, and say what I can do.",
     )
 
 
-def _long(_: Scene) -> Said | None:
-    lines = [f"Line {number}: nothing happens, and it is said calmly." for number in range(1, 41)]
-    return Said("<status>Talking</status>" + "\n".join(lines) + "\n\nThat was long. You may also stop such a thing.")
+def _write_long_text(_: DemoState) -> DemoReply | None:
+    lines = [f"Line {number} of a long text." for number in range(1, 41)]
+    return DemoReply(
+        "<status>Writing</status>" + "\n".join(lines) + "\n\nThat was long. You can stop a text like this."
+    )
 
 
-def _asked_only(scene: Scene) -> Said | None:
-    answer = scene.result("ask_user")
+def _ask_and_confirm(state: DemoState) -> DemoReply | None:
+    answer = state.result("ask_user")
     if answer is None:
-        return _question(scene)
-    return Said(f"You answered {_quoted(answer.text)}." if answer.ok else "Nobody answered.")
+        return _ask_question(state)
+    return DemoReply(f"You answered {_quote(answer.text)}." if answer.ok else "There was no answer.")
 
 
-def _decided(scene: Scene) -> Said | None:
-    done = scene.result("shell")
-    if done is None:
+def _ask_for_approval(state: DemoState) -> DemoReply | None:
+    reply = _copy_note(state)
+    return reply and DemoReply(reply.text, reply.thinking, (("shell", {"command": f"mkdir -p {FOLDER}"}),))
+
+
+def _confirm_approval(state: DemoState) -> DemoReply | None:
+    result = state.result("shell")
+    if result is None:
         return None
-    return Said(
-        "You approved it, and it was done." if done.ok else "It was not allowed, or it failed. Nothing was done."
+    if not result.ok:
+        return DemoReply("The command was rejected or failed, so nothing was done.")
+    return DemoReply(
+        f"You approved the command, and it ran. I left the folder {FOLDER}/; delete it with `{_REMOVE_COMMAND}`."
     )
 
 
-def _approval_only(scene: Scene) -> Said | None:
-    said = _permission(scene)
-    return said and Said(said.text, said.think, (("shell", {"command": f"mkdir -p {FOLDER}"}),))
-
-
-_TOUR: tuple[Step, ...] = (_hello, _look, _change, _permission, _question, _settled, _goodbye)
-_SHOWS: dict[str, tuple[Step, ...]] = {
+_TOUR: tuple[DemoStep, ...] = (
+    _write_note,
+    _read_note,
+    _edit_note,
+    _copy_note,
+    _ask_question,
+    _act_on_answer,
+    _say_goodbye,
+)
+_SHOWS: dict[str, tuple[DemoStep, ...]] = {
     "tour": _TOUR,
     "demo": _TOUR,
-    "long": (_long,),
-    "approval": (_approval_only, _decided),
-    "question": (_asked_only, _asked_only),
+    "long": (_write_long_text,),
+    "approval": (_ask_for_approval, _confirm_approval),
+    "question": (_ask_and_confirm, _ask_and_confirm),
 }

@@ -1,4 +1,7 @@
-"""What goes wrong between us and a model, as a person can act on it. Pure: the time comes in, and no key goes out."""
+"""Classify failures of model services, so the user knows what to do about each.
+
+Pure: the current time is a parameter. Error messages never contain a key, even if the service quotes it.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from msgspec import Struct
 
 from quarterdeck.engine.model import ModelError
 
-_LONGEST_MESSAGE = 600
-#: Whoever is told to wait longer than this does not wait: a person decides what to do.
-_LONGEST_PAUSE_S = 600.0
-#: A service that says more than this means "not any more".
+_MESSAGE_LENGTH = 600
+#: A longer wait isn't a rate limit to sit out, but a usage limit that the user has to decide about.
+_LONGEST_WAIT_S = 600.0
+#: Upper limit for times that services name, so that they can be stored.
 _YEAR_S = 366 * 86_400.0
 
-#: How services say that the conversation is too long for the model, in the order: Anthropic, OpenAI, Gemini, vLLM and others
-#: that count, llama.cpp, Mistral, Groq, and those that only have a word for it.
+# How services say what went wrong. In _OVERFLOW, in this order: Anthropic, OpenAI, Gemini, vLLM and others that report
+# counts, llama.cpp, Mistral, Groq, and services that only use a keyword.
 _OVERFLOW = re.compile(
     r"prompt is too long|input length and `?max_tokens`? exceed|request_too_large"
     r"|context_length_exceeded|maximum context length|exceeds the context window|context window"
@@ -42,8 +45,8 @@ _MODEL = re.compile(
     r"model_not_found|not a valid model|invalid model|(the )?model .{0,80}(does not exist|not found)|unknown model",
     re.IGNORECASE,
 )
-#: Types of errors that come in the middle of a stream, where there is no status → the status they would have had.
-_STATUSES = {
+#: HTTP status for the types of errors that arrive inside a stream, where there is no status.
+_STREAM_STATUSES = {
     "authentication_error": 401,
     "billing_error": 402,
     "permission_error": 403,
@@ -58,195 +61,211 @@ _STATUSES = {
     "context_length_exceeded": 400,
     "overloaded_error": 529,
 }
-_REGAIN = re.compile(r"regain access on (\d{4}-\d\d-\d\d) at (\d\d:\d\d) UTC")
+_REGAIN_ACCESS = re.compile(r"regain access on (\d{4}-\d\d-\d\d) at (\d\d:\d\d) UTC")
 _TRY_AGAIN = re.compile(r"(?:try again|retry) in ((?:[\d.]+(?:ms|[hms]))+)")
-_SPAN = re.compile(r"([\d.]+)(ms|h|m|s)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([\d.]+)(ms|h|m|s)")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class Told(Struct, frozen=True):
-    """What a service said of a failure, whatever its form."""
+class ReportedError(Struct, frozen=True):
+    """An error as a service reported it, independent of the format."""
 
     status: int
     message: str = ""
-    #: Everything that is a word for programs: type, code, status, reasons of details.
-    words: str = ""
+    #: All machine-readable words: type, code, status, reasons in the details.
+    codes: str = ""
     retry_after: float | None = None
 
 
 class Service(Struct, frozen=True):
-    """Who is asked: its name, the model's, and how a key for it is given. `secrets` never get out."""
+    """The service and model of a request, for error messages."""
 
     name: str
     model: str
+    #: How to set a key for this service.
     key_hint: str
+    #: Texts that must not appear in messages.
     secrets: tuple[str, ...] = ()
 
-    def scrubbed(self, text: str) -> str:
-        """Services quote keys, whole or in part; what begins or ends like one is left out."""
+    def remove_secrets(self, text: str) -> str:
+        """Replace keys in a text. Services quote them whole or abbreviated, so words that start or end alike go too."""
         for secret in self.secrets:
             text = text.replace(secret, "[key]")
             if len(secret) >= 8:
-                begins, ends = re.escape(secret[:6]), re.escape(secret[-4:])
-                text = re.sub(rf"\S*{begins}\S*|\S*\*\S*{ends}\S*", "[key]", text)
+                start, end = re.escape(secret[:6]), re.escape(secret[-4:])
+                text = re.sub(rf"\S*{start}\S*|\S*\*\S*{end}\S*", "[key]", text)
         return text
 
 
-def told(status: int, body: bytes, headers: Mapping[str, str], now: float) -> Told:
-    """The error in a body: JSON of any of the forms that are about, or just text."""
-    error = _error(body)
+# ---------------------------------------------------------------------------------------------------------- parsing
+
+
+def parse_error_response(status: int, body: bytes, headers: Mapping[str, str], now: float) -> ReportedError:
+    """Read the error from a response: JSON in any of the known forms, or plain text."""
+    error = _find_error(body)
+    retry_after = _retry_after_of(headers, now)
     if error is None:
         text = body.decode("utf-8", "replace").strip()
-        is_page = text[:1] == "<"
-        return Told(status, "" if is_page else text[:_LONGEST_MESSAGE], retry_after=_of_headers(headers, now))
-    return _read(status, error, _of_headers(headers, now))
+        is_html = text[:1] == "<"
+        return ReportedError(status, "" if is_html else text[:_MESSAGE_LENGTH], retry_after=retry_after)
+    return _parse_error(status, error, retry_after)
 
 
-def told_in_stream(error: Mapping[str, Any]) -> Told:
-    """The same for an error that came as an event."""
-    found = _read(0, error, None)
+def parse_stream_error(error: Mapping[str, Any]) -> ReportedError:
+    """Read an error that arrived as an event of a stream."""
+    reported = _parse_error(0, error, None)
     code = error.get("code")
     status = code if isinstance(code, int) else 0
-    words = found.words.lower().split()
-    return msgspec.structs.replace(found, status=status or next((_STATUSES[w] for w in words if w in _STATUSES), 500))
+    if not status:
+        words = reported.codes.lower().split()
+        status = next((_STREAM_STATUSES[word] for word in words if word in _STREAM_STATUSES), 500)
+    return msgspec.structs.replace(reported, status=status)
 
 
-def _error(body: bytes) -> dict[str, Any] | None:
+def _find_error(body: bytes) -> dict[str, Any] | None:
     try:
-        found: Any = msgspec.json.decode(body)
+        value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    if isinstance(found, list) and found:
-        found = cast("list[Any]", found)[0]
-    if not isinstance(found, dict):
+    if isinstance(value, list) and value:
+        value = cast("list[Any]", value)[0]
+    if not isinstance(value, dict):
         return None
-    whole = cast("dict[str, Any]", found)
+    whole = cast("dict[str, Any]", value)
     error = whole.get("error", whole)
     return cast("dict[str, Any] | None", error) if error is None or isinstance(error, dict) else {"message": error}
 
 
-def _read(status: int, error: Mapping[str, Any], retry_after: float | None) -> Told:
+def _parse_error(status: int, error: Mapping[str, Any], retry_after: float | None) -> ReportedError:
     message = error.get("message") or error.get("detail") or error.get("error") or ""
-    words = [str(error[name]) for name in ("type", "code", "status") if error.get(name)]
+    codes = [str(error[name]) for name in ("type", "code", "status") if error.get(name)]
     details: list[Any] = error.get("details") or [] if isinstance(error.get("details"), list) else []
-    for one in details:
-        if isinstance(one, dict):
-            detail = cast("dict[str, Any]", one)
-            words += [str(detail[name]) for name in ("reason", "violations") if name in detail]
-            retry_after = retry_after if retry_after is not None else _span(str(detail.get("retryDelay", "")))
+    for item in details:
+        if isinstance(item, dict):
+            detail = cast("dict[str, Any]", item)
+            codes += [str(detail[name]) for name in ("reason", "violations") if name in detail]
+            if retry_after is None:
+                retry_after = _parse_duration(str(detail.get("retryDelay", "")))
     text = message if isinstance(message, str) else msgspec.json.encode(message).decode()
-    if retry_after is None and (again := _TRY_AGAIN.search(text)):
-        retry_after = _span(again[1])
-    return Told(status, text[:_LONGEST_MESSAGE], " ".join(words), retry_after)
+    if retry_after is None and (match := _TRY_AGAIN.search(text)):
+        retry_after = _parse_duration(match[1])
+    return ReportedError(status, text[:_MESSAGE_LENGTH], " ".join(codes), retry_after)
 
 
-# --- when to try again
+# ------------------------------------------------------------------------------------------------ when to try again
 
 
-def _of_headers(headers: Mapping[str, str], now: float) -> float | None:
-    milliseconds = _number(headers.get("retry-after-ms", ""))
+def _retry_after_of(headers: Mapping[str, str], now: float) -> float | None:
+    milliseconds = _parse_number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
-    wait = headers.get("retry-after", "")
-    if not wait:
+    value = headers.get("retry-after", "")
+    if not value:
         return None
-    seconds = _number(wait)
+    seconds = _parse_number(value)
     if seconds is not None:
         return seconds
     try:
-        return max(parsedate_to_datetime(wait).timestamp() - now, 0.0)
+        return max(parsedate_to_datetime(value).timestamp() - now, 0.0)
     except ValueError:
         return None
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
-        return _bounded(float(text))
+        return _clamp(float(text))
     except ValueError:
         return None
 
 
-def _bounded(seconds: float) -> float | None:
-    """A time that can be waited for and written down; what is no number is none."""
+def _parse_duration(text: str) -> float | None:
+    """Parse `36s`, `1m2.5s` or `120ms`."""
+    parts = _DURATION.findall(text)
+    try:
+        return _clamp(sum(float(amount) * _UNIT_SECONDS[unit] for amount, unit in parts)) if parts else None
+    except ValueError:
+        return None
+
+
+def _clamp(seconds: float) -> float | None:
+    """Limit a time to what can be waited for and stored. Return None for infinity and NaN."""
     return min(max(seconds, 0.0), _YEAR_S) if math.isfinite(seconds) else None
 
 
-def _span(text: str) -> float | None:
-    """`36s`, `1m2.5s`, `120ms`."""
-    found = _SPAN.findall(text)
-    try:
-        return _bounded(sum(float(amount) * _SECONDS[unit] for amount, unit in found)) if found else None
-    except ValueError:
-        return None
-
-
-def _resets_at(told: Told, now: float) -> int | None:
-    """Milliseconds since the epoch, if the service said so."""
-    if found := _REGAIN.search(told.message):
-        with contextlib.suppress(ValueError):  # a date that there is not
-            at = datetime.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
+def _resets_at(error: ReportedError, now: float) -> int | None:
+    """Return when a limit is lifted, in milliseconds since the epoch, if the service said so."""
+    if match := _REGAIN_ACCESS.search(error.message):
+        with contextlib.suppress(ValueError):  # An impossible date.
+            at = datetime.strptime(f"{match[1]} {match[2]}", "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
             return int(at.timestamp() * 1000)
-    return None if told.retry_after is None else int((now + told.retry_after) * 1000)
+    return None if error.retry_after is None else int((now + error.retry_after) * 1000)
 
 
-# --- what it means
+# ------------------------------------------------------------------------------------------------------ classifying
 
 
-def refused(told: Told, service: Service, now: float) -> ModelError:
-    """What a person can do about it, by what the service said."""
-    status, text = told.status, f"{told.words} {told.message}"
+def classify_error(error: ReportedError, service: Service, now: float) -> ModelError:
+    """Turn a reported error into one with a kind and a hint."""
+    status, text = error.status, f"{error.codes} {error.message}"
     if status in (400, 413, 422, 500) and _OVERFLOW.search(text):
-        return ModelError("overflow", _says(told, service), "Compact the conversation, or begin a new one.")
+        return ModelError("overflow", _describe(error, service), "Compact the conversation, or start a new one.")
     if status == 401 or (status == 400 and _KEY.search(text)):
-        return ModelError("auth", f"{service.name} did not accept the key ({status})", service.key_hint)
+        return ModelError("auth", f"{service.name} rejected the key ({status})", service.key_hint)
     if status == 402 or _PAYMENT.search(text):
-        hint = "Add credit or mend the billing at the service, or switch to another model."
-        return ModelError("payment", _says(told, service), hint)
+        hint = "Add credit or update the billing at the service, or switch to another model."
+        return ModelError("payment", _describe(error, service), hint)
     if status == 403:
-        hint = "The key may lack the right to this model, or the service may not be offered where you are."
-        return ModelError("auth", _says(told, service), hint)
+        hint = "Check that the key may use this model and that the service is available in your region."
+        return ModelError("auth", _describe(error, service), hint)
     if status == 404 or (status == 400 and _MODEL.search(text)):
-        hint = f"Is there a model {service.model!r}, and may this key use it? If base_url is set, is it right?"
-        return ModelError("invalid_model", _says(told, service), hint)
-    is_long = status == 429 and (told.retry_after or 0) > _LONGEST_PAUSE_S
-    if is_long or _USAGE.search(text):
+        hint = (
+            f"Check the name of the model ({service.model!r}), whether the key may use it, and base_url if it is set."
+        )
+        return ModelError("invalid_model", _describe(error, service), hint)
+    is_long_wait = status == 429 and (error.retry_after or 0) > _LONGEST_WAIT_S
+    if is_long_wait or _USAGE.search(text):
         hint = "Wait until the limit is reset, raise it at the service, or switch to another model."
-        return ModelError("usage_limit", _says(told, service), hint, resets_at=_resets_at(told, now))
-    return _passing_or_not(told, service, now)
+        return ModelError("usage_limit", _describe(error, service), hint, resets_at=_resets_at(error, now))
+    return _classify_by_status(error, service, now)
 
 
-def _passing_or_not(told: Told, service: Service, now: float) -> ModelError:
-    status, again = told.status, told.retry_after
+def _classify_by_status(error: ReportedError, service: Service, now: float) -> ModelError:
+    status, retry_after = error.status, error.retry_after
     if status == 429:
-        hint = "It is tried again by itself; fewer agents at once, or another model, help."
-        resets = _resets_at(told, now) if again is not None else None
+        hint = "The request is retried automatically. Run fewer agents at once, or switch to another model."
+        resets_at = _resets_at(error, now) if retry_after is not None else None
         return ModelError(
-            "rate_limit", _says(told, service), hint, is_transient=True, retry_after=again, resets_at=resets
+            "rate_limit",
+            _describe(error, service),
+            hint,
+            is_transient=True,
+            retry_after=retry_after,
+            resets_at=resets_at,
         )
     if status >= 500 or status in (408, 425):
-        hint = "The service has trouble of its own; it is tried again by itself."
-        return ModelError("api", _says(told, service), hint, is_transient=True, retry_after=again)
+        hint = "The service has a problem. The request is retried automatically."
+        return ModelError("api", _describe(error, service), hint, is_transient=True, retry_after=retry_after)
     if 300 <= status < 400:
-        return ModelError("api", f"{service.name} sends us elsewhere ({status})", "Is base_url right?")
-    return ModelError("api", _says(told, service), "The request itself was refused; another try would be, too.")
+        return ModelError("api", f"{service.name} redirects to another address ({status})", "Check base_url.")
+    return ModelError("api", _describe(error, service), "The service rejects this request. Retrying won't help.")
 
 
-def _says(told: Told, service: Service) -> str:
-    said = service.scrubbed(" ".join(told.message.split())) or "nothing more"
-    return f"{service.name} says ({told.status}): {said}"
+def _describe(error: ReportedError, service: Service) -> str:
+    message = service.remove_secrets(" ".join(error.message.split())) or "no message"
+    return f"{service.name} failed ({error.status}): {message}"
 
 
-def unreachable(service: Service, why: str, *, is_transient: bool = True) -> ModelError:
-    """No answer at all."""
-    hint = "Is this machine online, and is base_url right? It is tried again by itself."
+def unreachable_error(service: Service, reason: str, *, is_transient: bool = True) -> ModelError:
+    """Return the error for a service that can't be reached."""
+    hint = "Check the network and base_url. The request is retried automatically."
     if not is_transient:
-        hint = "Is base_url right, and does this machine trust the server's certificate?"
+        hint = "Check base_url, and whether this machine trusts the server's certificate."
     return ModelError(
-        "network", f"{service.name} cannot be reached: {service.scrubbed(why)}", hint, is_transient=is_transient
+        "network", f"can't reach {service.name}: {service.remove_secrets(reason)}", hint, is_transient=is_transient
     )
 
 
-def cut(service: Service, why: str = "the stream ended in the middle") -> ModelError:
-    """An answer that broke off, or that is none."""
-    hint = "The connection or something on its way is bad; it is tried again by itself."
-    return ModelError("network", f"{service.name}: {why}", hint, is_transient=True)
+def interrupted_error(service: Service, reason: str = "the reply was cut off") -> ModelError:
+    """Return the error for a reply that broke off or makes no sense."""
+    hint = "Check the network and any proxy. The request is retried automatically."
+    return ModelError("network", f"{service.name}: {reason}", hint, is_transient=True)

@@ -1,4 +1,7 @@
-"""OpenAI's Responses. Nothing is stored there: reasoning comes encrypted, and goes back before what followed from it."""
+"""OpenAI's Responses format.
+
+Nothing is stored at the service. Reasoning arrives encrypted and must be sent back before what followed from it.
+"""
 
 from __future__ import annotations
 
@@ -30,73 +33,74 @@ from quarterdeck.engine.model import (
 from quarterdeck.engine.providers.base import (
     Body,
     HttpModel,
-    Sent,
-    buckets,
+    HttpRequest,
     data_url,
-    failed,
-    is_said,
-    is_strict,
-    is_unknown,
-    plain_id,
-    signature,
+    has_text,
+    is_strict_schema,
+    is_unknown_event,
+    missing_image_note,
+    safe_call_id,
+    signature_for,
+    split_usage,
+    stream_error,
 )
-from quarterdeck.engine.providers.credentials import Access
+from quarterdeck.engine.providers.credentials import Credentials
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.events import Image, TokenUsage
 
-#: Models that reason; the others refuse to be told how much.
-_REASONS = re.compile(r"^(o\d|gpt-(?!4|3)(?!.*-chat)|codex)")
-#: The least that a model can think, where that is not nothing.
-_LEAST = ((re.compile(r"^o\d|codex"), "low"), (re.compile(r"^gpt-5(?!\.)"), "minimal"))
+#: Models that reason. The others reject the option.
+_REASONING_MODELS = re.compile(r"^(o\d|gpt-(?!4|3)(?!.*-chat)|codex)")
+#: The lowest effort of models that can't switch reasoning off.
+_LOWEST_EFFORT = ((re.compile(r"^o\d|codex"), "low"), (re.compile(r"^gpt-5(?!\.)"), "minimal"))
 
 
 class OpenAIModel(HttpModel):
-    def __init__(self, access: Access) -> None:
-        super().__init__(access)
-        self._url = URL(f"{access.base_url}/responses")
+    def __init__(self, credentials: Credentials) -> None:
+        super().__init__(credentials)
+        self._url = URL(f"{credentials.base_url}/responses")
 
-    def sent(self, request: Request) -> Sent:
+    def build_request(self, request: Request) -> HttpRequest:
         body: Body = {
             "model": request.model,
-            "input": [item for message in request.messages for item in _items(message)],
+            "input": [item for message in request.messages for item in _convert_message(message)],
             "stream": True,
             "store": False,
         }
         if request.system:
             body["instructions"] = request.system
         if request.tools:
-            body["tools"] = _tools(request)
+            body["tools"] = _convert_tools(request)
         if request.max_tokens:
             body["max_output_tokens"] = request.max_tokens
         if request.response_format is not None:
-            body["text"] = {"format": {"type": "json_schema", **named_schema(request.response_format)}}
-        if request.thinking or _REASONS.match(request.model):
+            body["text"] = {"format": {"type": "json_schema", **response_schema(request.response_format)}}
+        if request.thinking or _REASONING_MODELS.match(request.model):
             body["include"] = ["reasoning.encrypted_content"]
         if request.thinking:
-            body["reasoning"] = _reasoning(request)
-        return Sent(self._url, self.merged(body, request))
+            body["reasoning"] = _reasoning_options(request)
+        return HttpRequest(self._url, self.with_options(body, request))
 
-    def reader(self, service: Service) -> ResponsesReader:
+    def make_reader(self, service: Service) -> ResponsesReader:
         return ResponsesReader(service)
 
 
-def _reasoning(request: Request) -> Body:
-    """A summary is asked for only by whoever wants thinking: the service refuses it to those it does not know well."""
+def _reasoning_options(request: Request) -> Body:
     if request.thinking == "off":
-        least = (least for pattern, least in _LEAST if pattern.search(request.model))
-        return {"effort": next(least, "none")}
+        efforts = (effort for pattern, effort in _LOWEST_EFFORT if pattern.search(request.model))
+        return {"effort": next(efforts, "none")}
+    # Request a summary only here: the service refuses it to organizations that it hasn't verified.
     return {"effort": request.thinking, "summary": "auto"}
 
 
-def named_schema(schema: Body) -> Body:
-    return {"name": "reply", "schema": schema, "strict": is_strict(schema)}
+def response_schema(schema: Body) -> Body:
+    return {"name": "reply", "schema": schema, "strict": is_strict_schema(schema)}
 
 
-# --- what is sent
+# ------------------------------------------------------------------------------------------------------ the request
 
 
-def _tools(request: Request) -> list[Body]:
-    """Not strict: that would refuse schemas with optional fields, and it is what the service does unasked."""
+def _convert_tools(request: Request) -> list[Body]:
+    # Not strict: that would reject schemas with optional fields. The service's own default is strict.
     return [
         {
             "type": "function",
@@ -109,58 +113,58 @@ def _tools(request: Request) -> list[Body]:
     ]
 
 
-def _items(message: Message) -> list[Body]:
+def _convert_message(message: Message) -> list[Body]:
     if message.role == "assistant":
-        return [item for at, part in enumerate(message.parts) for item in _replied(part, message.parts[at + 1 :])]
-    results = [_result(part) for part in message.parts if isinstance(part, Result)]
-    content = [_content(part) for part in message.parts if isinstance(part, Text | Picture) and is_said(part)]
+        parts = message.parts
+        return [item for at, part in enumerate(parts) for item in _convert_reply_part(part, parts[at + 1 :])]
+    results = [_convert_result(part) for part in message.parts if isinstance(part, Result)]
+    content = [_convert_content(part) for part in message.parts if isinstance(part, Text | Picture) and has_text(part)]
     return [*results, {"type": "message", "role": "user", "content": content}] if content else results
 
 
-def _replied(part: Part, after: Sequence[Part]) -> list[Body]:
+def _convert_reply_part(part: Part, following: Sequence[Part]) -> list[Body]:
     if isinstance(part, Text):
         content = [{"type": "output_text", "text": part.text}]
-        return [{"type": "message", "role": "assistant", "content": content}] if is_said(part) else []
+        return [{"type": "message", "role": "assistant", "content": content}] if has_text(part) else []
     if isinstance(part, Call):
-        arguments = msgspec.json.encode(part.args).decode()
-        call = {"type": "function_call", "call_id": plain_id(part.call_id), "name": part.name, "arguments": arguments}
-        return [call]
-    if isinstance(part, Thinking) and (proof := signature(part, "openai")):
-        return _reasoned(part, proof, after)
+        call = {"call_id": safe_call_id(part.call_id), "name": part.name}
+        return [{"type": "function_call", **call, "arguments": msgspec.json.encode(part.args).decode()}]
+    if isinstance(part, Thinking) and (signature := signature_for(part, "openai")):
+        return _convert_reasoning(part, signature, following)
     return []
 
 
-def _reasoned(part: Thinking, proof: str, after: Sequence[Part]) -> list[Body]:
-    """Reasoning of which nothing followed is refused."""
-    if not any(isinstance(one, Call) or (isinstance(one, Text) and is_said(one)) for one in after):
+def _convert_reasoning(part: Thinking, signature: str, following: Sequence[Part]) -> list[Body]:
+    # The service rejects reasoning that nothing follows.
+    if not any(isinstance(after, Call) or (isinstance(after, Text) and has_text(after)) for after in following):
         return []
-    name, _, encrypted = proof.partition(":")
-    summary = [{"type": "summary_text", "text": part.text}] if is_said(part) else []
-    return [{"type": "reasoning", "id": name, "summary": summary, "encrypted_content": encrypted}]
+    item_id, _, encrypted = signature.partition(":")
+    summary = [{"type": "summary_text", "text": part.text}] if has_text(part) else []
+    return [{"type": "reasoning", "id": item_id, "summary": summary, "encrypted_content": encrypted}]
 
 
-def _result(part: Result) -> Body:
+def _convert_result(part: Result) -> Body:
     output: str | list[Body] = part.text
     if part.images:
-        output = [{"type": "input_text", "text": part.text}] if is_said(part) else []
-        output += [_picture(image) for image in part.images]
-    return {"type": "function_call_output", "call_id": plain_id(part.call_id), "output": output}
+        output = [{"type": "input_text", "text": part.text}] if has_text(part) else []
+        output += [_convert_image(image) for image in part.images]
+    return {"type": "function_call_output", "call_id": safe_call_id(part.call_id), "output": output}
 
 
-def _content(part: Text | Picture) -> Body:
-    return {"type": "input_text", "text": part.text} if isinstance(part, Text) else _picture(part.image)
+def _convert_content(part: Text | Picture) -> Body:
+    return {"type": "input_text", "text": part.text} if isinstance(part, Text) else _convert_image(part.image)
 
 
-def _picture(image: Image) -> Body:
+def _convert_image(image: Image) -> Body:
     if not image.data:
-        return {"type": "input_text", "text": f"[an image that is no longer there: {image.path}]"}
+        return {"type": "input_text", "text": missing_image_note(image)}
     return {"type": "input_image", "image_url": data_url(image)}
 
 
-# --- what comes back
+# -------------------------------------------------------------------------------------------------------- the reply
 
 
-class _Item(Struct, gc=False):
+class _Item(Struct):
     type: str
     id: str = ""
     call_id: str | None = None
@@ -169,27 +173,27 @@ class _Item(Struct, gc=False):
     encrypted_content: str | None = None
 
 
-class _Details(Struct, gc=False):
+class _Details(Struct):
     cached_tokens: int | None = None
 
 
-class _Usage(Struct, gc=False):
+class _Usage(Struct):
     input_tokens: int = 0
     output_tokens: int = 0
     input_tokens_details: _Details | None = None
 
 
-class _Reason(Struct, gc=False):
+class _IncompleteDetails(Struct):
     reason: str | None = None
 
 
-class _Response(Struct, gc=False):
+class _Response(Struct):
     usage: _Usage | None = None
-    incomplete_details: _Reason | None = None
+    incomplete_details: _IncompleteDetails | None = None
     error: dict[str, Any] | None = None
 
 
-class _Event(Struct, gc=False):
+class _Event(Struct):
     type: str
     delta: str = ""
     output_index: int = 0
@@ -201,92 +205,96 @@ class _Event(Struct, gc=False):
     error: dict[str, Any] | None = None
 
 
-_KNOWN = frozenset(
-    {"error", "response.completed", "response.incomplete", "response.failed", "response.refusal.delta"}
-    | {"response.output_text.delta", "response.function_call_arguments.delta", "response.output_item.added"}
-    | {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
+_KNOWN_TYPES = frozenset(
+    {
+        "error",
+        "response.completed",
+        "response.failed",
+        "response.function_call_arguments.delta",
+        "response.incomplete",
+        "response.output_item.added",
+        "response.output_text.delta",
+        "response.reasoning_summary_text.delta",
+        "response.reasoning_text.delta",
+        "response.refusal.delta",
+    }
 )
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class _Called(Struct, gc=False):
+class _OpenCall(Struct):
     index: int
     has_arguments: bool = False
 
 
 class ResponsesReader:
-    """One reply: items that begin, grow and end."""
-
-    __slots__ = ("_calls", "_is_refused", "_service", "finished")
+    """Reads one reply: a list of items that start, grow and end."""
 
     def __init__(self, service: Service) -> None:
         self.finished: Finished | None = None
         self._service = service
-        self._calls: dict[int, _Called] = {}
+        self._calls: dict[int, _OpenCall] = {}
         self._is_refused = False
 
-    def read(self, events: Sequence[bytes], out: list[Chunk]) -> None:
-        for data in events:
-            try:
-                event = _decode(data)
-            except msgspec.ValidationError:
-                if is_unknown(data, _KNOWN):
-                    continue
-                raise
-            kind = event.type
-            if kind == "response.output_text.delta":
-                out.append(TextPiece(event.delta))
-            elif kind == "response.function_call_arguments.delta":
-                called = self._calls.get(event.output_index)
-                if called and event.delta:
-                    called.has_arguments = True
-                    out.append(CallPiece(called.index, event.delta))
-            elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
-                out.append(ThinkingPiece(event.delta))
-            else:
-                self._rare(event, out)
+    def read(self, event: bytes, chunks: list[Chunk]) -> None:
+        try:
+            decoded = _decode(event)
+        except msgspec.ValidationError:
+            if is_unknown_event(event, _KNOWN_TYPES):
+                return
+            raise
+        item = decoded.item
+        match decoded.type:
+            case "response.output_text.delta":
+                chunks.append(TextPiece(decoded.delta))
+            case "response.function_call_arguments.delta":
+                call = self._calls.get(decoded.output_index)
+                if call and decoded.delta:
+                    call.has_arguments = True
+                    chunks.append(CallPiece(call.index, decoded.delta))
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+                chunks.append(ThinkingPiece(decoded.delta))
+            case "response.reasoning_summary_part.added" if decoded.summary_index:
+                chunks.append(ThinkingPiece("\n\n"))
+            case "response.refusal.delta":
+                self._is_refused = True
+                chunks.append(TextPiece(decoded.delta))
+            case "response.output_item.added" if item and item.type == "function_call":
+                call = self._calls[decoded.output_index] = _OpenCall(len(self._calls))
+                chunks.append(CallBegun(call.index, item.call_id or item.id, item.name or ""))
+            case "response.output_item.done" if item:
+                self._end_item(decoded.output_index, item, chunks)
+            case "response.completed" | "response.incomplete":
+                self._finish(decoded.response or _Response())
+            case "response.failed" | "error":
+                error = (decoded.response and decoded.response.error) or decoded.error
+                raise stream_error(self._service, error or {"code": decoded.code, "message": decoded.message})
+            case _:
+                pass
 
-    def _rare(self, event: _Event, out: list[Chunk]) -> None:
-        kind, item = event.type, event.item
-        if kind == "response.output_item.added" and item and item.type == "function_call":
-            called = self._calls[event.output_index] = _Called(len(self._calls))
-            out.append(CallBegun(called.index, item.call_id or item.id, item.name or ""))
-        elif kind == "response.output_item.done" and item:
-            self._done(event.output_index, item, out)
-        elif kind == "response.reasoning_summary_part.added" and event.summary_index:
-            out.append(ThinkingPiece("\n\n"))
-        elif kind == "response.refusal.delta":
-            self._is_refused = True
-            out.append(TextPiece(event.delta))
-        elif kind in ("response.completed", "response.incomplete"):
-            self._end(event.response or _Response())
-        elif kind in ("response.failed", "error"):
-            error = (event.response and event.response.error) or event.error
-            raise failed(self._service, error or {"code": event.code, "message": event.message})
-
-    def _done(self, at: int, item: _Item, out: list[Chunk]) -> None:
-        """Reasoning has its proof only now; arguments may come in one piece at the end."""
+    def _end_item(self, output_index: int, item: _Item, chunks: list[Chunk]) -> None:
+        # The signature of reasoning arrives only now, and arguments may arrive as a whole at the end.
         if item.type == "reasoning" and item.encrypted_content:
-            out.append(ThinkingSigned(f"openai:{item.id}:{item.encrypted_content}"))
-        called = self._calls.get(at)
-        if called and isinstance(item.arguments, str) and item.arguments and not called.has_arguments:
-            called.has_arguments = True
-            out.append(CallPiece(called.index, item.arguments))
+            chunks.append(ThinkingSigned(f"openai:{item.id}:{item.encrypted_content}"))
+        call = self._calls.get(output_index)
+        if call and isinstance(item.arguments, str) and item.arguments and not call.has_arguments:
+            call.has_arguments = True
+            chunks.append(CallPiece(call.index, item.arguments))
 
-    def _end(self, response: _Response) -> None:
-        why = response.incomplete_details.reason if response.incomplete_details else None
-        usage = _counted(response.usage) if response.usage else None
-        if why == "max_output_tokens":
+    def _finish(self, response: _Response) -> None:
+        reason = response.incomplete_details.reason if response.incomplete_details else None
+        usage = _convert_usage(response.usage) if response.usage else None
+        if reason == "max_output_tokens":
             self.finished = Finished("length", usage)
-        elif self._is_refused or why == "content_filter":
+        elif self._is_refused or reason == "content_filter":
             self.finished = Finished("refused", usage)
         else:
             self.finished = Finished("tools" if self._calls else "end", usage)
 
     def close(self) -> None:
-        """Nothing but its last event makes a reply whole."""
+        """Do nothing: without its final event a reply isn't complete."""
 
 
-def _counted(usage: _Usage) -> TokenUsage:
+def _convert_usage(usage: _Usage) -> TokenUsage:
     details = usage.input_tokens_details
-    return buckets(usage.input_tokens, (details and details.cached_tokens) or 0, usage.output_tokens)
+    return split_usage(usage.input_tokens, (details and details.cached_tokens) or 0, usage.output_tokens)

@@ -1,5 +1,6 @@
-"""Codex: `codex app-server` and `codex exec --json`, and what a Codex of the user's own shows by hooks and telemetry.
+"""Translate Codex: `codex app-server` and `codex exec --json`, and a user's own Codex by its hooks and telemetry.
 
-Read translate.py first: it says which source decides what. names.py holds the differences between sources as tables,
-desk.py what all sources share, then one file for each source and subject.
+Start reading at `translate.py`, which says which source decides what. `session.py` holds what all sources share,
+`names.py` the differences between sources as tables. Then one file per source: `app_server.py` (with `threads.py`,
+`items.py` and `approvals.py`), `exec.py`, `hooks.py` and `telemetry.py`.
 """

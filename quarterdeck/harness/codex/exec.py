@@ -1,196 +1,192 @@
-"""`codex exec --json`: one turn a process, whole items without deltas, and no ids that outlive the process.
+"""Read `codex exec --json`: one turn per process, complete items without deltas, and ids that only this process knows.
 
-It never asks anybody. It says nothing of the prompt (a hook or telemetry does, where there is one), and nothing at all
-when it is interrupted: then the process just leaves.
+It never asks the user. It doesn't report the prompt (a hook or telemetry does, if there is one), and it reports nothing
+when it is interrupted: the process just exits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 from quarterdeck import events as ev
 from quarterdeck.events import Block, Plan
 from quarterdeck.harness.base import Object, list_of, object_of, text_of
 from quarterdeck.harness.codex import names
-from quarterdeck.harness.codex.app import retry_in
-from quarterdeck.harness.codex.session import NOTHING, Counts, Desk, counts_in, difference, remember
+from quarterdeck.harness.codex.session import NO_TOKENS, CodexSession, Counts, counts_added, counts_in, remember
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.todos import todos_in
 from quarterdeck.kernel.view import View
 
-_Reader: TypeAlias = Callable[["Exec", str, Object], None]
-_RETRY = "Reconnecting"
+_RETRY_PREFIX = "Reconnecting"
 
 
 class Exec:
-    """One reader for each type of line, and for each type of item."""
+    """Reads the lines, with one reader for each type of line and of item."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.tracker = desk.tracker
+    def __init__(self, session: CodexSession) -> None:
+        self.session = session
+        self.tracker = session.tracker
+        #: Number of the process, which is part of the ids.
         self._process = 0
-        self._resumes = False
-        #: running sums of tokens by thread; None when the sum began before we looked
+        self._is_resume = False
+        #: Running totals of tokens by thread; None if the total began before we started to read.
         self._totals: dict[str, Counts | None] = {}
+        #: A call ended, so the next text answers another request.
         self._request_due = False
+        self._line_readers: dict[str, Callable[[Object], object]] = {
+            "thread.started": self._read_thread_started,
+            "turn.started": self._read_turn_started,
+            "turn.completed": self._read_turn_completed,
+            "turn.failed": self._read_turn_failed,
+            "item.started": self._start_item,
+            "item.updated": self._update_item,
+            "item.completed": self._complete_item,
+            "item.plan.delta": self._read_plan_delta,
+            "error": self._read_error,
+        }
+        self._item_readers: dict[str, Callable[[str, Object], None]] = {
+            "agent_message": self._read_message,
+            "reasoning": self._read_reasoning,
+            "plan": self._read_plan,
+            "todo_list": self._read_todos,
+            "error": self._read_warning,
+        }
 
     def restore(self, view: View) -> None:
-        """Ids go on from where they are, and the sum of tokens too: on resume it counts the whole thread."""
+        """Continue ids and the total of tokens, which counts the whole thread when it is resumed."""
         self._process = view.index
         used = view.state.usage.total
-        whole = used.input + used.cache_read + used.cache_write
-        thread = view.state.profile.native_session_id
-        self._totals[thread] = (whole, used.cache_read, used.cache_write, used.output)
+        whole_input = used.input + used.cache_read + used.cache_write
+        thread_id = view.state.profile.native_session_id
+        self._totals[thread_id] = (whole_input, used.cache_read, used.cache_write, used.output)
 
-    def started(self, data: Object) -> None:
-        """Another process; `codex exec resume` goes on with a thread that has used tokens already."""
+    def start_process(self, fields: Object) -> None:
+        """Note a new process. `codex exec resume` continues a thread that has used tokens already."""
         self._process += 1
-        self._resumes = "resume" in list_of(data, "argv")
+        self._is_resume = "resume" in list_of(fields, "argv")
 
-    def read(self, found: Object) -> bool:
-        reader = _LINES.get(text_of(found, "type"))
-        return reader is not None and reader(self, found) is not False
+    def read(self, line: Object) -> bool:
+        reader = self._line_readers.get(text_of(line, "type"))
+        # Only the readers of items return False, for a type of item that they don't know.
+        return reader is not None and reader(line) is not False
 
-    def _name(self, item_id: str) -> str:
-        """`item_3` comes again in the next process."""
-        return f"exec-{self._process}:{item_id}"
+    def _item_id(self, item: Object) -> str:
+        """Return an id that is unique in the session: `item_3` comes again in the next process."""
+        return f"exec-{self._process}:{text_of(item, 'id')}"
 
     # --- lines
 
-    def thread_started(self, found: Object) -> None:
-        thread = text_of(found, "thread_id")
-        if thread not in self._totals:
-            remember(self._totals, thread, None if self._resumes else NOTHING)
-        self.desk.bind(thread)
+    def _read_thread_started(self, line: Object) -> None:
+        thread_id = text_of(line, "thread_id")
+        if thread_id not in self._totals:
+            remember(self._totals, thread_id, None if self._is_resume else NO_TOKENS)
+        self.session.bind(thread_id)
 
-    def turn_started(self, _found: Object) -> None:
+    def _read_turn_started(self, _line: Object) -> None:
         self.tracker.start_turn()
-        self.tracker.start_request(self.desk.model)
+        self.tracker.start_request(self.session.model)
         self._request_due = False
 
-    def turn_completed(self, found: Object) -> None:
-        total = counts_in(object_of(found, "usage"))
-        before = self._totals.get(self.desk.own, NOTHING)
-        self._totals[self.desk.own] = total
+    def _read_turn_completed(self, line: Object) -> None:
+        total = counts_in(object_of(line, "usage"))
+        before = self._totals.get(self.session.thread_id, NO_TOKENS)
+        self._totals[self.session.thread_id] = total
         if before is not None:
-            self.desk.count(difference(total, before) or total)
+            self.session.record_usage(counts_added(total, before) or total)
         self.tracker.end_turn()
 
-    def turn_failed(self, found: Object) -> None:
-        message = text_of(object_of(found, "error"), "message")
+    def _read_turn_failed(self, line: Object) -> None:
+        message = text_of(object_of(line, "error"), "message")
         self.tracker.fail_turn(failure_kind(message), message)
 
-    def error(self, found: Object) -> None:
-        """A broken request that is tried again; the last one is told by turn.failed, which follows."""
-        message = text_of(found, "message")
-        if message.startswith(_RETRY):
-            attempt, reason = retry_in(message)
+    def _read_error(self, line: Object) -> None:
+        """Record the retry of a failed request. The last failure is reported by the `turn.failed` that follows."""
+        message = text_of(line, "message")
+        if message.startswith(_RETRY_PREFIX):
+            attempt, reason = names.retry_in(message)
             self.tracker.emit(ev.Retry(attempt=attempt, reason=reason, turn_id=self.tracker.turn_id or None))
 
-    def plan_delta(self, found: Object) -> None:
-        name, delta = text_of(found, "item_id"), text_of(found, "delta")
-        if name:
-            self.tracker.add_text(self._name(name), 0, delta)
+    def _read_plan_delta(self, line: Object) -> None:
+        item_id, delta = text_of(line, "item_id"), text_of(line, "delta")
+        if item_id:
+            self.tracker.add_text(self._item_id({"id": item_id}), 0, delta)
 
     # --- items
 
-    def item_started(self, found: Object) -> bool:
-        item = object_of(found, "item")
-        name, shape = text_of(item, "id"), names.CALLS.get(text_of(item, "type"))
+    def _start_item(self, line: Object) -> bool:
+        item = object_of(line, "item")
+        shape = names.CALLS.get(text_of(item, "type"))
         if shape is None:
-            return self.item_updated(found)
-        self.desk.start_call(self._name(name), names.call_name(item, shape), names.call_args(item, shape))
+            return self._update_item(line)
+        self.session.start_call(self._item_id(item), names.call_name(item, shape), names.call_args(item, shape))
         return True
 
-    def item_updated(self, found: Object) -> bool:
-        """What is not a call is told when it is whole, but for the list of what is to do."""
-        item = object_of(found, "item")
-        kind, shape = text_of(item, "type"), names.CALLS.get(text_of(item, "type"))
+    def _update_item(self, line: Object) -> bool:
+        """Read an update of a call or of the todo list. Other items are recorded when they are complete."""
+        item = object_of(line, "item")
+        kind = text_of(item, "type")
+        shape = names.CALLS.get(kind)
         if kind == "todo_list":
-            self.todo_list("", item)
+            self._read_todos("", item)
         elif shape is not None:
             output = names.call_result(item, shape)
-            self.tracker.update_output(self._name(text_of(item, "id")), output if isinstance(output, str) else "")
-        return shape is not None or kind in _ITEMS
+            self.tracker.update_output(self._item_id(item), output if isinstance(output, str) else "")
+        return shape is not None or kind in self._item_readers
 
-    def item_completed(self, found: Object) -> bool:
-        item = object_of(found, "item")
+    def _complete_item(self, line: Object) -> bool:
+        item = object_of(line, "item")
         kind = text_of(item, "type")
-        name, shape = self._name(text_of(item, "id")), names.CALLS.get(kind)
+        shape = names.CALLS.get(kind)
         if shape is not None:
-            self._call_completed(name, item, shape)
+            self._complete_call(item, shape)
             return True
-        reader = _ITEMS.get(kind)
+        reader = self._item_readers.get(kind)
         if reader is not None:
-            reader(self, name, item)
+            reader(self._item_id(item), item)
         return reader is not None
 
-    def _call_completed(self, name: str, item: Object, shape: names.Shape) -> None:
-        tool = names.call_name(item, shape)
+    def _complete_call(self, item: Object, shape: names.Shape) -> None:
+        call_id, tool = self._item_id(item), names.call_name(item, shape)
         self._request_due = True
         if text_of(item, "status") == names.DECLINED:
-            self.desk.block_call(name, tool, names.DECLINED)
+            self.session.block_call(call_id, tool, names.DECLINED)
             return
-        if name not in self.tracker.calls and self.tracker.turn_id:
-            self.desk.start_call(name, tool, names.call_args(item, shape))
-        self.desk.end_call(name, tool, names.call_ok(item), names.call_result(item, shape))
+        if call_id not in self.tracker.calls and self.tracker.turn_id:
+            self.session.start_call(call_id, tool, names.call_args(item, shape))
+        self.session.end_call(call_id, tool, names.call_ok(item), names.call_result(item, shape))
 
-    def _speaks(self) -> None:
-        """Words after calls: the model was asked again."""
+    def _note_reply(self) -> None:
+        """Note that the model speaks. After calls that means that it was asked again."""
         if self._request_due and self.tracker.turn_id:
             self._request_due = False
-            self.tracker.start_request(self.desk.model)
+            self.tracker.start_request(self.session.model)
 
-    def message(self, name: str, item: Object) -> None:
-        self._speaks()
+    def _read_message(self, item_id: str, item: Object) -> None:
+        self._note_reply()
         text = text_of(item, "text")
         if self.tracker.turn_id:
-            self.tracker.add_text(name, 0, text)
-        self.tracker.finish_message(name, (Block(text=text),))
+            self.tracker.add_text(item_id, 0, text)
+        self.tracker.finish_message(item_id, (Block(text=text),))
 
-    def reasoning(self, name: str, item: Object) -> None:
-        self._speaks()
+    def _read_reasoning(self, item_id: str, item: Object) -> None:
+        self._note_reply()
         text = text_of(item, "text")
         if self.tracker.turn_id:
-            self.tracker.add_thinking(name, 0, text)
-        self.tracker.finish_message(name, (Block(kind="thinking", text=text),))
+            self.tracker.add_thinking(item_id, 0, text)
+        self.tracker.finish_message(item_id, (Block(kind="thinking", text=text),))
 
-    def plan(self, name: str, item: Object) -> None:
-        self.message(name, item)
+    def _read_plan(self, item_id: str, item: Object) -> None:
+        self._read_message(item_id, item)
         self.tracker.emit(ev.PlanGenerated(plan=Plan(text=text_of(item, "text"))))
 
-    def todo_list(self, _name: str, item: Object) -> None:
-        lines = [object_of(one) for one in list_of(item, "items")]
-        found = [
-            {"text": text_of(one, "text"), "status": "done" if one.get("completed") is True else ""} for one in lines
+    def _read_todos(self, _item_id: str, item: Object) -> None:
+        entries = [object_of(entry) for entry in list_of(item, "items")]
+        todos = [
+            {"text": text_of(entry, "text"), "status": "done" if entry.get("completed") is True else ""}
+            for entry in entries
         ]
-        self.tracker.emit(ev.TodoChange(todos=todos_in(found) or (), turn_id=self.tracker.turn_id or None))
+        self.tracker.emit(ev.TodoChange(todos=todos_in(todos) or (), turn_id=self.tracker.turn_id or None))
 
-    def warning(self, _name: str, item: Object) -> None:
-        """An error that stops nothing."""
-        self.desk.notice_once(text_of(item, "message"))
-
-
-#: Lines by their type.
-_LINES: dict[str, Callable[[Exec, Object], bool | None]] = {
-    "thread.started": Exec.thread_started,
-    "turn.started": Exec.turn_started,
-    "turn.completed": Exec.turn_completed,
-    "turn.failed": Exec.turn_failed,
-    "item.started": Exec.item_started,
-    "item.updated": Exec.item_updated,
-    "item.completed": Exec.item_completed,
-    "item.plan.delta": Exec.plan_delta,
-    "error": Exec.error,
-}
-
-
-#: Items by their type.
-_ITEMS: dict[str, _Reader] = {
-    "agent_message": Exec.message,
-    "reasoning": Exec.reasoning,
-    "plan": Exec.plan,
-    "todo_list": Exec.todo_list,
-    "error": Exec.warning,
-}
+    def _read_warning(self, _item_id: str, item: Object) -> None:
+        """Show an error that stops nothing."""
+        self.session.add_notice_once(text_of(item, "message"))

@@ -1,7 +1,7 @@
-"""Codex's own words, as tables: tools, items, modes, decisions, failures.
+"""Map Codex's own words to ours, as tables: tools, items, modes, decisions, failures.
 
 The same call has another name in every source (`commandExecution`, `command_execution`, `Bash`, `exec_command`). Here it
-gets the one that the model itself uses, so that what hooks, telemetry and the app-server tell can be compared.
+gets the name that the model itself uses, so that reports of hooks, telemetry and the app-server can be compared.
 """
 
 from __future__ import annotations
@@ -13,19 +13,26 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from quarterdeck.events import FailureKind, GateStatus, Json, Option, Question
-from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, int_of, list_of, object_of, objects_of, text_of
 from quarterdeck.harness.failures import failure_kind
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Calls
+# ----------------------------------------------------------------------------------------------------------------------
 
 EXEC = "exec_command"
 PATCH = "apply_patch"
 ASK_USER = "request_user_input"
 
 
-class Shape(Struct, frozen=True, gc=False):
-    """How an item is read as a tool call: its name, the fields that are its arguments, the fields that may be its result."""
+class Shape(Struct, frozen=True):
+    """How an item is read as a tool call."""
 
+    #: Name of the tool. `mcp`, `collab` and '' are replaced by what the item itself says.
     name: str
+    #: Fields that are its arguments.
     args: tuple[str, ...] = ()
+    #: Fields that may be its result, the first that is set.
     results: tuple[str, ...] = ()
 
 
@@ -46,8 +53,8 @@ CALLS: dict[str, Shape] = {
     "imageGeneration": Shape("image_generation", ("revisedPrompt",), ("savedPath",)),
     "sleep": Shape("sleep", ("durationMs",)),
 }
-#: A call that ended with one of these did not do what it was asked to.
-_NOT_OK = frozenset({"failed", "declined", "interrupted", "errored"})
+#: Statuses of a call that didn't do what it was asked to.
+_FAILED_STATUSES = frozenset({"failed", "declined", "interrupted", "errored"})
 DECLINED = "declined"
 
 _COLLAB_TOOLS = {
@@ -61,17 +68,17 @@ _COLLAB_TOOLS = {
     "closeAgent": "close_agent",
     "wait": "wait_agent",
 }
-#: Hooks write the shell under Claude Code's name, and put the namespace of a tool before its name.
+#: Hooks name the shell as Claude Code does, and put the namespace of a tool before its name.
 _HOOK_TOOLS = {"Bash": EXEC}
 _HOOK_NAMESPACE = "collaboration"
-#: What Codex mostly writes: one word in quotes, with nothing in it that means more than itself. The rest is for `shlex`,
-#: which takes a hundred times as long.
-_IN_SHELL = re.compile(r"""(\S+) -l?c (?:'([^']*)'|"([^"\\]*)")""")
+#: The usual form: one quoted word in which no character is special. `shlex` takes about a hundred times as long, which
+#: blocks the loop noticeably for a long heredoc, so it only gets the other forms.
+_SIMPLE_SHELL_COMMAND = re.compile(r"""(\S+) -l?c (?:'([^']*)'|"([^"\\]*)")""")
 _SHELLS = ("/bin/bash", "/bin/sh", "/bin/zsh", "/usr/bin/bash", "/usr/bin/zsh", "bash", "sh", "zsh")
 
 
 def call_name(item: Object, shape: Shape) -> str:
-    """The name of an item's tool."""
+    """Return the name of an item's tool."""
     tool = text_of(item, "tool")
     if shape.name == "mcp":
         return mcp_name(text_of(item, "server"), tool)
@@ -81,19 +88,19 @@ def call_name(item: Object, shape: Shape) -> str:
 
 
 def mcp_name(server: str, tool: str) -> str:
-    """A tool of an MCP server."""
+    """Return the name of an MCP server's tool."""
     return f"mcp__{server}__{tool}"
 
 
 def hook_tool(name: str) -> str:
-    """A tool under the name that a hook gives it."""
+    """Return the name of a tool that a hook names."""
     if name.startswith(_HOOK_NAMESPACE) and name != _HOOK_NAMESPACE:
-        return name[len(_HOOK_NAMESPACE) :]
+        return name.removeprefix(_HOOK_NAMESPACE)
     return _HOOK_TOOLS.get(name, name or "tool")
 
 
 def call_args(item: Object, shape: Shape) -> Json:
-    """The arguments of an item's call."""
+    """Return the arguments of an item's call."""
     if shape.args == ("arguments",):
         return item.get("arguments")
     args: dict[str, Any] = {name: item[name] for name in shape.args if item.get(name) is not None}
@@ -104,43 +111,45 @@ def call_args(item: Object, shape: Shape) -> Json:
 
 
 def plain_command(command: str) -> str:
-    """`/bin/bash -lc 'make test'` is shown as `make test`."""
+    """Return the command without the shell around it: `make test` for `/bin/bash -lc 'make test'`."""
     if not command.startswith(_SHELLS) or len(command) > 100_000:
         return command
-    simple = _IN_SHELL.fullmatch(command)
+    simple = _SIMPLE_SHELL_COMMAND.fullmatch(command)
     if simple is not None and simple[1] in _SHELLS:
         return simple[3] if simple[2] is None else simple[2]
     try:
-        parts = shlex.split(command)
+        words = shlex.split(command)
     except ValueError:
         return command
-    return parts[2] if len(parts) == 3 and parts[0] in _SHELLS and parts[1] in ("-lc", "-c") else command
+    return words[2] if len(words) == 3 and words[0] in _SHELLS and words[1] in ("-lc", "-c") else command
 
 
 def call_ok(item: Object) -> bool:
-    """Whether a call that ended did what it was asked to."""
-    if item.get("success") is False or text_of(item, "status") in _NOT_OK:
+    """Return whether a call that ended did what it was asked to."""
+    if item.get("success") is False or text_of(item, "status") in _FAILED_STATUSES:
         return False
     return int_of(item, "exitCode", "exit_code") == 0
 
 
 def call_result(item: Object, shape: Shape) -> Json:
-    """What a call that ended gave."""
+    """Return the result of a call that ended."""
     for name in shape.results:
         value = item.get(name)
         if value is not None:
-            return _mcp_text(value) if shape.name == "mcp" else value
+            return _mcp_result(value) if shape.name == "mcp" else value
     return ""
 
 
-def _mcp_text(value: Any) -> Json:
-    """The texts of an MCP answer; anything else as it is."""
-    found = object_of(value)
-    texts = [text_of(object_of(part), "text") for part in list_of(found, "content")]
-    return "\n".join(filter(None, texts)) or text_of(found, "message") or value
+def _mcp_result(value: Any) -> Json:
+    """Return the texts of an MCP answer, or the answer itself if it has none."""
+    answer = object_of(value)
+    texts = [text_of(part, "text") for part in objects_of(answer, "content")]
+    return "\n".join(filter(None, texts)) or text_of(answer, "message") or value
 
 
-# --- modes
+# ----------------------------------------------------------------------------------------------------------------------
+# Modes
+# ----------------------------------------------------------------------------------------------------------------------
 
 _SANDBOXES = {
     "dangerFullAccess": "full",
@@ -151,7 +160,7 @@ _SANDBOXES = {
     "readOnly": "read",
     "read-only": "read",
 }
-#: (approval policy, sandbox) → our scale. A policy alone decides where the pair has no row.
+#: (approval policy, sandbox) → our scale. The policy alone decides if the pair isn't listed.
 _MODES = {
     ("never", "full"): "bypass",
     ("on-request", "full"): "auto",
@@ -162,7 +171,7 @@ _HOOK_MODES = {"bypassPermissions": "bypass", "acceptEdits": "edits", "plan": "p
 
 
 def mode_of(approval: Any, sandbox: Any, collaboration: str = "") -> str | None:
-    """The mode on our scale; None when Codex did not say enough."""
+    """Return the mode on our scale, or None if Codex didn't say enough."""
     if collaboration == "plan":
         return collaboration
     policy = "granular" if isinstance(approval, dict) else approval
@@ -173,19 +182,22 @@ def mode_of(approval: Any, sandbox: Any, collaboration: str = "") -> str | None:
 
 
 def hook_mode(permission_mode: str) -> str | None:
-    """A hook's word for the mode. Its `default` is whatever the user configured, so it says nothing."""
+    """Return the mode that a hook names. Its `default` is whatever the user configured, so it says nothing."""
     return _HOOK_MODES.get(permission_mode)
 
 
-# --- decisions
+# ----------------------------------------------------------------------------------------------------------------------
+# Decisions
+# ----------------------------------------------------------------------------------------------------------------------
 
 
-class Decision(Struct, frozen=True, gc=False):
-    """How an approval was answered; `scope` when the answer holds from here on."""
+class Decision(Struct, frozen=True):
+    """What an answer to an approval means."""
 
     status: GateStatus
     label: str
     kind: str
+    #: How long the answer lasts, if it is for more than this once.
     scope: str = ""
 
 
@@ -196,30 +208,31 @@ DECISIONS: dict[str, Decision] = {
     "applyNetworkPolicyAmendment": Decision("approved", "Apply the network rule", "allow_always", "user"),
     "decline": Decision("rejected", "Decline", "reject_once"),
     "cancel": Decision("rejected", "Decline and stop the turn", "cancel"),
-    # the first protocol, and telemetry
+    # The first version of the protocol, and telemetry.
     "approved": Decision("approved", "Allow", "allow_once"),
     "approved_for_session": Decision("approved", "Allow for this session", "allow_always", "session"),
     "approved_execpolicy_amendment": Decision("approved", "Always allow", "allow_always", "user"),
     "approved_with_amendment": Decision("approved", "Always allow", "allow_always", "user"),
     "approved_with_network_policy_allow": Decision("approved", "Allow this host", "allow_always", "user"),
     "denied": Decision("rejected", "Decline", "reject_once"),
-    "timed_out": Decision("timeout", "Nobody answered", "reject_once"),
+    "timed_out": Decision("timeout", "Timed out", "reject_once"),
     "abort": Decision("rejected", "Decline and stop the turn", "cancel"),
 }
 _UNKNOWN_DECISION = Decision("answered_elsewhere", "", "")
-#: Both are taken though Codex does not always list them.
+#: Codex accepts both although it doesn't always list them.
 _ALWAYS_OFFERED = ("accept", "decline")
 
+#: A decision's name, what it means, and the rule that it creates.
 Answer: TypeAlias = "tuple[str, Decision, str]"
 
 
 def decision_in(value: Any) -> Answer:
-    """A decision as (its name, what it means, the rule that it makes)."""
+    """Read a decision, which is a word or an object with one key."""
     if isinstance(value, str):
         return value, DECISIONS.get(value, _UNKNOWN_DECISION), ""
-    found = object_of(value)
-    name = next((key for key in found if key in DECISIONS), "")
-    return name, DECISIONS.get(name, _UNKNOWN_DECISION), _rule(object_of(found, name))
+    fields = object_of(value)
+    name = next((key for key in fields if key in DECISIONS), "")
+    return name, DECISIONS.get(name, _UNKNOWN_DECISION), _rule(object_of(fields, name))
 
 
 def _rule(amendment: Object) -> str:
@@ -229,7 +242,7 @@ def _rule(amendment: Object) -> str:
 
 
 def options_in(offered: list[Any]) -> tuple[Option, ...]:
-    """The answers that an approval offers. Accept and decline are always there."""
+    """Return the answers that an approval offers, always with accept and decline."""
     options: dict[str, Option] = {}
     for value in (*offered, *_ALWAYS_OFFERED):
         name, decision, rule = decision_in(value)
@@ -239,26 +252,30 @@ def options_in(offered: list[Any]) -> tuple[Option, ...]:
     return tuple(options.values())
 
 
-# --- questions
+# ----------------------------------------------------------------------------------------------------------------------
+# Questions
+# ----------------------------------------------------------------------------------------------------------------------
 
 
-def question_in(found: Object) -> Question:
-    """One question of request_user_input."""
-    options = [object_of(one) for one in list_of(found, "options")]
+def question_in(fields: Object) -> Question:
+    """Read one question of request_user_input."""
+    options = objects_of(fields, "options")
     return Question(
-        text=text_of(found, "question"),
-        options=tuple(_option(one) for one in options if text_of(one, "label")),
-        multiple=found.get("multiSelect") is True,
-        header=text_of(found, "header"),
+        text=text_of(fields, "question"),
+        options=tuple(_option(option) for option in options if text_of(option, "label")),
+        multiple=fields.get("multiSelect") is True,
+        header=text_of(fields, "header"),
     )
 
 
-def _option(found: Object) -> Option:
-    label, more = text_of(found, "label"), text_of(found, "description")
-    return Option(id=label, label=f"{label}: {more}" if more else label)
+def _option(fields: Object) -> Option:
+    label, description = text_of(fields, "label"), text_of(fields, "description")
+    return Option(id=label, label=f"{label}: {description}" if description else label)
 
 
-# --- failures
+# ----------------------------------------------------------------------------------------------------------------------
+# Failures
+# ----------------------------------------------------------------------------------------------------------------------
 
 _FAILURES: dict[str, FailureKind] = {
     "usageLimitExceeded": "usage_limit",
@@ -278,7 +295,7 @@ CONTEXT_FULL = "contextWindowExceeded"
 
 
 def error_name(error: Object) -> str:
-    """The name of a codexErrorInfo, which is a word or an object with one key."""
+    """Return the name of a codexErrorInfo, which is a word or an object with one key."""
     info = error.get("codexErrorInfo")
     if isinstance(info, str):
         return info
@@ -286,7 +303,7 @@ def error_name(error: Object) -> str:
 
 
 def error_kind(error: Object) -> FailureKind:
-    """Why a turn failed. An HTTP status says more than the name that it comes with."""
+    """Return why a turn failed. An HTTP status says more than the name that it comes with."""
     name = error_name(error)
     status = int_of(object_of(error, "codexErrorInfo", name), "httpStatusCode")
     message = error_text(error)
@@ -296,5 +313,12 @@ def error_kind(error: Object) -> FailureKind:
 
 
 def error_text(error: Object) -> str:
-    """What a person reads of an error."""
+    """Return the message of an error."""
     return text_of(error, "message", "additionalDetails")
+
+
+def retry_in(message: str) -> tuple[int, str]:
+    """Parse `Reconnecting... 2/5 (why)` into the number of the next attempt and the reason."""
+    count, _, rest = message.partition("...")[2].strip().partition(" ")
+    attempt = int_of({"count": count.partition("/")[0]}, "count")
+    return attempt or 1, rest.strip().removeprefix("(").removesuffix(")") or message

@@ -1,15 +1,16 @@
-"""The Codex translator. Which source decides what:
+"""Translate Codex. Which source decides what:
 
-1. A stream of the agent itself leads where there is one: `codex app-server` (JSON-RPC) or `codex exec --json`, told apart
-   by the shape of the lines. It says everything about turns, calls, texts and gates, and the other sources only add what
-   it never says (a call that has no item, the prompt of `codex exec`, a session that ended with a turn open).
-2. For a Codex that the user started, hooks and telemetry (OTLP logs) write into the same tracker, each what it knows. They
-   name calls by the same ids, so what both tell is told once. Hooks know more (hooks.py), telemetry is 003's diagram
-   (telemetry.py), and what neither can know shows in `signal`.
+1. A stream of the agent itself leads if there is one: `codex app-server` (JSON-RPC) or `codex exec --json`. The shape of
+   the lines distinguishes the two. The stream reports everything about turns, calls, texts and gates, and the other
+   sources only add what it never reports (a call without an item, the prompt of `codex exec`, a session that ended with
+   a turn open).
+2. For a Codex that the user started, hooks and telemetry (OTLP logs) write to the same tracker, each what it knows. They
+   use the same call ids, so what both report is recorded once. Hooks know more (`hooks.py`), telemetry follows 003's
+   diagram (`telemetry.py`), and what neither can know shows in `signal`.
 3. `notify` confirms that a turn is complete.
 
-Everything goes by the id of the thread, which is the same in all sources (thread, session, conversation): ours moves the
-state, sub-agents stand under their agent_path, strangers move nothing.
+Everything is assigned by thread id, which is the same in all sources (thread, session, conversation): our thread changes
+the state, sub-agents have their own agent path, other threads change nothing.
 """
 
 from __future__ import annotations
@@ -18,26 +19,28 @@ from typing import cast
 
 from quarterdeck.events import Body, Json
 from quarterdeck.harness.base import BaseTranslator, Object, Signal, ignore, int_of, object_of, text_of
-from quarterdeck.harness.codex.app import AppServer
+from quarterdeck.harness.codex.app_server import AppServer
 from quarterdeck.harness.codex.exec import Exec
 from quarterdeck.harness.codex.hooks import Hooks
-from quarterdeck.harness.codex.session import SUPPRESSION_S, Desk
+from quarterdeck.harness.codex.session import SUPPRESSION_S, CodexSession
 from quarterdeck.harness.codex.telemetry import Telemetry
 from quarterdeck.kernel.view import View
 
 _SIGINT = 2
 
 
-class Codex(Desk):
-    """All sources of one session."""
+class CodexTranslator(BaseTranslator):
+    """Reads all sources of one Codex session."""
 
     def __init__(self) -> None:
-        Desk.__init__(self)
+        super().__init__()
+        self.session = CodexSession(self)
+        self.app_server = AppServer(self.session)
+        self.exec = Exec(self.session)
+        self.hooks = Hooks(self.session)
+        self.telemetry = Telemetry(self.session, self.hooks)
+        #: Suffix of the connection that is read, if the recording has several.
         self._connection: str | None = None
-        self.app = AppServer(self)
-        self.exec = Exec(self)
-        self.hooks = Hooks(self)
-        self.telemetry = Telemetry(self, self.hooks)
         self.readers |= {
             "stdout": self.read_stdout,
             "stdin": self.read_stdin,
@@ -48,11 +51,11 @@ class Codex(Desk):
             "notify": self.read_notify,
         }
         self.timer_callbacks |= {
-            "settled": self.app.threads.on_settled,
-            "flagged": self.app.asks.on_flagged,
+            "settled": self.app_server.threads.on_settled,
+            "flagged": self.app_server.approvals.on_flagged,
             "interrupted": self.hooks.on_interrupted,
             "question": self.hooks.on_question,
-            "give_up": self.on_give_up,
+            "give_up": self._give_up,
             "idle": self.telemetry.on_idle,
             "unseen": self.telemetry.on_unseen,
             "quiet": self.telemetry.on_quiet,
@@ -60,87 +63,96 @@ class Codex(Desk):
         }
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
-        """Of several connections to one server the plain one is read, or the first: the others hear the same."""
-        if signal.src not in self.readers:
-            src, _, suffix = signal.src.partition(".")
-            if src in ("stdout", "stdin"):
-                return self._from_connection(Signal(src, signal.data), suffix, now)
-        return BaseTranslator.feed(self, signal, now)
+        """Read one connection of several to the same server: the one without a suffix, else the first.
 
-    def _from_connection(self, signal: Signal, name: str, now: float) -> list[Body]:
-        if self._connection is None and not self.lead:
-            self._connection = name
-        return BaseTranslator.feed(self, signal, now) if name == self._connection else []
+        All of them receive the same notifications.
+        """
+        src, _, suffix = signal.src.partition(".")
+        if signal.src in self.readers or src not in ("stdout", "stdin"):
+            return super().feed(signal, now)
+        if self._connection is None and not self.session.leading_stream:
+            self._connection = suffix
+        return super().feed(Signal(src, signal.data), now) if suffix == self._connection else []
 
     def restore(self, view: View) -> None:
         super().restore(view)
+        self.session.restore(view)
         self.exec.restore(view)
         self.telemetry.restore()
-
-    def on_exit(self, code: int | None, signal: str | None) -> None:
-        Desk.on_exit(self, code, signal)
-        self.app.threads.exited()
-
-    def restarted(self, data: Object) -> None:
-        Desk.restarted(self, data)
-        self.app.reset()
-        self.hooks.reset()
-        self.telemetry.reset()
-        self.exec.started(data)
 
     # --- the agent's own streams
 
     def read_stdout(self, data: Json) -> bool:
         if not isinstance(data, dict):
-            return isinstance(data, str)  # a line that is no JSON
-        found = cast(Object, data)
-        if "method" in found or "result" in found or ("error" in found and "id" in found):
-            self.follow("app")
-            return self.app.read_out(found)
-        if "type" in found:
-            self.follow("exec")
-            return self.exec.read(found)
-        return "line" in found
+            # A line that isn't JSON is meant for people.
+            return isinstance(data, str)
+        message = cast(Object, data)
+        if "method" in message or "result" in message or ("error" in message and "id" in message):
+            self.session.follow("app")
+            return self.app_server.read_received(message)
+        if "type" in message:
+            self.session.follow("exec")
+            return self.exec.read(message)
+        return "line" in message
 
     def read_stdin(self, data: Json) -> bool:
-        found = object_of(data)
-        if "method" in found or "result" in found or "error" in found:
-            self.follow("app")
-            return self.app.read_in(found)
-        return True  # what a person typed, or a prompt for `codex exec`: it is told when Codex takes it
-
-    # --- what others tell of it
-
-    def read_notify(self, data: Json) -> bool:
-        """A turn is complete: ours, or one that is none of our business."""
-        found = object_of(data)
-        if text_of(found, "type") != "agent-turn-complete":
-            return False
-        thread = text_of(found, "thread-id")
-        if self.lead or not thread or thread != (self.own or thread):
-            return True
-        if not self.own:
-            self.bind(thread)
-        self.last_text(text_of(found, "turn-id"), text_of(found, "last-assistant-message"))
-        self.telemetry.confirmed()
+        message = object_of(data)
+        if "method" in message or "result" in message or "error" in message:
+            self.session.follow("app")
+            return self.app_server.read_sent(message)
+        # Typed text, or a prompt for `codex exec`, is recorded when Codex takes it.
         return True
 
-    def read_proc(self, data: Json) -> bool:
-        known = Desk.read_proc(self, data)
-        found = object_of(data)
-        event = found.get("event")
-        if event == "stdin_closed" and self.lead == "app":
-            self.tracker.stop_requested = True  # the app-server leaves when its input ends, whatever it does
-        elif event == "signal" and int_of(found, "signal") == _SIGINT and not self.lead:
-            self.tracker.abort_turn("interrupted")
-            self.turn_over(SUPPRESSION_S)
-        return known
+    # --- notify
 
-    def on_give_up(self) -> None:
+    def read_notify(self, data: Json) -> bool:
+        """Read that a turn is complete, ours or another thread's."""
+        fields = object_of(data)
+        if text_of(fields, "type") != "agent-turn-complete":
+            return False
+        session = self.session
+        thread_id = text_of(fields, "thread-id")
+        if session.leading_stream or not thread_id or thread_id != (session.thread_id or thread_id):
+            return True
+        if not session.thread_id:
+            session.bind(thread_id)
+        session.record_last_text(text_of(fields, "turn-id"), text_of(fields, "last-assistant-message"))
+        self.telemetry.confirm_end()
+        return True
+
+    def _give_up(self) -> None:
         self.hooks.on_give_up()
         self.telemetry.on_give_up()
 
+    # --- the process
 
-def codex() -> Codex:
-    """A new translator for one Codex session."""
-    return Codex()
+    def read_proc(self, data: Json) -> bool:
+        known = super().read_proc(data)
+        fields = object_of(data)
+        event = fields.get("event")
+        if event == "start":
+            self.session.restart()
+            self.app_server.reset()
+            self.hooks.reset()
+            self.telemetry.reset()
+            self.exec.start_process(fields)
+        elif event == "stdin_closed" and self.session.leading_stream == "app":
+            # The app-server exits when its input ends, whatever it does.
+            self.tracker.stop_requested = True
+        elif event == "signal" and int_of(fields, "signal") == _SIGINT and not self.session.leading_stream:
+            self.tracker.abort_turn("interrupted")
+            self.session.confirm_turn_end(SUPPRESSION_S)
+        return known
+
+    def on_exit(self, code: int | None, signal: str | None) -> None:
+        super().on_exit(code, signal)
+        self.session.exit()
+        self.app_server.threads.exit()
+
+    def is_server(self) -> bool:
+        return self.session.leading_stream == "app"
+
+
+def codex() -> CodexTranslator:
+    """Create a translator for one Codex session."""
+    return CodexTranslator()

@@ -6,8 +6,8 @@ the follow-ups.
 
 When is the agent settled? From 0.87 on pi says so (`agent_settled`). 0.73 doesn't: there the turn is over when nothing
 begins at once after `agent_end`. A retry and a compaction announce themselves within a millisecond, so a short pause
-decides. The two are told apart by `willRetry`, which `agent_end` has in the versions that send `agent_settled`. A prompt
-that is accepted during the pause shows that the agent was idle, so it ends the pause.
+decides. `agent_end` has the field `willRetry` in exactly the versions that send `agent_settled`, so the field shows which
+rule applies. A prompt that is accepted during the pause shows that the agent was idle, so it ends the pause.
 
 A failed attempt streams its text, then fails, and the retry streams everything again. So the text of a failed attempt is
 held until it is known whether a retry follows, and then taken back.

@@ -1,8 +1,4 @@
-"""The four wire formats that the scripted model speaks, one file each, with the same functions in each.
-
-`turns` reads the conversation of a request, `frames` is a reply as a stream, `whole` the same in one piece; `refusal` is
-what the service answers with an HTTP error, `broken` what it says when it fails in the middle of a stream.
-"""
+"""The wire formats of the scripted model, one module each, all with the functions of `Format`."""
 
 from __future__ import annotations
 
@@ -16,58 +12,71 @@ Body = dict[str, Any]
 
 
 class Reply(NamedTuple):
-    """What is to be said, to which model, and the name of this reply, which is in every id of it."""
+    """One reply of the script to one request."""
 
     step: Step
     model: str
-    name: str
+    #: Unique, and part of every id in the reply.
+    reply_id: str
     now: int
 
     def call_id(self, prefix: str, at: int) -> str:
-        return self.step.calls[at].id or f"{prefix}_{self.name}_{at}"
+        return self.step.calls[at].id or f"{prefix}_{self.reply_id}_{at}"
 
 
 class Format(Protocol):
-    """What a module of this package offers."""
+    """The functions of each module in this package."""
 
-    def turns(self, body: Body) -> list[Turn]: ...
+    def read_turns(self, body: Body) -> list[Turn]:
+        """Read the conversation of a request."""
+        ...
 
-    def complaint(self, body: Body) -> str: ...
+    def find_problem(self, body: Body) -> str:
+        """Return why the real service would reject the request, or ""."""
+        ...
 
-    def frames(self, reply: Reply) -> list[bytes]: ...
+    def stream_frames(self, reply: Reply) -> list[bytes]:
+        """Return a reply as the frames of a stream."""
+        ...
 
-    def whole(self, reply: Reply) -> Body: ...
+    def whole_reply(self, reply: Reply) -> Body:
+        """Return a reply in one piece."""
+        ...
 
-    def refusal(self, fault: Fault, model: str) -> Body: ...
+    def error_body(self, fault: Fault, model: str) -> Body:
+        """Return the body of an HTTP error."""
+        ...
 
-    def broken(self, fault: Fault) -> bytes: ...
+    def stream_error(self, fault: Fault) -> bytes:
+        """Return the frame that reports an error in the middle of a stream."""
+        ...
 
 
 def format_of(wire: Wire) -> Format:
     from quarterdeck.testing.wires import anthropic, chat, gemini, responses
 
-    found: dict[Wire, Format] = {"anthropic": anthropic, "responses": responses, "chat": chat, "gemini": gemini}
-    return found[wire]
+    formats: dict[Wire, Format] = {"anthropic": anthropic, "responses": responses, "chat": chat, "gemini": gemini}
+    return formats[wire]
 
 
-def data(value: object) -> bytes:
-    """One event of a stream, without a name."""
+def data_event(value: object) -> bytes:
+    """Return a server-sent event without a name."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-def named(kind: str, **fields: Any) -> bytes:
-    """One event whose type is also its name."""
-    return b"event: " + kind.encode() + b"\n" + data({"type": kind, **fields})
+def named_event(kind: str, **fields: Any) -> bytes:
+    """Return a server-sent event whose type is also its name."""
+    return b"event: " + kind.encode() + b"\n" + data_event({"type": kind, **fields})
 
 
 def text_of(content: Any) -> str:
-    """The text in a message's content: a string, or parts of which some have one."""
+    """Return the text of a message's content: a string, or a list of parts of which some have a text."""
     if isinstance(content, str):
         return content
-    return "\n".join(part["text"] for part in objects(content) if isinstance(part.get("text"), str))
+    return "\n".join(part["text"] for part in objects_in(content) if isinstance(part.get("text"), str))
 
 
-def objects(value: Any) -> list[Body]:
-    """The objects of what should be a list of them."""
-    listed = cast("list[Any]", value) if isinstance(value, list) else []
-    return [one for one in listed if isinstance(one, dict)]
+def objects_in(value: Any) -> list[Body]:
+    """Return the objects of a list. Return none if the value isn't a list."""
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    return [item for item in items if isinstance(item, dict)]

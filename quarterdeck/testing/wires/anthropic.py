@@ -1,13 +1,13 @@
-"""Anthropic's Messages."""
+"""Anthropic's Messages format."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from quarterdeck.testing.script import Fault, Turn, pieces
-from quarterdeck.testing.wires import Body, Reply, named, objects, text_of
+from quarterdeck.testing.script import Fault, Turn, split_text
+from quarterdeck.testing.wires import Body, Reply, named_event, objects_in, text_of
 
-_STOPS = {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "refused": "refusal"}
+_STOP_REASONS = {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "refused": "refusal"}
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -43,59 +43,61 @@ _MESSAGES = {
 }
 
 
-def turns(body: Body) -> list[Turn]:
-    return [turn for message in objects(body.get("messages")) for turn in _turns(message)]
+def read_turns(body: Body) -> list[Turn]:
+    return [turn for message in objects_in(body.get("messages")) for turn in _turns(message)]
 
 
 def _turns(message: Body) -> list[Turn]:
     content = message.get("content")
-    blocks = objects(content)
+    blocks = objects_in(content)
     if message.get("role") == "assistant":
-        calls = tuple(str(one.get("id")) for one in blocks if one.get("type") == "tool_use")
+        calls = tuple(str(block.get("id")) for block in blocks if block.get("type") == "tool_use")
         return [Turn("model", text_of(content), calls)]
-    results = tuple(str(one.get("tool_use_id")) for one in blocks if one.get("type") == "tool_result")
-    found = [Turn("result", results=results)] if results else []
-    said = text_of(content)
-    return [*found, Turn("user", said)] if said or not results else found
+    results = tuple(str(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result")
+    result_turns = [Turn("result", results=results)] if results else []
+    text = text_of(content)
+    return [*result_turns, Turn("user", text)] if text or not results else result_turns
 
 
-def complaint(body: Body) -> str:
+def find_problem(body: Body) -> str:
     if not isinstance(body.get("max_tokens"), int):
         return "max_tokens: Field required"
     return "" if body.get("messages") else "messages: at least one message is required"
 
 
-def frames(reply: Reply) -> list[bytes]:
-    out = [named("message_start", message=_message(reply, [], None, output=1))]
+def stream_frames(reply: Reply) -> list[bytes]:
+    out = [named_event("message_start", message=_message(reply, [], None, output=1))]
     for at, (start, deltas) in enumerate(_blocks(reply)):
-        out.append(named("content_block_start", index=at, content_block=start))
-        out += [named("content_block_delta", index=at, delta=delta) for delta in deltas]
-        out.append(named("content_block_stop", index=at))
-    out.insert(2, named("ping"))
+        out.append(named_event("content_block_start", index=at, content_block=start))
+        out += [named_event("content_block_delta", index=at, delta=delta) for delta in deltas]
+        out.append(named_event("content_block_stop", index=at))
+    out.insert(2, named_event("ping"))
     stop = {"stop_reason": _stop(reply), "stop_sequence": None}
-    out.append(named("message_delta", delta=stop, usage={"output_tokens": reply.step.usage.output}))
-    out.append(named("message_stop"))
+    out.append(named_event("message_delta", delta=stop, usage={"output_tokens": reply.step.usage.output}))
+    out.append(named_event("message_stop"))
     return out
 
 
 def _blocks(reply: Reply) -> list[tuple[Body, list[Body]]]:
-    """The blocks of the reply as they begin, each with its deltas."""
+    """Return the content blocks as they start, each with its deltas."""
     step, out = reply.step, list[tuple[Body, list[Body]]]()
     if step.think:
-        deltas: list[Body] = [{"type": "thinking_delta", "thinking": one} for one in pieces(step.think, step.chunk)]
+        deltas: list[Body] = [
+            {"type": "thinking_delta", "thinking": piece} for piece in split_text(step.think, step.chunk)
+        ]
         deltas.append({"type": "signature_delta", "signature": step.signature})
         out.append(({"type": "thinking", "thinking": "", "signature": ""}, deltas))
     if step.text:
-        deltas = [{"type": "text_delta", "text": one} for one in pieces(step.text, step.chunk)]
+        deltas = [{"type": "text_delta", "text": piece} for piece in split_text(step.text, step.chunk)]
         out.append(({"type": "text", "text": ""}, deltas))
     for at, call in enumerate(step.calls):
         start: Body = {"type": "tool_use", "id": reply.call_id("toolu", at), "name": call.name, "input": {}}
-        parts = ["", *pieces(call.arguments, step.chunk)]
-        out.append((start, [{"type": "input_json_delta", "partial_json": one} for one in parts]))
+        parts = ["", *split_text(call.arguments, step.chunk)]
+        out.append((start, [{"type": "input_json_delta", "partial_json": part} for part in parts]))
     return out
 
 
-def whole(reply: Reply) -> Body:
+def whole_reply(reply: Reply) -> Body:
     step, content = reply.step, list[Body]()
     if step.think:
         content.append({"type": "thinking", "thinking": step.think, "signature": step.signature})
@@ -109,7 +111,7 @@ def whole(reply: Reply) -> Body:
 def _message(reply: Reply, content: list[Body], stop: str | None, output: int) -> Body:
     usage = reply.step.usage
     return {
-        "id": f"msg_{reply.name}",
+        "id": f"msg_{reply.reply_id}",
         "type": "message",
         "role": "assistant",
         "model": reply.model,
@@ -126,18 +128,18 @@ def _message(reply: Reply, content: list[Body], stop: str | None, output: int) -
 
 
 def _stop(reply: Reply) -> str:
-    return _STOPS.get(reply.step.stop_reason, reply.step.stop_reason)
+    return _STOP_REASONS.get(reply.step.stop_reason, reply.step.stop_reason)
 
 
-def refusal(fault: Fault, model: str) -> Body:
-    told = _MESSAGES.get((fault.status, fault.code)) or _MESSAGES.get((fault.status, ""), "Bad request")
+def error_body(fault: Fault, model: str) -> Body:
+    message = _MESSAGES.get((fault.status, fault.code)) or _MESSAGES.get((fault.status, ""), "Bad request")
     if fault.status == 404:
-        told = f"model: {model}"
-    return _error(_TYPES.get(fault.status, "api_error"), fault.message or told)
+        message = f"model: {model}"
+    return _error(_TYPES.get(fault.status, "api_error"), fault.message or message)
 
 
-def broken(fault: Fault) -> bytes:
-    return named("error", **_fields(fault.code or "overloaded_error", fault.message or "Overloaded"))
+def stream_error(fault: Fault) -> bytes:
+    return named_event("error", **_fields(fault.code or "overloaded_error", fault.message or "Overloaded"))
 
 
 def _fields(kind: str, message: str) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""OpenAI's chat completions, which many other servers speak too."""
+"""OpenAI's Chat Completions format."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from quarterdeck.testing.script import Fault, Turn, pieces
-from quarterdeck.testing.wires import Body, Reply, data, objects, text_of
+from quarterdeck.testing.script import Fault, Turn, split_text
+from quarterdeck.testing.wires import Body, Reply, data_event, objects_in, text_of
 
-_STOPS = {"end": "stop", "tools": "tool_calls", "length": "length", "refused": "content_filter"}
-#: status and reason → type, code, message
+_STOP_REASONS = {"end": "stop", "tools": "tool_calls", "length": "length", "refused": "content_filter"}
+#: Type, code and message of an error, by status and reason.
 _ERRORS: dict[tuple[int, str], tuple[str, str | None, str]] = {
     (400, ""): ("invalid_request_error", None, "Bad request"),
     (400, "overflow"): (
@@ -46,45 +46,45 @@ _ERRORS: dict[tuple[int, str], tuple[str, str | None, str]] = {
 }
 
 
-def turns(body: Body) -> list[Turn]:
-    return [turn for message in objects(body.get("messages")) for turn in _turn(message)]
+def read_turns(body: Body) -> list[Turn]:
+    return [turn for message in objects_in(body.get("messages")) for turn in _turn(message)]
 
 
 def _turn(message: Body) -> list[Turn]:
-    role, said = message.get("role"), text_of(message.get("content"))
+    role, text = message.get("role"), text_of(message.get("content"))
     if role == "assistant":
-        return [Turn("model", said, tuple(str(one.get("id")) for one in objects(message.get("tool_calls"))))]
+        return [Turn("model", text, tuple(str(call.get("id")) for call in objects_in(message.get("tool_calls"))))]
     if role == "tool":
         return [Turn("result", results=(str(message.get("tool_call_id")),))]
-    return [Turn("user", said)] if role == "user" else []
+    return [Turn("user", text)] if role == "user" else []
 
 
-def complaint(body: Body) -> str:
+def find_problem(body: Body) -> str:
     return "" if body.get("messages") else "Missing required parameter: 'messages'."
 
 
-def frames(reply: Reply) -> list[bytes]:
+def stream_frames(reply: Reply) -> list[bytes]:
     step = reply.step
     out = [_chunk(reply, {"role": "assistant", "content": ""})]
-    out += [_chunk(reply, {"reasoning_content": one}) for one in pieces(step.think, step.chunk)]
-    out += [_chunk(reply, {"content": one}) for one in pieces(step.text, step.chunk)]
+    out += [_chunk(reply, {"reasoning_content": piece}) for piece in split_text(step.think, step.chunk)]
+    out += [_chunk(reply, {"content": piece}) for piece in split_text(step.text, step.chunk)]
     for at, call in enumerate(step.calls):
-        begun = {"index": at, "id": reply.call_id("call", at), "type": "function"}
-        out.append(_chunk(reply, {"tool_calls": [begun | {"function": {"name": call.name, "arguments": ""}}]}))
-        for one in pieces(call.arguments, step.chunk):
-            out.append(_chunk(reply, {"tool_calls": [{"index": at, "function": {"arguments": one}}]}))
-    out.append(_chunk(reply, {}, _STOPS.get(step.stop_reason, step.stop_reason)))
-    out.append(data({**_head(reply, "chat.completion.chunk"), "choices": [], "usage": _usage(reply)}))
+        start = {"index": at, "id": reply.call_id("call", at), "type": "function"}
+        out.append(_chunk(reply, {"tool_calls": [start | {"function": {"name": call.name, "arguments": ""}}]}))
+        for piece in split_text(call.arguments, step.chunk):
+            out.append(_chunk(reply, {"tool_calls": [{"index": at, "function": {"arguments": piece}}]}))
+    out.append(_chunk(reply, {}, _STOP_REASONS.get(step.stop_reason, step.stop_reason)))
+    out.append(data_event({**_head(reply, "chat.completion.chunk"), "choices": [], "usage": _usage(reply)}))
     out.append(b"data: [DONE]\n\n")
     return out
 
 
 def _chunk(reply: Reply, delta: Body, finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    return data({**_head(reply, "chat.completion.chunk"), "choices": [choice]})
+    return data_event({**_head(reply, "chat.completion.chunk"), "choices": [choice]})
 
 
-def whole(reply: Reply) -> Body:
+def whole_reply(reply: Reply) -> Body:
     step = reply.step
     message: Body = {"role": "assistant", "content": step.text or None, "refusal": None}
     if step.think:
@@ -98,40 +98,42 @@ def whole(reply: Reply) -> Body:
             }
             for at, call in enumerate(step.calls)
         ]
-    finish = _STOPS.get(step.stop_reason, step.stop_reason)
+    finish = _STOP_REASONS.get(step.stop_reason, step.stop_reason)
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
     return {**_head(reply, "chat.completion"), "choices": [choice], "usage": _usage(reply)}
 
 
 def _head(reply: Reply, kind: str) -> Body:
-    return {"id": f"chatcmpl-{reply.name}", "object": kind, "created": reply.now, "model": reply.model}
+    return {"id": f"chatcmpl-{reply.reply_id}", "object": kind, "created": reply.now, "model": reply.model}
 
 
 def _usage(reply: Reply) -> Body:
     usage = reply.step.usage
-    sent = usage.input + usage.cache_read + usage.cache_write
+    prompt = usage.input + usage.cache_read + usage.cache_write
     return {
-        "prompt_tokens": sent,
+        "prompt_tokens": prompt,
         "completion_tokens": usage.output,
-        "total_tokens": sent + usage.output,
+        "total_tokens": prompt + usage.output,
         "prompt_tokens_details": {"cached_tokens": usage.cache_read, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 
 def error_of(fault: Fault, model: str) -> tuple[str, str | None, str]:
-    """Type, code and message, as the service would say them."""
+    """Return type, code and message of an error, as the service has them."""
     nearest = (fault.status, "") if fault.status < 500 else (500, "")
     kind, code, message = _ERRORS.get((fault.status, fault.code)) or _ERRORS.get(nearest, _ERRORS[400, ""])
     return kind, code, fault.message or message.format(model=model)
 
 
-def refusal(fault: Fault, model: str) -> Body:
+def error_body(fault: Fault, model: str) -> Body:
     kind, code, message = error_of(fault, model)
     error: dict[str, Any] = {"message": message, "type": kind, "param": None, "code": code}
     return {"error": error}
 
 
-def broken(fault: Fault) -> bytes:
+def stream_error(fault: Fault) -> bytes:
     message = fault.message or "The server had an error while processing your request."
-    return data({"error": {"message": message, "type": "server_error", "param": None, "code": fault.code or None}})
+    return data_event(
+        {"error": {"message": message, "type": "server_error", "param": None, "code": fault.code or None}}
+    )

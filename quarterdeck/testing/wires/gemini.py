@@ -1,4 +1,4 @@
-"""Gemini's generateContent and streamGenerateContent."""
+"""Gemini's generateContent and streamGenerateContent format."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from quarterdeck.testing.script import Fault, Turn, pieces
-from quarterdeck.testing.wires import Body, Reply, objects, text_of
+from quarterdeck.testing.script import Fault, Turn, split_text
+from quarterdeck.testing.wires import Body, Reply, objects_in, text_of
 
-_STOPS = {"end": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "refused": "SAFETY"}
-#: status and reason → the service's status, message, details
+_STOP_REASONS = {"end": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "refused": "SAFETY"}
+#: Status word, message and details of an error, by status and reason.
 _ERRORS: dict[tuple[int, str], tuple[str, str, list[Body]]] = {
     (400, ""): ("INVALID_ARGUMENT", "Request contains an invalid argument.", []),
     (400, "overflow"): (
@@ -53,58 +53,58 @@ _ERRORS: dict[tuple[int, str], tuple[str, str, list[Body]]] = {
 }
 
 
-def turns(body: Body) -> list[Turn]:
-    return [turn for content in objects(body.get("contents")) for turn in _turns(content)]
+def read_turns(body: Body) -> list[Turn]:
+    return [turn for content in objects_in(body.get("contents")) for turn in _turns(content)]
 
 
 def _turns(content: Body) -> list[Turn]:
-    parts = objects(content.get("parts"))
-    said = text_of(parts)
+    parts = objects_in(content.get("parts"))
+    text = text_of(parts)
     if content.get("role") == "model":
-        return [Turn("model", said, tuple(_named(part["functionCall"]) for part in parts if "functionCall" in part))]
-    results = tuple(_named(part["functionResponse"]) for part in parts if "functionResponse" in part)
-    found = [Turn("result", results=results)] if results else []
-    return [*found, Turn("user", said)] if said or not results else found
+        return [Turn("model", text, tuple(_call_id(part["functionCall"]) for part in parts if "functionCall" in part))]
+    results = tuple(_call_id(part["functionResponse"]) for part in parts if "functionResponse" in part)
+    result_turns = [Turn("result", results=results)] if results else []
+    return [*result_turns, Turn("user", text)] if text or not results else result_turns
 
 
-def _named(call: Body) -> str:
-    """Ids are optional in this format; without one the name has to do."""
+def _call_id(call: Body) -> str:
+    """Return the id of a call or result. Ids are optional in this format; use the name instead."""
     return str(call.get("id") or call.get("name"))
 
 
-def complaint(body: Body) -> str:
+def find_problem(body: Body) -> str:
     return "" if body.get("contents") else "* GenerateContentRequest.contents: contents is not specified"
 
 
-def frames(reply: Reply) -> list[bytes]:
-    """Its lines end with a carriage return too, unlike everybody else's."""
-    return [b"data: " + msgspec.json.encode(one) + b"\r\n\r\n" for one in answers(reply)]
+def stream_frames(reply: Reply) -> list[bytes]:
+    """Return the frames of the stream. This service ends lines with \\r\\n, unlike the others."""
+    return [b"data: " + msgspec.json.encode(response) + b"\r\n\r\n" for response in responses(reply)]
 
 
-def answers(reply: Reply) -> list[Body]:
-    """The stream as objects; without `alt=sse` it is one list of them. Usage so far comes with each."""
+def responses(reply: Reply) -> list[Body]:
+    """Return the stream as objects. Without `alt=sse` the service sends them as one list. Each has the usage so far."""
     step = reply.step
-    parts = [{"text": one, "thought": True} for one in pieces(step.think, step.chunk)]
-    parts += [{"text": one} for one in pieces(step.text, step.chunk)]
-    out = [_answer(reply, [part]) for part in parts]
+    parts = [{"text": piece, "thought": True} for piece in split_text(step.think, step.chunk)]
+    parts += [{"text": piece} for piece in split_text(step.text, step.chunk)]
+    out = [_response(reply, [part]) for part in parts]
     if step.calls:
-        out.append(_answer(reply, _calls(reply)))
+        out.append(_response(reply, _calls(reply)))
     last: Body = {"text": ""}
     if step.think and not step.calls:
         last["thoughtSignature"] = step.signature
-    return [*out, _answer(reply, [last], _STOPS.get(step.stop_reason, step.stop_reason))]
+    return [*out, _response(reply, [last], _STOP_REASONS.get(step.stop_reason, step.stop_reason))]
 
 
-def whole(reply: Reply) -> Body:
+def whole_reply(reply: Reply) -> Body:
     step = reply.step
     parts: list[Body] = [{"text": step.think, "thought": True}] if step.think else []
     parts += [{"text": step.text}] if step.text else []
     parts += _calls(reply)
-    return _answer(reply, parts, _STOPS.get(step.stop_reason, step.stop_reason))
+    return _response(reply, parts, _STOP_REASONS.get(step.stop_reason, step.stop_reason))
 
 
 def _calls(reply: Reply) -> list[Body]:
-    """Arguments come whole, and the first call of a reply that was thought about proves it."""
+    """Return the calls. Arguments are sent whole, and the first call has the signature of the reasoning."""
     out: list[Body] = []
     for at, call in enumerate(reply.step.calls):
         part: Body = {"functionCall": {"id": reply.call_id("fc", at), "name": call.name, "args": call.args}}
@@ -114,33 +114,33 @@ def _calls(reply: Reply) -> list[Body]:
     return out
 
 
-def _answer(reply: Reply, parts: list[Body], finish: str = "") -> Body:
+def _response(reply: Reply, parts: list[Body], finish: str = "") -> Body:
     usage = reply.step.usage
-    sent = usage.input + usage.cache_read + usage.cache_write
+    prompt = usage.input + usage.cache_read + usage.cache_write
     candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
     if finish:
         candidate["finishReason"] = finish
     return {
         "candidates": [candidate],
         "usageMetadata": {
-            "promptTokenCount": sent,
+            "promptTokenCount": prompt,
             "cachedContentTokenCount": usage.cache_read,
             "candidatesTokenCount": usage.output,
-            "totalTokenCount": sent + usage.output,
+            "totalTokenCount": prompt + usage.output,
         },
         "modelVersion": reply.model,
-        "responseId": reply.name,
+        "responseId": reply.reply_id,
     }
 
 
-def refusal(fault: Fault, model: str) -> Body:
+def error_body(fault: Fault, model: str) -> Body:
     nearest = (fault.status, "") if fault.status < 500 else (500, "")
     status, message, details = _ERRORS.get((fault.status, fault.code)) or _ERRORS.get(nearest, _ERRORS[400, ""])
     error: Body = {"code": fault.status, "message": fault.message or message.format(model=model), "status": status}
     return {"error": error | ({"details": details} if details else {})}
 
 
-def broken(fault: Fault) -> bytes:
+def stream_error(fault: Fault) -> bytes:
     message = fault.message or "The model is overloaded. Please try again later."
     error = {"code": 503, "message": message, "status": fault.code or "UNAVAILABLE"}
     return b"data: " + msgspec.json.encode({"error": error}) + b"\r\n\r\n"

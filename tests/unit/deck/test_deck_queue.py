@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import Deck, SessionHandle
-from quarterdeck.deck.keeping import NoSuchText
+from quarterdeck.deck.commands.texts import NoSuchText
 from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.errors import NotAllowed, QueueFull
 from tests import agents

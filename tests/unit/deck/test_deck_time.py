@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -12,7 +13,7 @@ from quarterdeck import events as ev
 from quarterdeck.config import IDLE_TIMEOUT, InvalidSetting, settings_from
 from quarterdeck.deck.agents.launcher import ProcessState
 from quarterdeck.deck.agents.observed_sessions import ObservedSessions
-from quarterdeck.events import Body
+from quarterdeck.events import Body, Origin
 from quarterdeck.harness.base import Signal
 from quarterdeck.kernel.session_list import Filter
 from quarterdeck.kernel.view import View
@@ -236,6 +237,7 @@ class _Due:
 
     at: float | None = None
     ticks = unknown = 0
+    origins: ClassVar[dict[str, Origin]] = {}
 
     def restore(self, view: View) -> None:
         """It needs nothing of that."""

@@ -21,10 +21,10 @@ from quarterdeck.events import Event, GateRequest, Origin
 from quarterdeck.kernel.gate import Gate, gate_of
 from quarterdeck.policy import (
     InvalidRule,
-    Place,
     Rule,
     Scope,
     Verdict,
+    Workspace,
     always,
     decide,
     parse,
@@ -36,7 +36,7 @@ from quarterdeck.policy import paths as paths_module
 from quarterdeck.policy import shell as shell_module
 from quarterdeck.policy.rule import checked
 
-HERE = Place(session_id="s1", cwd="/home/ann/site", repo="/home/ann/site", home="/home/ann")
+HERE = Workspace(session_id="s1", cwd="/home/dev/site", repo="/home/dev/site", home="/home/dev")
 
 
 def gate(tool: str, args: Any = None, ask: Any = "tool", title: str = "") -> Gate:
@@ -52,12 +52,12 @@ def write(path: str, tool: str = "Write") -> Gate:
     return gate(tool, {"file_path": path, "content": "x"})
 
 
-def verdict(asked_for: Gate, *texts: str, place: Place = HERE) -> Verdict:
-    return decide(request_of(asked_for, place), [parse(text) for text in texts])
+def verdict(asked_for: Gate, *texts: str, workspace: Workspace = HERE) -> Verdict:
+    return decide(request_of(asked_for, workspace), [parse(text) for text in texts])
 
 
-def effect(asked_for: Gate, *texts: str, place: Place = HERE) -> str:
-    return verdict(asked_for, *texts, place=place).effect
+def effect(asked_for: Gate, *texts: str, workspace: Workspace = HERE) -> str:
+    return verdict(asked_for, *texts, workspace=workspace).effect
 
 
 def linked(**links: str) -> Callable[[str], str]:
@@ -66,7 +66,7 @@ def linked(**links: str) -> Callable[[str], str]:
     def resolve(path: str) -> str:
         path = path.replace("/./", "/")
         for name, target in links.items():
-            start = f"/home/ann/site/{name}"
+            start = f"/home/dev/site/{name}"
             if path == start or path.startswith(f"{start}/"):
                 return os.path.normpath(target + path[len(start) :])
         return os.path.normpath(path)
@@ -80,7 +80,7 @@ class TestWhoWins:
         assert verdict(shell("git status")).text == ""
 
     def test_a_verdict_names_its_rule(self) -> None:
-        text = "allow shell git status in repo /home/ann/site"
+        text = "allow shell git status in repo /home/dev/site"
         assert verdict(shell("git status -s"), text).text == text
 
     def test_deny_wins_then_ask_then_allow(self) -> None:
@@ -104,9 +104,9 @@ class TestWhoWins:
         [
             ("allow Write in session s1", "allow"),
             ("allow Write in session s2", "ask"),
-            ("allow Write in repo /home/ann/site", "allow"),
-            ("allow Write in repo /home/ann/site/", "allow"),
-            ("allow Write in repo /home/ann", "ask"),
+            ("allow Write in repo /home/dev/site", "allow"),
+            ("allow Write in repo /home/dev/site/", "allow"),
+            ("allow Write in repo /home/dev", "ask"),
             ("allow Write", "allow"),
         ],
     )
@@ -114,9 +114,9 @@ class TestWhoWins:
         assert effect(write("a.py"), rule) == outcome
 
     def test_a_folder_without_a_repository_is_its_own(self) -> None:
-        place = Place(session_id="s", cwd="/srv/x")
-        assert effect(write("a"), "allow Write in repo /srv/x", place=place) == "allow"
-        assert effect(write("a"), "allow Write", place=Place()) == "ask"
+        workspace = Workspace(session_id="s", cwd="/srv/x")
+        assert effect(write("a"), "allow Write in repo /srv/x", workspace=workspace) == "allow"
+        assert effect(write("a"), "allow Write", workspace=Workspace()) == "ask"
 
 
 class TestTools:
@@ -182,7 +182,7 @@ class TestCommandsThatAreAllowed:
             "git status; npm test",
             "git status && npm test || echo 'it; failed $(x) `y` > z'",
             'echo "a \\"b\\" \\n c"',
-            "cat src/a.py /home/ann/site/b.py ~/site/c.py",
+            "cat src/a.py /home/dev/site/b.py ~/site/c.py",
             "cd src && npm test",
             "cd src && cd sub && ls",
             "ls 2\\>1",
@@ -275,22 +275,24 @@ class TestCommandsThatAreAllowed:
         assert effect(shell(command), *HARMLESS) == "ask"
 
     def test_a_command_that_runs_elsewhere_is_asked(self) -> None:
-        assert effect(shell("npm test", cwd="/home/ann/site/sub"), *HARMLESS) == "allow"
+        assert effect(shell("npm test", cwd="/home/dev/site/sub"), *HARMLESS) == "allow"
         assert effect(shell("npm test", cwd="/evil"), *HARMLESS) == "ask"
         assert effect(shell("npm test", cwd="/evil"), 'allow shell exactly "npm test"') == "ask"
         assert effect(shell("npm test", cwd="/evil"), "allow shell") == "ask"
 
     def test_a_link_that_leads_outside_is_outside(self) -> None:
-        place = Place(session_id="s1", cwd="/home/ann/site", resolve=linked(out="/etc", sub="/home/ann/site/src"))
-        assert effect(shell("cat sub/a"), *HARMLESS, place=place) == "allow"
-        for command in ("cat out/passwd", "cd out && ls", "cd src && cat /home/ann/site/out/x"):
-            assert effect(shell(command), *HARMLESS, place=place) == "ask"
-        assert effect(shell("npm test", cwd="out"), *HARMLESS, place=place) == "ask"
+        workspace = Workspace(
+            session_id="s1", cwd="/home/dev/site", resolve=linked(out="/etc", sub="/home/dev/site/src")
+        )
+        assert effect(shell("cat sub/a"), *HARMLESS, workspace=workspace) == "allow"
+        for command in ("cat out/passwd", "cd out && ls", "cd src && cat /home/dev/site/out/x"):
+            assert effect(shell(command), *HARMLESS, workspace=workspace) == "ask"
+        assert effect(shell("npm test", cwd="out"), *HARMLESS, workspace=workspace) == "ask"
 
     def test_after_a_step_words_are_seen_from_both_folders(self) -> None:
-        place = Place(session_id="s1", cwd="/home/ann/site", resolve=linked(**{"a/link": "/etc"}))
-        assert effect(shell("cat link/passwd"), *HARMLESS, place=place) == "allow"
-        assert effect(shell("cd a && cat link/passwd"), *HARMLESS, place=place) == "ask"
+        workspace = Workspace(session_id="s1", cwd="/home/dev/site", resolve=linked(**{"a/link": "/etc"}))
+        assert effect(shell("cat link/passwd"), *HARMLESS, workspace=workspace) == "allow"
+        assert effect(shell("cd a && cat link/passwd"), *HARMLESS, workspace=workspace) == "ask"
 
     def test_exactly_is_the_whole_line(self) -> None:
         rule = 'allow shell exactly "sudo make install | cat > log"'
@@ -374,9 +376,9 @@ class TestCommandsThatAreDenied:
         "command",
         [
             "cat ~/.ssh/id",
-            "cat /home/ann/.ssh/id",
+            "cat /home/dev/.ssh/id",
             "cat ../.SSH/id",
-            "x --key=/home/ann/.ssh/id",
+            "x --key=/home/dev/.ssh/id",
             "x > ~/.ssh/id",
             "rm -r ~/.ssh",
         ],
@@ -391,10 +393,10 @@ class TestPaths:
         ("pattern", "path", "outcome"),
         [
             ("src/*", "src/a.py", "allow"),
-            ("src/*", "/home/ann/site/src/a.py", "allow"),
+            ("src/*", "/home/dev/site/src/a.py", "allow"),
             ("src/*", "src/../src/./a.py", "allow"),
             ("src/*", "src//a.py", "allow"),
-            ("src/*", "file:///home/ann/site/src/a.py", "allow"),
+            ("src/*", "file:///home/dev/site/src/a.py", "allow"),
             ("src/*", "src/sub/a.py", "ask"),
             ("src/*", "src/../b.py", "ask"),
             ("src/*", "src/.env", "ask"),
@@ -418,7 +420,7 @@ class TestPaths:
             ("**", "a\0b", "ask"),
             ("/etc/*", "/etc/hosts", "allow"),
             ("/etc/*", "/etc/../srv/x", "ask"),
-            ("~/notes/*", "/home/ann/notes/a", "allow"),
+            ("~/notes/*", "/home/dev/notes/a", "allow"),
             ("~/notes/*", "~/notes/a", "allow"),
         ],
     )
@@ -444,44 +446,44 @@ class TestPaths:
         assert effect(write(path), f"deny * at {pattern}") == outcome
 
     def test_links_are_followed_both_ways(self) -> None:
-        place = Place(
-            session_id="s1", cwd="/home/ann/site", home="/home/ann", resolve=linked(src="/etc", b="/home/ann/site/.env")
+        workspace = Workspace(
+            session_id="s1", cwd="/home/dev/site", home="/home/dev", resolve=linked(src="/etc", b="/home/dev/site/.env")
         )
-        assert effect(write("src/passwd"), "allow Write at src/*", place=place) == "ask"
-        assert effect(write("src/passwd"), "allow Write", place=place) == "ask"
-        assert effect(write("src/passwd"), "allow Write at /home/ann/site/src/*", place=place) == "ask"
-        assert effect(write("src/passwd"), "deny Write at /etc/**", place=place) == "deny"
-        assert effect(write("src/passwd"), "deny Write at src/**", place=place) == "deny"
-        assert effect(write("b"), "deny Write at .env", place=place) == "deny"
+        assert effect(write("src/passwd"), "allow Write at src/*", workspace=workspace) == "ask"
+        assert effect(write("src/passwd"), "allow Write", workspace=workspace) == "ask"
+        assert effect(write("src/passwd"), "allow Write at /home/dev/site/src/*", workspace=workspace) == "ask"
+        assert effect(write("src/passwd"), "deny Write at /etc/**", workspace=workspace) == "deny"
+        assert effect(write("src/passwd"), "deny Write at src/**", workspace=workspace) == "deny"
+        assert effect(write("b"), "deny Write at .env", workspace=workspace) == "deny"
 
     def test_a_real_file_system_is_seen_through(self, tmp_path: Path) -> None:
         (tmp_path / "site" / "src").mkdir(parents=True)
         (tmp_path / "site" / "out").symlink_to(tmp_path)
         (tmp_path / "here").symlink_to(tmp_path / "site")
-        place = Place(session_id="s1", cwd=str(tmp_path / "here"), resolve=os.path.realpath)
-        assert effect(write("src/a"), "allow Write at **", place=place) == "allow"
-        assert effect(write("out/a"), "allow Write at **", place=place) == "ask"
-        assert effect(write("out/../src/a"), "allow Write at **", place=place) == "ask"
-        assert effect(shell("cat src/a"), *HARMLESS, place=place) == "allow"
-        assert effect(shell("cat out/a"), *HARMLESS, place=place) == "ask"
-        assert rule_for(write("src/a"), "repo", place).path == "src/*"
+        workspace = Workspace(session_id="s1", cwd=str(tmp_path / "here"), resolve=os.path.realpath)
+        assert effect(write("src/a"), "allow Write at **", workspace=workspace) == "allow"
+        assert effect(write("out/a"), "allow Write at **", workspace=workspace) == "ask"
+        assert effect(write("out/../src/a"), "allow Write at **", workspace=workspace) == "ask"
+        assert effect(shell("cat src/a"), *HARMLESS, workspace=workspace) == "allow"
+        assert effect(shell("cat out/a"), *HARMLESS, workspace=workspace) == "ask"
+        assert rule_for(write("src/a"), "repo", workspace).path == "src/*"
 
     def test_the_sessions_folder_may_itself_be_a_link(self) -> None:
-        place = Place(
-            session_id="s1", cwd="/home/ann/site", resolve=lambda path: os.path.normpath(path).replace("/home", "/disk")
+        workspace = Workspace(
+            session_id="s1", cwd="/home/dev/site", resolve=lambda path: os.path.normpath(path).replace("/home", "/disk")
         )
-        assert effect(write("src/a"), "allow Write at src/*", place=place) == "allow"
+        assert effect(write("src/a"), "allow Write at src/*", workspace=workspace) == "allow"
 
     def test_a_relative_allow_stays_in_the_sessions_folder_and_not_in_the_whole_repository(self) -> None:
-        place = Place(session_id="s1", cwd="/home/ann/site/web", repo="/home/ann/site")
-        assert effect(write("a.py"), "allow Write at web/*", place=place) == "allow"
-        assert effect(write("../a.py"), "allow Write at **", place=place) == "ask"
+        workspace = Workspace(session_id="s1", cwd="/home/dev/site/web", repo="/home/dev/site")
+        assert effect(write("a.py"), "allow Write at web/*", workspace=workspace) == "allow"
+        assert effect(write("../a.py"), "allow Write at **", workspace=workspace) == "ask"
 
     def test_without_a_home_its_patterns_mean_nothing(self) -> None:
-        place = Place(session_id="s1", cwd="/home/ann/site")
-        assert effect(write("/home/ann/x"), "allow Write at ~/x", "deny Write at ~/x", place=place) == "ask"
-        assert effect(write("x"), "deny Write at x", place=Place()) == "ask"
-        assert effect(write("x"), "allow Write at x", place=Place()) == "ask"
+        workspace = Workspace(session_id="s1", cwd="/home/dev/site")
+        assert effect(write("/home/dev/x"), "allow Write at ~/x", "deny Write at ~/x", workspace=workspace) == "ask"
+        assert effect(write("x"), "deny Write at x", workspace=Workspace()) == "ask"
+        assert effect(write("x"), "allow Write at x", workspace=Workspace()) == "ask"
 
     def test_without_a_path_an_allow_means_the_sessions_folder(self) -> None:
         assert effect(write("a/b"), "allow Write") == "allow"
@@ -549,7 +551,7 @@ class TestAlways:
             (shell("cd src"), 'allow shell exactly "cd src"'),
             (shell("git status", "PowerShell"), 'allow shell exactly "git status"'),
             (write("src/a.py"), "allow Write at src/*"),
-            (write("/home/ann/site/a.py"), "allow Write at *"),
+            (write("/home/dev/site/a.py"), "allow Write at *"),
             (write(".env"), "allow Write at .env"),
             (write(".github/workflows/ci.yml"), "allow Write at .github/workflows/*"),
             (write("/etc/hosts"), "allow Write at /etc/hosts"),
@@ -566,7 +568,7 @@ class TestAlways:
         assert made.text == f"{rule} everywhere"
 
     @pytest.mark.parametrize(
-        ("scope", "end"), [("session", "in session s1"), ("repo", "in repo /home/ann/site"), ("user", "everywhere")]
+        ("scope", "end"), [("session", "in session s1"), ("repo", "in repo /home/dev/site"), ("user", "everywhere")]
     )
     def test_has_the_scope_that_was_chosen(self, scope: Scope, end: str) -> None:
         assert rule_for(shell("ls"), scope, HERE).text == f"allow shell ls {end}"
@@ -589,7 +591,7 @@ class TestAlways:
 
     def test_needs_something_to_remember_it_for(self) -> None:
         with pytest.raises(InvalidRule, match="no repo"):
-            rule_for(gate("Task"), "repo", Place(session_id="s"))
+            rule_for(gate("Task"), "repo", Workspace(session_id="s"))
 
     def test_one_request_never_sweeps_another(self) -> None:
         rule = rule_for(shell("git status"), "session", HERE)
@@ -640,7 +642,7 @@ class TestTheTextOfARule:
     @pytest.mark.parametrize(
         "text",
         [
-            "allow shell git status in repo /home/ann/site",
+            "allow shell git status in repo /home/dev/site",
             "deny * at ~/.ssh/** everywhere",
             'allow shell exactly "sudo make \\"x\\" in repo" in session s1',
             'ask shell git "in" "at" everywhere',
@@ -663,7 +665,7 @@ class TestTheTextOfARule:
             ('allow ""', 7, "tool"),
             ('allow "x', 7, "quote"),
             ('allow x"y', 7, "quote"),
-            ('allow "\\q"', 7, "quotes"),
+            ('allow "\\q"', 7, "JSON string"),
             ("allow shell exactly", 20, "command"),
             ("allow shell git status at", 26, "path"),
             ("allow Write at ../x", 13, "normal"),
@@ -674,16 +676,16 @@ class TestTheTextOfARule:
             ("allow Write in repo", 20, "root"),
             ("allow Write in session", 23, "id"),
             ("allow Write in repo site", 13, "absolute"),
-            ("allow Write everywhere else", 24, "too many"),
-            ("allow shell git at x", 13, "no path"),
-            ("allow shell git status at x", 13, "no path"),
-            ("allow shell sudo", 13, "says nothing"),
-            ("allow shell git", 13, "says nothing"),
-            ("allow shell git -C", 13, "says nothing"),
-            ("allow shell docker run", 13, "says nothing"),
-            ("allow shell python", 13, "says nothing"),
-            ("allow shell python3.11 -c x", 13, "says nothing"),
-            ("allow shell A=b", 13, "says nothing"),
+            ("allow Write everywhere else", 24, "unexpected"),
+            ("allow shell git at x", 13, "have a path"),
+            ("allow shell git status at x", 13, "have a path"),
+            ("allow shell sudo", 13, "say what is run"),
+            ("allow shell git", 13, "say what is run"),
+            ("allow shell git -C", 13, "say what is run"),
+            ("allow shell docker run", 13, "say what is run"),
+            ("allow shell python", 13, "say what is run"),
+            ("allow shell python3.11 -c x", 13, "say what is run"),
+            ("allow shell A=b", 13, "say what is run"),
         ],
     )
     def test_nonsense_is_told_with_its_place(self, text: str, column: int, what: str) -> None:
@@ -769,7 +771,7 @@ SOME_RULES = [
     "allow *",
     "allow shell git status",
     "allow shell ls in session s1",
-    "allow Write at src/** in repo /home/ann/site",
+    "allow Write at src/** in repo /home/dev/site",
     "allow Write",
     'allow shell exactly "git status; ls"',
     "ask shell git",
@@ -874,11 +876,11 @@ def test_always_allows_what_it_was_said_to(asked_for: Gate, scope: Scope) -> Non
 @example("\ud800", "allow Write at **")
 @example("x" * 10_000, "allow Write")
 def test_no_path_makes_us_fail_on_a_real_file_system(path: str, rule: str) -> None:
-    place = Place(session_id="s1", cwd="/", home="/", resolve=os.path.realpath)
-    assert effect(write(path), rule, place=place) in ("allow", "deny", "ask")
-    assert effect(shell(path), rule, place=place) in ("allow", "deny", "ask")
+    workspace = Workspace(session_id="s1", cwd="/", home="/", resolve=os.path.realpath)
+    assert effect(write(path), rule, workspace=workspace) in ("allow", "deny", "ask")
+    assert effect(shell(path), rule, workspace=workspace) in ("allow", "deny", "ask")
     with contextlib.suppress(InvalidRule):
-        rule_for(write(path), "user", place)
+        rule_for(write(path), "user", workspace)
 
 
 # --------------------------------------------------------------------------------------------------- the file
@@ -908,7 +910,7 @@ class TestTheFile:
 
     def test_rules_are_kept_as_they_were(self, store: RuleStore) -> None:
         rules = [
-            parse("allow shell git status in repo /home/ann/site", 7),
+            parse("allow shell git status in repo /home/dev/site", 7),
             parse('deny shell exactly "a \\"b\\" \\n \\\\ \\u0000 ü"', 8),
             parse("deny * at ~/.ssh/**", 9),
         ]
@@ -1012,7 +1014,7 @@ class TestTheFile:
     @given(cut=st.integers(0, 200), byte=st.integers(0, 255))
     def test_any_damage_is_typed(self, cut: int, byte: int, tmp_path_factory: pytest.TempPathFactory) -> None:
         store = RuleStore(tmp_path_factory.mktemp("damage") / "rules.toml")
-        store.add(parse("allow shell git status in repo /home/ann/site", 7))
+        store.add(parse("allow shell git status in repo /home/dev/site", 7))
         data = store.path.read_bytes()
         store.path.write_bytes(data[:cut] + bytes([byte]) + data[cut + 1 :])
         with contextlib.suppress(RulesUnreadable):
@@ -1074,7 +1076,7 @@ def test_a_pattern_without_folders_between_is_compared_at_once_and_means_the_sam
     wanted: list[str], found: list[str]
 ) -> None:
     slowly = any(paths_module._match(wanted, found[:end], fnmatchcase) for end in range(len(found) + 1))
-    assert paths_module._begins(wanted, found) == slowly
+    assert paths_module._matches_start(wanted, found) == slowly
 
 
 @pytest.mark.parametrize("command", ["cat $HOME/.ssh/x", 'cat "${HOME}/.ssh/x"', "ls $HOME/.ssh", "x=$HOME/.ssh; ls"])

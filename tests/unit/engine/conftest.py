@@ -1,4 +1,4 @@
-"""Whatever a test has an agent do, every batch of its events is held to the rules of the product model."""
+"""Check every batch of events that agents write in these tests against the rules of the product model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's face: what it refuses, what it lends to tools, and what is left over from the conformance cases."""
+"""Test the public methods of `Agent`, the tool context, and what the conformance cases leave out."""
 
 from __future__ import annotations
 

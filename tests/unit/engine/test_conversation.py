@@ -1,4 +1,4 @@
-"""The conversation, folded from events: what models can rely on holds whatever the events are."""
+"""Test the fold of events into a conversation, with examples and with random events."""
 
 from __future__ import annotations
 

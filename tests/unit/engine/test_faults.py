@@ -1,4 +1,4 @@
-"""Every fault between an agent and its model: the real loop, each real provider, a scripted model over real HTTP."""
+"""Test every fault between an agent and its model: real turns and providers, and a scripted model over HTTP."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lawful() -> Iterator[None]:
 
 
 async def played(wire: str, script: Script, model: list[ScriptedModel] | None = None, **settings: Any) -> Heard:
-    """What is heard of one turn against this script."""
+    """Run one turn against a script and return its events."""
     async with ScriptedModel(script) as scripted_model:
         if model is not None:
             model.append(scripted_model)
@@ -187,7 +187,7 @@ async def test_a_context_that_is_too_long_is_shortened_and_asked_again(wire: str
 @pytest.mark.parametrize("wire", WIRES)
 @on_loop
 async def test_a_turn_with_reasoning_and_calls_goes_through(wire: str) -> None:
-    """The scripted model refuses a conversation that a service would refuse, so that its form is right."""
+    """The scripted model rejects conversations that a real service would reject, so this also checks their form."""
     calls = (ScriptedCall(name="look", args={"at": "a"}), ScriptedCall(name="look", args={"at": "b"}))
     usage = ScriptedUsage(input=10, output=5, cache_read=3)
     steps = (Step(think="I look once more.", calls=calls[:1], usage=usage), Step(text="Seen.", usage=usage))

@@ -1,4 +1,4 @@
-"""Plugins: asked in order, isolated in their faults, remembered in the log."""
+"""Test how plugins run: their order, their failures and timeouts, and their state in the log."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_no_call_runs_before_the_plugins_have_judged_it() -> None:
 
 
 class Side:
-    """A tool that cannot be beside itself, and how often it was all the same."""
+    """A tool that allows one call at a time, and counts how many ran at once."""
 
     def __init__(self) -> None:
         self.now = self.most = self.ran = 0

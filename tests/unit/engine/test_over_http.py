@@ -1,4 +1,4 @@
-"""The whole agent against a scripted model over real HTTP: what goes wrong on the way, and what a person is told of it."""
+"""Test whole agents against a scripted model over HTTP, and what users read about failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quarterdeck.engine.options import RetryPolicy
 from quarterdeck.events import encode_event
 from quarterdeck.log.memory import MemoryLog
 from quarterdeck.testing.model import ScriptedModel
-from quarterdeck.testing.script import Fault, Script, ScriptedCall, Step, scripted
+from quarterdeck.testing.script import Fault, Script, ScriptedCall, Step, make_script
 from tests.conformance.test_part_1_events import HISTORY
 from tests.engine import Heard, opened, run, tool
 from tests.models import KEY, WIRES
@@ -27,7 +27,7 @@ def over_http(model: ScriptedModel, wire: str, **settings: Any) -> Any:
 
 
 def turn(wire: str, script: Script, **settings: Any) -> Heard:
-    """What is heard of one turn; no event holds the key."""
+    """Run one turn and return its events, after checking that none contains the API key."""
     found: list[Heard] = []
 
     async def work() -> None:
@@ -47,7 +47,7 @@ def turn(wire: str, script: Script, **settings: Any) -> Heard:
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_turn_with_calls(wire: str) -> None:
     call = ScriptedCall(name="echo", args={"n": 1})
-    script = scripted(Step(think="hm", text="I look.", calls=(call, call)), Step(text="Done."))
+    script = make_script(Step(think="hm", text="I look.", calls=(call, call)), Step(text="Done."))
     heard = turn(wire, script, tools=[tool("echo")])
     ended = heard.one("agent_end")
     assert ended.outcome == "completed"
@@ -62,7 +62,7 @@ FATAL = {401: "auth", 402: "payment", 403: "auth", 404: "invalid_model", 400: "a
 @pytest.mark.parametrize("status", FATAL)
 @pytest.mark.parametrize("wire", WIRES)
 def test_what_does_not_pass_fails_the_turn_at_once(wire: str, status: int) -> None:
-    heard = turn(wire, scripted(Step(text="x", faults=(Fault(kind="http", status=status, times=0),))))
+    heard = turn(wire, make_script(Step(text="x", faults=(Fault(kind="http", status=status, times=0),))))
     failed = heard.one("turn_failed")
     assert failed.kind == FATAL[status]
     assert failed.message
@@ -84,7 +84,7 @@ PASSING = {
 @pytest.mark.parametrize("wire", WIRES)
 def test_what_passes_is_tried_again(wire: str, name: str) -> None:
     step = Step(text=WORDS.text, chunk=3, faults=(PASSING[name],))
-    heard = turn(wire, scripted(step))
+    heard = turn(wire, make_script(step))
     assert heard.one("retry").attempt == 1
     assert heard.one("stream_error").reason
     assert heard.one("agent_end").outcome == "completed"
@@ -94,14 +94,14 @@ def test_what_passes_is_tried_again(wire: str, name: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_stream_in_single_bytes_is_the_same(wire: str) -> None:
-    heard = turn(wire, scripted(Step(text="<title>é</title>Ünï", chunk=2, faults=(Fault(kind="drip", size=1),))))
+    heard = turn(wire, make_script(Step(text="<title>é</title>Ünï", chunk=2, faults=(Fault(kind="drip", size=1),))))
     assert heard.one("response_complete").blocks[0].text == "Ünï"
     assert heard.one("title_generated").title == "é"
 
 
 def test_silence_is_given_up() -> None:
     step = Step(text=WORDS.text, chunk=3, faults=(Fault(kind="stall", at=3, seconds=60),))
-    heard = turn("chat", scripted(step), stall_after=0.05)
+    heard = turn("chat", make_script(step), stall_after=0.05)
     assert heard.one("stream_stalled").elapsed_s == 0.05
     assert heard.one("agent_end").outcome == "completed"
 
@@ -128,11 +128,11 @@ def test_a_context_that_is_too_long_is_shortened_and_asked_again(wire: str) -> N
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_resumed_conversation_is_taken_by_every_service(wire: str) -> None:
-    """The scripted model refuses calls that have no result, as services do."""
+    """The scripted model rejects calls without a result, as real services do."""
 
     async def work() -> None:
         log = MemoryLog()
-        script = scripted(Step(calls=(ScriptedCall(name="ask"),)), Step(text="Again."))
+        script = make_script(Step(calls=(ScriptedCall(name="ask"),)), Step(text="Again."))
         async with ScriptedModel(script) as model:
             agent = await over_http(model, wire, log=log, session_id="s", tools=[tool("ask", asks)])
             heard = Heard(agent)

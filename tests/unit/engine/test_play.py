@@ -1,6 +1,6 @@
-"""Agents at random play: whatever they are told to do and whenever, what they hold is the fold of what they said.
+"""Give agents random commands at random times, and check that their state is always the fold of their events.
 
-Every batch is held to the product's rules as well (conftest.py), and a resumed agent is the one that was.
+conftest.py also checks every batch against the product's rules. A resumed agent must equal the one before.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ actions = st.sampled_from(
 
 
 class Wild:
-    """A model that says what was drawn, a chunk a pass of the loop, and `done` when that is used up."""
+    """A model that returns the drawn replies, one chunk per pass of the loop, and then `done`."""
 
     provider = "wild"
 
@@ -89,7 +89,7 @@ class Wild:
 
 
 def check(messages: Any) -> None:
-    """What every provider relies on: no two texts of the user in a row, every call answered by the next message."""
+    """Check what providers require: no two user messages in a row, and every call has a result in the next message."""
     before: Message | None = None
     for message in messages:
         assert message.parts
@@ -104,7 +104,7 @@ def check(messages: Any) -> None:
 
 
 class Meddles(Plugin):
-    """Has a word in everything, now and then."""
+    """A plugin that interferes with every hook now and then."""
 
     state = 0
 
@@ -123,7 +123,7 @@ class Meddles(Plugin):
 
 
 class Waits:
-    """Tools that wait to be let go."""
+    """Tools that wait until the test lets them finish."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()

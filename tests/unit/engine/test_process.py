@@ -1,4 +1,4 @@
-"""`python -m quarterdeck.engine`: a real process, spoken to by lines."""
+"""Test `python -m quarterdeck.engine` as a real process, with JSON lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEL = Script(
 
 
 class Engine:
-    """One process; everything that it said is kept."""
+    """One agent process. All its output is recorded."""
 
     def __init__(self, cwd: Path, environment: dict[str, str]) -> None:
         kept = {name: os.environ[name] for name in ("PATH",)}
@@ -53,7 +53,7 @@ class Engine:
         self.process.stdin.flush()
 
     def hear(self, kind: str, times: int = 1) -> dict[str, Any]:
-        """The event of this type that comes; what it wants kept is answered."""
+        """Wait for an event of this type, confirming durability whenever the process asks for it."""
         until = time.monotonic() + PATIENCE_S
         assert self.process.stdout is not None
         while sum(one["type"] == kind for one in self.events) < times:
@@ -64,7 +64,7 @@ class Engine:
         return [one for one in self.events if one["type"] == kind][times - 1]
 
     def sleepers(self) -> list[str]:
-        """Its commands that sleep. Whatever it wants kept meanwhile is answered."""
+        """Wait for its sleeping commands, confirming durability whenever the process asks for it."""
         assert self.process.stdout is not None
         while not self.process.stdout.closed and select.select([self.process.stdout], [], [], 0)[0]:
             data = os.read(self.process.stdout.fileno(), 65536)
@@ -132,7 +132,7 @@ def test_from_open_to_the_end_of_its_input(engine: Engine) -> None:
 
 
 def test_it_goes_on_only_when_what_it_said_is_kept(engine: Engine) -> None:
-    """No call runs that the log does not know of: without an answer not even the first request goes out."""
+    """Without a confirmation that the prompt is durable, not even the first request is sent."""
     engine.say("open", model="anthropic:m")
     assert engine.process.stdout is not None
     lines = [json.loads(engine.process.stdout.readline()) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""A reply, from its chunks to its events."""
+"""Test how the chunks of a reply become events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session comes back from its log as it was, also after kill -9, and nothing is run twice."""
+"""Test that sessions resume from their logs, even after kill -9, without running a call twice."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_old_owner_is_fenced_off() -> None:
 
 
 def risky(log: MemoryLog) -> Any:
-    """An agent whose only call needs a person."""
+    """An agent whose only call needs an approval."""
     return opened(Script(calls(("c1", "risky"))), log=log, session_id="s", tools=[tool("risky")], plugins=[Asks()])
 
 

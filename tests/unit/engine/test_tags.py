@@ -1,4 +1,4 @@
-"""Inline tags: found whatever the cuts, and never found in what is none."""
+"""Test the filter for inline tags with every way to cut a text."""
 
 from __future__ import annotations
 

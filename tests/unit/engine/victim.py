@@ -1,6 +1,6 @@
-"""An agent with a store on disk, for a test that kills it: `python -m tests.unit.engine.victim STORE FOLDER`.
+"""Run an agent with a store on disk for a test that kills it: `python -m tests.unit.engine.victim STORE FOLDER`.
 
-It does one whole turn, then begins another whose tool marks that it runs and never ends.
+The agent finishes one turn, then starts another whose tool creates a marker file and never returns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.engine import Heard, Script, calls, opened, text, tool
 
 
 class Counts(Plugin):
-    """Remembers how many requests there were."""
+    """Count requests in the plugin's state."""
 
     name = "counts"
     state = 0

@@ -1,4 +1,4 @@
-"""ACP: prompts and turns, how they end, what waits, what an earlier conversation is."""
+"""Test ACP prompts and turns: how they end, what waits, and loading an earlier conversation."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class TestWhoIsIt:
     def test_old_kilo_speaks_say_and_ask(self) -> None:
         old = translator("kilo")
         old.feed(Signal("proc", {"event": "start"}), 0.0)
-        said = {"timestamp": 1, "source": "extension", "type": "say", "say": "api_req_started", "metadata": {}}
-        told = old.feed(Signal("stdout", said), 0.1)
+        line = {"timestamp": 1, "source": "extension", "type": "say", "say": "api_req_started", "metadata": {}}
+        events = old.feed(Signal("stdout", line), 0.1)
         assert old.unknown == 0
-        assert any(isinstance(body, ev.AgentStart) for body in told)
+        assert any(isinstance(body, ev.AgentStart) for body in events)
 
 
 class TestHowATurnEnds:
@@ -90,7 +90,7 @@ class TestHowATurnEnds:
         talk.says("Well")
         talk.ends(stop)
         assert (talk.phase, talk.activity, talk.state.run.value) == (phase, "idle", "idle")
-        assert [body.kind for body in talk.told(ev.TurnFailed)] == ([kind] if kind else [])
+        assert [body.kind for body in talk.events_of(ev.TurnFailed)] == ([kind] if kind else [])
 
     @pytest.mark.parametrize(
         ("error", "kind"),
@@ -148,7 +148,7 @@ class TestHowATurnEnds:
         talk.cancel()
         talk.answer(talk.last_prompt, error={"code": 500, "message": "aborted"})
         assert talk.phase == "stopped"
-        assert not talk.told(ev.TurnFailed)
+        assert not talk.events_of(ev.TurnFailed)
 
     def test_cancel_request_stops_the_prompt_that_it_names(self) -> None:
         talk = AcpTalk().prompted()
@@ -208,7 +208,7 @@ class TestASecondPrompt:
         talk.says("Two")
         talk.ends("end_turn", second)
         assert talk.words() == ["one", "On", "two", "Two"]
-        assert len(talk.told(ev.AgentAbort)) == len(talk.told(ev.AgentEnd)) == 1
+        assert len(talk.events_of(ev.AgentAbort)) == len(talk.events_of(ev.AgentEnd)) == 1
 
     def test_kilo_answers_one_after_the_other(self) -> None:
         talk = AcpTalk("kilo").prompted("one")
@@ -219,7 +219,7 @@ class TestASecondPrompt:
         talk.says("Two", messageId="m2")
         talk.ends("end_turn", second)
         assert (talk.phase, talk.words()) == ("completed", ["one", "One", "two", "Two"])
-        assert len(talk.told(ev.AgentEnd)) == 2
+        assert len(talk.events_of(ev.AgentEnd)) == 2
 
     def test_opencode_answers_both_at_the_end(self) -> None:
         talk = AcpTalk("opencode").prompted("one")
@@ -307,8 +307,8 @@ class TestAnEarlierConversation:
         assert (talk.phase, talk.activity, talk.state.process.value) == ("idle", "idle", "up")
         assert talk.words("user", "thinking", "assistant")[1:] == ["do it", "Hm", "Doing it"]
         assert talk.tools() == [("bash", "done")]
-        assert not talk.told(ev.AgentStart)
-        assert talk.told(ev.TurnRestored)[0].finished
+        assert not talk.events_of(ev.AgentStart)
+        assert talk.events_of(ev.TurnRestored)[0].finished
 
     def test_after_the_answer_until_our_next_prompt_it_is_swallowed(self) -> None:
         talk = AcpTalk().started()
@@ -332,16 +332,16 @@ class TestAnEarlierConversation:
         talk.says("Hello")
         talk.ends()
         assert talk.words("user", "assistant") == ["do it", "Doing it", "[old] that is all", "new", "Hello"]
-        assert len(talk.told(ev.AgentStart)) == 1
+        assert len(talk.events_of(ev.AgentStart)) == 1
 
     def test_without_that_sign_silence_ends_it(self) -> None:
         talk = AcpTalk("gemini").started()
         talk.answer(talk.request("session/load", {"sessionId": "s1"}), {})
         talk.user_said("do it")
         talk.wait(0.2)
-        assert not talk.told(ev.TurnRestored)
+        assert not talk.events_of(ev.TurnRestored)
         talk.wait(0.2)
-        assert not talk.told(ev.TurnRestored)[0].finished
+        assert not talk.events_of(ev.TurnRestored)[0].finished
         assert talk.translator.deadline() is None
 
     def test_silence_also_lets_a_held_prompt_go(self) -> None:
@@ -370,7 +370,7 @@ class TestAnEarlierConversation:
     def test_a_resume_without_history_leaves_the_loading_phase(self) -> None:
         talk = AcpTalk("opencode").started()
         talk.answer(talk.request("session/resume", {"sessionId": "s1"}), {})
-        assert [body.finished for body in talk.told(ev.TurnRestored)] == [False]
+        assert [body.finished for body in talk.events_of(ev.TurnRestored)] == [False]
         assert talk.state.profile.native_session_id == "s1"
 
     def test_a_fork_that_is_our_session_brings_its_history_under_its_new_name(self) -> None:
@@ -394,7 +394,7 @@ class TestAnEarlierConversation:
         talk = AcpTalk().started()
         talk.answer(talk.request(method, {"sessionId": "s1"}), error={"code": -32000, "message": "Log in first"})
         assert talk.words("error") == ["Log in first"]
-        assert talk.told(ev.TurnFailed)[0].kind == "auth"
+        assert talk.events_of(ev.TurnFailed)[0].kind == "auth"
         talk.answer(talk.request("session/new"), {"sessionId": "s2"})
         talk.prompt("hi", "s2")
         assert talk.phase == "streaming"
@@ -446,8 +446,8 @@ class TestUsage:
         ],
     )
     def test_buckets_never_overlap(self, usage: Any, buckets: tuple[int, ...]) -> None:
-        (one,) = usage_of({"usage": usage})
-        tokens = one.tokens
+        (item,) = usage_of({"usage": usage})
+        tokens = item.tokens
         assert (tokens.input, tokens.output, tokens.cache_read, tokens.cache_write) == buckets
 
     def test_geminis_quota_is_told_by_model(self) -> None:
@@ -466,7 +466,7 @@ class TestUsage:
             talk.update("usage_update", used=900, size=1000, cost={"amount": amount, "currency": "USD"})
             talk.says("Hello")
             talk.ends(usage={"inputTokens": 1, "outputTokens": 1, "totalTokens": 2})
-        assert [body.tokens.cost_usd for body in talk.told(ev.Usage)] == [None, 0.5, 0.25]
+        assert [body.tokens.cost_usd for body in talk.events_of(ev.Usage)] == [None, 0.5, 0.25]
         assert talk.state.profile.context is not None
         assert (talk.state.profile.context.tokens, talk.state.profile.context.limit) == (900, 1000)
 

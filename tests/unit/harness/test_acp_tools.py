@@ -1,4 +1,4 @@
-"""ACP: calls, permissions, texts, settings, and what is nobody's business."""
+"""Test ACP calls, permissions, texts, settings, and messages that change nothing."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class TestNames:
         assert tool_info(profile, call_id, update).name == name
 
     def test_an_agent_without_arguments_says_them_in_title_and_places(self) -> None:
-        told = tool_info(GEMINI, "x__1", {"title": "ls", "kind": "execute", "locations": []})
-        assert told.args == {"command": "ls"}
-        told = tool_info(GEMINI, "x__1", {"title": "Writing", "kind": "edit", "locations": [{"path": "/a"}]})
-        assert told.args == {"path": "/a", "description": "Writing"}
+        events = tool_info(GEMINI, "x__1", {"title": "ls", "kind": "execute", "locations": []})
+        assert events.args == {"command": "ls"}
+        events = tool_info(GEMINI, "x__1", {"title": "Writing", "kind": "edit", "locations": [{"path": "/a"}]})
+        assert events.args == {"path": "/a", "description": "Writing"}
 
     def test_clines_mark_is_not_part_of_the_command(self) -> None:
         talk = AcpTalk("cline").prompted()
@@ -95,10 +95,10 @@ class TestCalls:
         talk.call_is("in_progress", **out("a\n"))
         talk.call_is("in_progress", **out("a\nb\n"))
         talk.call_is("in_progress")
-        assert [body.delta for body in talk.told(ev.ToolExecutionOutput)] == ["a\n", "b\n"]
+        assert [body.delta for body in talk.events_of(ev.ToolExecutionOutput)] == ["a\n", "b\n"]
         talk.call_is("completed", **out("a\nb\n"))
         assert (talk.tools(), talk.activity, talk.state.run.value) == ([("bash", "done")], "active/thinking", "running")
-        assert talk.told(ev.ToolExecutionEnd)[0].result == "a\nb\n"
+        assert talk.events_of(ev.ToolExecutionEnd)[0].result == "a\nb\n"
 
     def test_calls_beside_each_other_are_counted(self) -> None:
         talk = AcpTalk().prompted()
@@ -182,9 +182,9 @@ class TestCalls:
         for text in ("a", "ab"):
             talk.wants("terminal/output", {"sessionId": "s1", "terminalId": "t1"}, 5)
             talk.reply(5, {"output": text, "truncated": False})
-        assert [body.delta for body in talk.told(ev.ToolExecutionOutput)] == ["a", "b"]
+        assert [body.delta for body in talk.events_of(ev.ToolExecutionOutput)] == ["a", "b"]
         talk.call_is("completed")
-        assert talk.told(ev.ToolExecutionEnd)[0].result == "ab"
+        assert talk.events_of(ev.ToolExecutionEnd)[0].result == "ab"
 
     @pytest.mark.parametrize(
         "method", ["fs/read_text_file", "fs/write_text_file", "terminal/create", "terminal/release", "_vendor/x", "$/x"]
@@ -211,7 +211,7 @@ class TestPermission:
         assert talk.tools() == [("ls", "calling")]
         talk.choose(0, "yes")
         assert (talk.phase, talk.activity, talk.state.run.value) == ("streaming", "active/tool_use", "executing_tools")
-        assert [(one.status, one.by) for one in talk.state.gates.decided] == [("approved", "user")]
+        assert [(item.status, item.by) for item in talk.state.gates.decided] == [("approved", "user")]
         talk.call_is("completed", "ls__1")
         assert talk.activity == "active/thinking"
         assert talk.activities()[-3:] == ["active/waiting_for_permission", "active/tool_use", "active/thinking"]
@@ -221,7 +221,7 @@ class TestPermission:
         talk = AcpTalk(agent).prompted()
         talk.asks()
         talk.choose(0, "always")
-        assert [body.scope for body in talk.told(ev.ToolApprovedAlways)] == [scope]
+        assert [body.scope for body in talk.events_of(ev.ToolApprovedAlways)] == [scope]
 
     def test_a_refusal_that_gemini_never_mentions_again(self) -> None:
         talk = AcpTalk("gemini").prompted()
@@ -276,7 +276,7 @@ class TestPermission:
         talk = AcpTalk().prompted()
         talk.asks()
         talk.feed("stdin", {"jsonrpc": "2.0", "id": 0, **reply})
-        assert [one.status for one in talk.state.gates.decided] == ["rejected"]
+        assert [item.status for item in talk.state.gates.decided] == ["rejected"]
         assert talk.phase == "streaming"
 
     def test_after_a_cancel_it_is_withdrawn(self) -> None:
@@ -285,7 +285,7 @@ class TestPermission:
         talk.cancel()
         assert talk.phase == "waiting_approval"
         talk.reply(0, {"outcome": {"outcome": "cancelled"}})
-        assert [one.status for one in talk.state.gates.decided] == ["withdrawn"]
+        assert [item.status for item in talk.state.gates.decided] == ["withdrawn"]
         talk.ends("cancelled")
         assert (talk.phase, talk.tools()) == ("stopped", [("ls", "error")])
 
@@ -305,7 +305,7 @@ class TestPermission:
         talk.asks()
         talk.cancel()
         talk.call_is("failed", rawOutput={"error": "Tool execution aborted"})
-        assert [one.status for one in talk.state.gates.decided] == ["withdrawn"]
+        assert [item.status for item in talk.state.gates.decided] == ["withdrawn"]
         talk.ends("cancelled")
         assert talk.reply(0, {"outcome": {"outcome": "cancelled"}}) == []
         assert (talk.phase, talk.tools()) == ("stopped", [("bash", "error")])
@@ -417,7 +417,7 @@ class TestTexts:
             ("assistant", "three"),
             ("assistant", "four"),
         ]
-        whole = [block.text for body in talk.told(ev.ResponseComplete) for block in body.blocks]
+        whole = [block.text for body in talk.events_of(ev.ResponseComplete) for block in body.blocks]
         assert whole == ["Hm", "One two", "And", "three", "four"]
 
     def test_one_message_id_for_a_thought_and_two_texts_is_three_entries(self) -> None:
@@ -467,7 +467,7 @@ class TestTexts:
         talk.answer(talk.request("session/set_model", {"sessionId": "s1", "modelId": "b"}), {})
         talk.answer(talk.request("session/set_mode", {"sessionId": "s1", "modeId": "plan"}), {})
         assert (talk.state.profile.model, talk.state.profile.mode) == ("b", "plan")
-        assert [(body.from_, body.to) for body in talk.told(ev.ModelSwitched)] == [("a", "b")]
+        assert [(body.from_, body.to) for body in talk.events_of(ev.ModelSwitched)] == [("a", "b")]
         key = talk.request("session/set_mode", {"sessionId": "s1", "modeId": "x"})
         talk.answer(key, error={"code": -32603, "message": "no such mode"})
         assert (talk.state.profile.mode, talk.words("error")) == ("plan", ["no such mode"])

@@ -48,7 +48,7 @@ class TestShells:
         agent.replies(text("It runs."), message_id="m2").hook("Stop", background_tasks=[LISTED])
         assert states(agent) == ("completed", "idle", "idle", 1)
         assert [(one.kind, one.id, one.title) for one in agent.state.background] == [("shell", "sh1", "wait")]
-        assert len(agent.told(ev.BackgroundStarted)) == 1
+        assert len(agent.events_of(ev.BackgroundStarted)) == 1
 
     def test_its_end_wakes_the_agent_and_both_results_come_at_the_very_end(self) -> None:
         agent = shell_runs(one_shot()).replies(text("It runs."), message_id="m2")
@@ -62,7 +62,7 @@ class TestShells:
         agent.replies(text("It is over."), message_id="m3").hook("Stop", background_tasks=[]).result().result()
         assert states(agent) == ("completed", "idle", "idle", 0)
         assert agent.words("user", "assistant") == ["start it", "It runs.", "It is over."]
-        assert (len(agent.told(ev.AgentStart)), len(agent.told(ev.BackgroundEnded))) == (2, 1)
+        assert (len(agent.events_of(ev.AgentStart)), len(agent.events_of(ev.BackgroundEnded))) == (2, 1)
         assert agent.hook("SessionEnd", reason="other").exits(0).phase == "completed"
 
     def test_the_result_of_a_turn_that_its_stop_ended_does_not_end_the_next_one(self) -> None:
@@ -71,7 +71,7 @@ class TestShells:
         assert (agent.phase, agent.activity) == ("streaming", "active/thinking")
         agent.init().replies(text("Yes?"), message_id="m3").result()
         assert states(agent) == ("completed", "idle", "idle", 1)
-        assert len(agent.told(ev.AgentStart)) == 2
+        assert len(agent.events_of(ev.AgentStart)) == 2
 
     def test_a_result_that_never_came_does_not_swallow_the_next_one(self) -> None:
         agent = shell_runs(one_shot()).replies(text("It runs."), message_id="m2")
@@ -84,7 +84,7 @@ class TestShells:
         agent.hook("PostToolUse", tool_name="Bash", tool_use_id="b1", tool_response={"backgroundTaskId": "sh1"})
         agent.hook("Stop", background_tasks=[LISTED])
         agent.prompts(NOTE.format(status), "p2")
-        assert [one.ok for one in agent.told(ev.BackgroundEnded)] == [ok]
+        assert [one.ok for one in agent.events_of(ev.BackgroundEnded)] == [ok]
         assert states(agent) == ("streaming", "active/thinking", "running", 0)
 
     def test_what_runs_when_the_process_goes_is_over_with_it(self) -> None:
@@ -102,7 +102,7 @@ class TestNested:
         agent.system("task_started", task_id="inner", tool_use_id="a2", spawn_depth=2, **started)
         agent.replies(text("deep"), message_id="m3", parent_tool_use_id="a2", agent_id="inner")
         assert [entry.path for entry in agent.entries if entry.text == "deep"] == [("outer", "inner")]
-        assert [(one.call_id, one.agent_path) for one in agent.told(ev.SubagentStart)] == [
+        assert [(one.call_id, one.agent_path) for one in agent.events_of(ev.SubagentStart)] == [
             ("a1", ()),
             ("a2", ("outer",)),
         ]
@@ -132,4 +132,4 @@ class TestNested:
         assert states(agent) == ("completed", "idle", "idle", 1)
         agent.hook("SubagentStop", **INNER)
         assert states(agent) == ("completed", "idle", "idle", 0)
-        assert [one.child_sid for one in agent.told(ev.SubagentEnd)] == ["outer", "inner"]
+        assert [one.child_sid for one in agent.events_of(ev.SubagentEnd)] == ["outer", "inner"]

@@ -63,7 +63,7 @@ def test_an_approval_that_was_answered_in_the_terminal_is_retired(name: str, fie
 def test_an_approval_of_a_closed_connection_is_withdrawn() -> None:
     agent = asked().feed("hook.disconnect", {"event": "PermissionRequest"})
     assert agent.gates == 0
-    assert agent.told(ev.ApprovalResolved)[-1].status == "withdrawn"
+    assert agent.events_of(ev.ApprovalResolved)[-1].status == "withdrawn"
     assert agent.activity == TOOL_USE
 
 
@@ -123,7 +123,7 @@ def test_options_offer_what_claude_code_suggests() -> None:
     ]
     assert gate.ask == "ask:command"
     agent.decides("allow", updatedPermissions=suggestions)
-    always = agent.told(ev.ToolApprovedAlways)
+    always = agent.events_of(ev.ToolApprovedAlways)
     assert [(body.tool, body.rule, body.scope) for body in always] == [("Bash", "Bash(touch *), Read", "repo")]
 
 
@@ -148,7 +148,7 @@ def test_an_ask_for_a_call_that_no_hook_told_gets_a_call_of_its_own() -> None:
 
 def test_a_question_has_all_its_parts_and_is_answered_by_the_hook() -> None:
     agent = working().hook("PreToolUse", tool_name="AskUserQuestion", tool_use_id="q1", tool_input=QUESTION)
-    asked_for = agent.told(ev.AskUser)[0]
+    asked_for = agent.events_of(ev.AskUser)[0]
     assert asked_for.question == "Which colour?"
     assert [one.text for one in asked_for.questions] == ["Which colour?", "How many?"]
     assert asked_for.questions[0].multiple
@@ -157,7 +157,7 @@ def test_a_question_has_all_its_parts_and_is_answered_by_the_hook() -> None:
     answers = {"Which colour?": "Red", "How many?": "2"}
     agent.reply("PreToolUse", hookSpecificOutput={"permissionDecision": "allow", "updatedInput": {"answers": answers}})
     assert (agent.phase, agent.activity) == ("streaming", TOOL_USE)
-    assert agent.told(ev.UserResponded)[0].response == answers
+    assert agent.events_of(ev.UserResponded)[0].response == answers
 
 
 @pytest.mark.parametrize("decision", ["allow", "ask"])
@@ -170,7 +170,7 @@ def test_a_hook_that_only_lets_a_question_pass_does_not_answer_it(decision: str)
 def test_a_question_may_be_answered_by_the_permission_hook() -> None:
     agent = working().hook("PreToolUse", tool_name="AskUserQuestion", tool_use_id="q1", tool_input=QUESTION)
     agent.hook("PermissionRequest", tool_name="AskUserQuestion", tool_input=QUESTION)
-    assert len(agent.told(ev.AskUser)) == 1
+    assert len(agent.events_of(ev.AskUser)) == 1
     agent.decides("allow", updatedInput={"answers": {"Which colour?": "Blue"}})
     assert agent.words("user") == ["go", "Blue"]
 
@@ -201,7 +201,7 @@ def form(agent: Session, **schema: Any) -> Session:
 )
 def test_a_form_is_a_dialog(schema: dict[str, Any], method: str) -> None:
     agent = form(working().calls("m1", "mcp__srv__ask"), **schema)
-    shown = agent.told(ev.DialogRequired)[0]
+    shown = agent.events_of(ev.DialogRequired)[0]
     assert (shown.method, shown.title, shown.message) == (method, "srv", "Your name?")
     assert (agent.phase, agent.activity) == ("waiting_input", WAITING)
     agent.reply("Elicitation", hookSpecificOutput={})
@@ -209,7 +209,7 @@ def test_a_form_is_a_dialog(schema: dict[str, Any], method: str) -> None:
     agent.reply("Elicitation", hookSpecificOutput={"action": "accept", "content": {"name": "Ann"}})
     form(agent)
     agent.hook("ElicitationResult", mcp_server_name="srv", action="decline")
-    statuses = [body.status for body in agent.told(ev.DialogResolved)]
+    statuses = [body.status for body in agent.events_of(ev.DialogResolved)]
     assert statuses in (["answered", "cancelled"], ["cancelled"])
     assert agent.gates == 0
 
@@ -221,7 +221,7 @@ def test_a_form_is_over_when_its_call_is() -> None:
 
 def test_a_page_to_visit_is_a_confirmation() -> None:
     agent = working().hook("Elicitation", mcp_server_name="srv", mode="url", url="https://example.org")
-    shown = agent.told(ev.DialogRequired)[0]
+    shown = agent.events_of(ev.DialogRequired)[0]
     assert (shown.method, shown.message) == ("confirm", "https://example.org")
 
 
@@ -254,7 +254,7 @@ def test_calls_without_ids_are_told_apart_by_tool_and_arguments() -> None:
     agent.hook(
         "PostToolUse", tool_name="Read", tool_input={"file_path": "a"}, tool_response={"stdout": "x", "stderr": "y"}
     )
-    assert agent.told(ev.ToolExecutionEnd)[0].result == "x\ny"
+    assert agent.events_of(ev.ToolExecutionEnd)[0].result == "x\ny"
     assert agent.activity == THINKING
     assert agent.hook("PostToolUse", tool_name="Other").activity == THINKING
 
@@ -282,8 +282,8 @@ def test_hooks_that_are_installed_twice_tell_everything_once() -> None:
     for name, fields in hooks:
         agent.hook(name, **fields).hook(name, **fields)
     assert agent.words("user", "assistant") == ["go", "one two"]
-    assert (agent.tools(), len(agent.told(ev.ApprovalRequired))) == ([("Write", "done")], 1)
-    assert len(agent.told(ev.TurnFailed)) == len(agent.told(ev.AgentEnded)) == 1
+    assert (agent.tools(), len(agent.events_of(ev.ApprovalRequired))) == ([("Write", "done")], 1)
+    assert len(agent.events_of(ev.TurnFailed)) == len(agent.events_of(ev.AgentEnded)) == 1
 
 
 def test_the_same_words_again_later_are_another_prompt() -> None:
@@ -293,7 +293,7 @@ def test_the_same_words_again_later_are_another_prompt() -> None:
 
 def test_a_plan_is_told() -> None:
     agent = working().calls("e1", "ExitPlanMode", plan="1. look").calls("e1", "ExitPlanMode", plan="1. look")
-    assert [body.plan.text for body in agent.told(ev.PlanGenerated)] == ["1. look"]
+    assert [body.plan.text for body in agent.events_of(ev.PlanGenerated)] == ["1. look"]
 
 
 def test_todo_lists_are_told_whole() -> None:
@@ -328,7 +328,7 @@ def test_a_background_shell_outlives_its_turn_and_wakes_the_agent() -> None:
     agent.prompts(note + "\n</task-notification>", "p2")
     assert agent.state.background == ()
     assert (agent.phase, agent.words("system")[-1]) == ("streaming", "wait is done")
-    assert agent.told(ev.PromptReceived)[-1].source == "agent"
+    assert agent.events_of(ev.PromptReceived)[-1].source == "agent"
 
 
 def test_background_work_that_is_not_listed_any_more_is_over() -> None:
@@ -338,7 +338,7 @@ def test_background_work_that_is_not_listed_any_more_is_over() -> None:
     assert [task.id for task in agent.state.background] == ["x"]
     agent.prompts("more", "p2").hook("Stop", background_tasks=[])
     assert agent.state.background == ()
-    assert len(agent.told(ev.SubagentEnd)) == 1
+    assert len(agent.events_of(ev.SubagentEnd)) == 1
 
 
 def test_a_sub_agent_that_ends_closes_what_it_left_open() -> None:
@@ -350,7 +350,7 @@ def test_a_sub_agent_that_ends_closes_what_it_left_open() -> None:
     assert agent.gates == 1
     agent.hook("SubagentStop", last_assistant_message="found it", **sub)
     assert agent.gates == 0
-    assert agent.told(ev.SubagentEnd)[0].result == "found it"
+    assert agent.events_of(ev.SubagentEnd)[0].result == "found it"
     assert [entry.tool_step.phase for entry in agent.entries if entry.path and entry.tool_step] == ["error"]
     assert post(agent, "a1", "Agent", tool_response={"status": "completed", "agentId": "s"}).activity == THINKING
 
@@ -361,19 +361,19 @@ def test_a_nested_sub_agent_stands_under_its_caller() -> None:
     agent.hook("PreToolUse", tool_name="Agent", tool_use_id="a2", agent_id="outer", agent_type="Plan")
     agent.hook("SubagentStart", agent_id="inner", agent_type="Explore")
     agent.hook("PreToolUse", tool_name="Read", tool_use_id="r1", agent_id="inner", agent_type="Explore")
-    assert agent.told(ev.ToolExecutionStart)[-1].agent_path == ("outer", "inner")
-    assert agent.told(ev.SubagentStart)[-1].call_id == "a2"
+    assert agent.events_of(ev.ToolExecutionStart)[-1].agent_path == ("outer", "inner")
+    assert agent.events_of(ev.SubagentStart)[-1].call_id == "a2"
 
 
 def test_a_foreground_sub_agent_ends_with_an_interrupted_turn() -> None:
     agent = working().calls("a1", "Agent").hook("SubagentStart", agent_id="s", agent_type="Plan").hook("Interrupt")
-    assert len(agent.told(ev.SubagentEnd)) == 1
+    assert len(agent.events_of(ev.SubagentEnd)) == 1
     assert agent.phase == "stopped"
 
 
 def test_claude_codes_own_helpers_are_no_sub_agents() -> None:
     agent = working().hook("SubagentStop", agent_id="c", agent_type="").hook("SubagentStart").hook("SubagentStop")
-    assert agent.told(ev.SubagentEnd) == []
+    assert agent.events_of(ev.SubagentEnd) == []
     assert agent.activity == THINKING
 
 
@@ -411,7 +411,7 @@ def test_displayed_texts_are_joined_and_a_straggler_opens_no_turn() -> None:
 
 def test_a_prompt_with_another_id_shows_that_the_turn_before_was_interrupted() -> None:
     agent = working().calls().prompts("next", "p2")
-    aborted = agent.told(ev.AgentAbort)
+    aborted = agent.events_of(ev.AgentAbort)
     assert [body.reason for body in aborted] == ["interrupted"]
     assert agent.tools() == [("Write", "error")]
     assert agent.activity == THINKING
@@ -421,7 +421,7 @@ def test_steering_is_a_prompt_of_the_same_turn() -> None:
     agent = working().calls()
     post(agent).prompts("also this", "p1")
     assert agent.words("user") == ["go", "also this"]
-    assert len(agent.told(ev.AgentStart)) == 1
+    assert len(agent.events_of(ev.AgentStart)) == 1
 
 
 def test_a_reminder_that_it_waits_for_input_ends_an_interrupted_turn() -> None:
@@ -443,16 +443,16 @@ def test_a_compaction_that_a_hook_forbids_or_nobody_ends_is_given_up() -> None:
     agent = working().hook("PreCompact", trigger="auto").reply("PreCompact", decision="block")
     assert agent.activity == THINKING
     assert agent.hook("PreCompact").calls().activity == TOOL_USE
-    ends = agent.told(ev.CompactEnd)
+    ends = agent.events_of(ev.CompactEnd)
     assert [body.ok for body in ends] == [False, False]
     agent = working().hook("PreCompact").hook("PostCompact", compact_summary="short")
-    assert agent.told(ev.CompactEnd)[0].summary == "short"
+    assert agent.events_of(ev.CompactEnd)[0].summary == "short"
 
 
 def test_a_prompt_that_a_hook_refuses_makes_no_turn() -> None:
     agent = Session().opens().prompts("bad").reply("UserPromptSubmit", decision="block", reason="not allowed")
     assert (agent.phase, agent.activity) == ("completed", "idle")
-    assert agent.told(ev.PromptRejected)[0].reason == "not allowed"
+    assert agent.events_of(ev.PromptRejected)[0].reason == "not allowed"
     assert agent.prompts("good", "p2").reply("UserPromptSubmit").phase == "streaming"
 
 
@@ -480,12 +480,12 @@ def test_modes_and_models_are_told_when_they_change() -> None:
     agent = Session().opens().hook("UserPromptSubmit", prompt="a", permission_mode="plan")
     agent.hook("Stop", permission_mode="plan").hook("Stop", permission_mode="bypassPermissions")
     agent.hook("Stop", permission_mode="unheard of")
-    assert [(body.mode, body.auto_approve) for body in agent.told(ev.SettingChanged)] == [
+    assert [(body.mode, body.auto_approve) for body in agent.events_of(ev.SettingChanged)] == [
         ("plan", False),
         ("bypass", True),
     ]
     agent.hook("SessionStart", model="opus").hook("PostModelSwitch", to_model="sonnet")
-    assert [(body.from_, body.to) for body in agent.told(ev.ModelSwitched)] == [("opus", "sonnet")]
+    assert [(body.from_, body.to) for body in agent.events_of(ev.ModelSwitched)] == [("opus", "sonnet")]
     assert agent.state.profile.model == "sonnet"
 
 
@@ -652,5 +652,5 @@ def test_a_translator_goes_on_where_another_one_stopped() -> None:
     assert (agent.gates, agent.activity) == (0, THINKING)
     agent.hook("Stop").prompts("more", "p2")
     assert agent.words("user") == ["go", "more"]
-    starts = [body.turn_id for body in agent.told(ev.AgentStart)]
+    starts = [body.turn_id for body in agent.events_of(ev.AgentStart)]
     assert len(set(starts)) == 2

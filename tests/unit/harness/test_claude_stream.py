@@ -77,7 +77,7 @@ def test_the_answer_to_an_unseen_request_is_known_by_its_fields() -> None:
 def test_a_request_that_is_refused_is_told() -> None:
     agent = ready().feed("stdin", request("r1", "set_model", model="x"))
     agent.line("control_response", response={"subtype": "error", "request_id": "r1", "error": "no such model"})
-    failed = agent.told(ev.CommandFailed)
+    failed = agent.events_of(ev.CommandFailed)
     assert [(body.command_id, body.message) for body in failed] == [("r1", "no such model")]
 
 
@@ -88,9 +88,9 @@ def test_model_and_mode_are_switched_once_though_several_lines_say_so() -> None:
     )
     agent.feed("stdin", request("r2", "set_permission_mode")).feed("stdout", response("r2", mode="acceptEdits"))
     agent.system("status", permissionMode="acceptEdits")
-    assert [body.to for body in agent.told(ev.ModelSwitched)] == ["sonnet"]
-    assert [body.mode for body in agent.told(ev.SettingChanged)] == ["ask", "edits"]
-    assert agent.told(ev.Notice) == []
+    assert [body.to for body in agent.events_of(ev.ModelSwitched)] == ["sonnet"]
+    assert [body.mode for body in agent.events_of(ev.SettingChanged)] == ["ask", "edits"]
+    assert agent.events_of(ev.Notice) == []
 
 
 @pytest.mark.parametrize(("source", "billing"), [("ANTHROPIC_API_KEY", "metered"), ("none", "unknown")])
@@ -126,8 +126,8 @@ def test_a_reply_in_pieces_is_told_once() -> None:
     part(agent, "message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 2})
     part(agent, "message_stop")
     assert agent.words("thinking", "assistant") == ["hm", "Hello"]
-    assert len(agent.told(ev.RequestStart)) == 1
-    assert len(agent.told(ev.ResponseComplete)) == 1
+    assert len(agent.events_of(ev.RequestStart)) == 1
+    assert len(agent.events_of(ev.ResponseComplete)) == 1
     assert agent.result().phase == "completed"
 
 
@@ -145,7 +145,7 @@ def test_a_reply_that_breaks_off_is_a_stream_error_and_no_failure() -> None:
     agent = part(working(), "message_start", message={"id": "m1"})
     part(agent, "content_block_delta", index=0, delta={"type": "text_delta", "text": "par"})
     agent.line("stream_event", event={"type": "message_stop"}, abandoned_blocks={"from_block_index": 1})
-    assert len(agent.told(ev.StreamError)) == 1
+    assert len(agent.events_of(ev.StreamError)) == 1
     assert agent.phase == "streaming"
 
 
@@ -194,7 +194,7 @@ def test_a_sub_agents_lines_stand_under_its_path() -> None:
     assert paths == {("s",)}
     assert (agent.activity, agent.state.background) == (TOOL_USE, ())
     agent.results("a1", tool_use_result={"status": "completed", "agentId": "s", "content": [text("found")]})
-    assert agent.told(ev.SubagentEnd)[0].result == "found"
+    assert agent.events_of(ev.SubagentEnd)[0].result == "found"
     assert agent.activity == THINKING
 
 
@@ -211,7 +211,7 @@ def test_a_task_may_be_sent_to_the_background_and_be_killed() -> None:
     assert [task.kind for task in agent.state.background] == ["subagent"]
     agent.system("task_updated", task_id="s", patch={"status": "killed"}).system("task_started")
     assert agent.state.background == ()
-    assert agent.told(ev.SubagentEnd)[0].ok is False
+    assert agent.events_of(ev.SubagentEnd)[0].ok is False
 
 
 def test_a_shell_in_the_background_is_told_by_its_task() -> None:
@@ -240,11 +240,11 @@ def test_a_turn_that_leaves_work_behind_is_over_though_its_result_is_printed_lat
 
 def test_a_second_init_shows_that_the_turn_before_it_is_over() -> None:
     agent = working().replies(text("done")).init()
-    assert len(agent.told(ev.AgentStart)) == 2
+    assert len(agent.events_of(ev.AgentStart)) == 2
     assert agent.result().phase == "streaming"
     assert agent.result().phase == "completed"
     busy = working().replies(tool_use()).init()
-    assert len(busy.told(ev.AgentStart)) == 1
+    assert len(busy.events_of(ev.AgentStart)) == 1
 
 
 # --- approvals over the control protocol
@@ -255,7 +255,7 @@ def test_the_host_is_asked_and_answers() -> None:
     assert (agent.phase, agent.activity, agent.state.run.value) == ("waiting_approval", WAITING, "idle")
     answers(agent, behavior="allow", updatedInput=WRITE)
     assert (agent.phase, agent.activity) == ("streaming", TOOL_USE)
-    assert agent.told(ev.ApprovalResolved)[0].status == "approved"
+    assert agent.events_of(ev.ApprovalResolved)[0].status == "approved"
 
 
 def test_a_request_that_is_cancelled_was_answered_elsewhere() -> None:
@@ -278,7 +278,7 @@ def test_a_form_on_the_stream_is_answered_or_withdrawn() -> None:
     agent = working().replies(tool_use("m1", "mcp__srv__ask")).feed("stdout", request("f1", "elicitation", **form))
     assert agent.phase == "waiting_input"
     assert answers(agent, "f1", action="accept", content={"name": "Bob"}).gates == 0
-    assert agent.told(ev.DialogResolved)[0].value == {"name": "Bob"}
+    assert agent.events_of(ev.DialogResolved)[0].value == {"name": "Bob"}
     agent.feed("stdout", request("f2", "elicitation", **form)).line("control_cancel_request", request_id="f2")
     assert agent.gates == 0
     agent.feed("stdout", request("f3", "elicitation", **form)).results("m1")
@@ -308,7 +308,7 @@ def test_hooks_as_callbacks_are_hooks() -> None:
 
 def test_a_text_sent_before_the_agent_is_there_waits_for_it() -> None:
     agent = Session().starts().sends("one").sends("two")
-    assert (agent.phase, agent.told(ev.PromptReceived)) == ("idle", [])
+    assert (agent.phase, agent.events_of(ev.PromptReceived)) == ("idle", [])
     agent.init()
     assert (agent.phase, agent.words("user")) == ("streaming", ["one"])
     assert [item.text for item in agent.state.queue] == ["two"]
@@ -329,7 +329,7 @@ def test_steering_is_read_when_its_hook_says_so() -> None:
     assert len(agent.state.queue) == 1
     agent.prompts("also this", "p1")
     assert (agent.state.queue, agent.words("user")) == ((), ["go", "also this"])
-    assert len(agent.told(ev.AgentStart)) == 1
+    assert len(agent.events_of(ev.AgentStart)) == 1
 
 
 def test_a_text_that_no_call_let_in_becomes_the_next_turn() -> None:
@@ -347,13 +347,15 @@ def test_the_lifecycle_of_a_text_is_followed_by_its_uuid() -> None:
     assert agent.words("user") == ["go", "second"]
     agent.sends("third", uuid="u3").line("command_lifecycle", command_uuid="u3", state="cancelled")
     assert agent.state.queue == ()
-    assert [body.text for body in agent.told(ev.PromptDropped)] == ["third"]
+    assert [body.text for body in agent.events_of(ev.PromptDropped)] == ["third"]
 
 
 def test_a_text_with_an_image_keeps_it() -> None:
     image = {"type": "image", "source": {"media_type": "image/png", "data": "QUJD"}}
     agent = ready().feed("stdin", {"type": "user", "message": {"content": [text("see"), image]}})
-    assert [(body.text, body.images[0].media_type) for body in agent.told(ev.PromptReceived)] == [("see", "image/png")]
+    assert [(body.text, body.images[0].media_type) for body in agent.events_of(ev.PromptReceived)] == [
+        ("see", "image/png")
+    ]
     assert agent.feed("stdin", {"type": "user", "message": {"content": 7}}).said == []
 
 
@@ -393,14 +395,14 @@ def test_results_that_are_errors_fail_the_turn(subtype: str, kind: str) -> None:
 
 def test_a_prompt_that_is_too_long_says_so() -> None:
     agent = working().result(is_error=True, result="Prompt is too long", terminal_reason="prompt_too_long")
-    assert len(agent.told(ev.ContextOverflow)) == 1
+    assert len(agent.events_of(ev.ContextOverflow)) == 1
     assert agent.phase == "error"
 
 
 def test_retries_are_told_and_are_no_failure() -> None:
     agent = working().system("api_retry", attempt=2, retry_delay_ms=500, error_status=529, error="overloaded")
     agent.system("api_retry", attempt=3, error_status=500)
-    assert [(body.attempt, body.delay_ms, body.reason) for body in agent.told(ev.Retry)] == [
+    assert [(body.attempt, body.delay_ms, body.reason) for body in agent.events_of(ev.Retry)] == [
         (2, 500, "overloaded"),
         (3, 0, "500"),
     ]
@@ -417,7 +419,7 @@ def test_a_hook_that_keeps_the_agent_from_stopping_closes_nothing() -> None:
     agent = working().replies(text("one")).hook("Stop", prompt_id="p1").reply("Stop", decision="block", reason="more")
     assert agent.phase == "streaming"
     agent.line("user", message={"content": [text("Stop hook feedback:\nmore")]}, isSynthetic=True)
-    assert len(agent.told(ev.Intervention)) == 1
+    assert len(agent.events_of(ev.Intervention)) == 1
     assert agent.replies(text("two"), message_id="m2").result().phase == "completed"
 
 
@@ -433,7 +435,7 @@ def test_a_prompt_that_a_hook_refuses_is_closed_by_its_result() -> None:
     agent = ready().sends("bad").prompts("bad", "p1").reply("UserPromptSubmit", decision="block", reason="no").init()
     agent.system("informational", prompt_submit_outcome={"kind": "blocked_by_hook", "reason": "no"})
     assert agent.result(num_turns=0).phase == "completed"
-    assert len(agent.told(ev.PromptRejected)) == 1
+    assert len(agent.events_of(ev.PromptRejected)) == 1
 
 
 def test_a_local_command_is_a_turn_without_a_model() -> None:
@@ -451,11 +453,11 @@ def test_compaction_on_the_stream_is_told_with_what_is_left() -> None:
     agent = working().system("status", status="compacting")
     assert agent.activity == "active/compacting"
     agent.system("status", status=None, compact_result="failed")
-    assert agent.told(ev.CompactEnd)[0].ok is False
+    assert agent.events_of(ev.CompactEnd)[0].ok is False
     agent.system("status", status="compacting").system("compact_boundary", compact_metadata={"post_tokens": 2580})
     assert agent.activity == THINKING
-    assert agent.told(ev.ContextUsage)[0].tokens == 2580
-    assert agent.system("microcompact_boundary").told(ev.ContextUsage)[1:] == []
+    assert agent.events_of(ev.ContextUsage)[0].tokens == 2580
+    assert agent.system("microcompact_boundary").events_of(ev.ContextUsage)[1:] == []
 
 
 def test_clear_on_the_stream_binds_another_session() -> None:
@@ -469,7 +471,7 @@ def test_clear_on_the_stream_binds_another_session() -> None:
 
 def test_notices_keep_their_level() -> None:
     agent = working().system("informational", content="careful", level="warning").system("informational", content="fyi")
-    assert [(body.text, body.level) for body in agent.told(ev.Notice)] == [("careful", "warning"), ("fyi", "info")]
+    assert [(body.text, body.level) for body in agent.events_of(ev.Notice)] == [("careful", "warning"), ("fyi", "info")]
 
 
 def test_closing_its_input_asks_it_to_leave() -> None:

@@ -1,4 +1,4 @@
-"""`codex app-server`: what no recording shows, and what must hold whatever comes between."""
+"""Test `codex app-server` where no recording exists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.harness.codex.ignored import NOTIFICATIONS, REQUESTS
+from quarterdeck.harness.codex.app_server import IGNORED_NOTIFICATIONS
+from quarterdeck.harness.codex.approvals import IGNORED_REQUESTS
 from quarterdeck.kernel.activity import COMPACTING, THINKING, TOOL_USE, WAITING
 from tests.codex_talk import THREAD, CodexTalk
 from tests.talk import kinds
@@ -20,7 +21,7 @@ def started() -> CodexTalk:
 
 
 def with_child() -> CodexTalk:
-    """A sub-agent that works beside its parent."""
+    """Start a sub-agent that works beside its parent."""
     talk = started()
     talk.item("subAgentActivity", "call_s", kind="started", agentThreadId=CHILD, agentPath="/helper")
     talk.notes("thread/status/changed", CHILD, status={"type": "active", "activeFlags": []})
@@ -65,10 +66,12 @@ def test_policy_and_sandbox_are_a_mode(policy: Any, sandbox: Any, mode: str) -> 
 def test_settings_are_told_when_they_change() -> None:
     talk = CodexTalk().opened()
     plan = {"mode": "plan", "settings": {}}
-    found = {"approvalPolicy": "on-request", "sandboxPolicy": {"type": "workspaceWrite"}, "model": "gpt-5.5"}
-    assert kinds(talk.notes("thread/settings/updated", threadSettings=found)) == []
-    told = talk.notes("thread/settings/updated", threadSettings={**found, "effort": "high", "collaborationMode": plan})
-    assert kinds(told) == ["setting_changed"]
+    fields = {"approvalPolicy": "on-request", "sandboxPolicy": {"type": "workspaceWrite"}, "model": "gpt-5.5"}
+    assert kinds(talk.notes("thread/settings/updated", threadSettings=fields)) == []
+    events = talk.notes(
+        "thread/settings/updated", threadSettings={**fields, "effort": "high", "collaborationMode": plan}
+    )
+    assert kinds(events) == ["setting_changed"]
     assert (talk.state.profile.mode, talk.state.profile.thinking) == ("plan", "high")
     assert talk.notes("model/rerouted", fromModel="gpt-5.5", toModel="gpt-6")
     assert talk.state.profile.model == "gpt-6"
@@ -79,7 +82,7 @@ def test_a_turn_is_begun_once_by_status_and_name() -> None:
     asked = talk.request("turn/start", threadId=THREAD, input=[{"type": "text", "text": "hi"}])
     talk.answers(asked, {"turn": {"id": "u7"}})
     talk.turn("u7")
-    assert [body.turn_id for body in talk.told(ev.AgentStart)] == ["u7"]
+    assert [body.turn_id for body in talk.events_of(ev.AgentStart)] == ["u7"]
     assert talk.words("user") == ["hi"]
     talk.says("Hello").ends()
     assert (talk.phase, talk.activity, talk.run) == ("completed", "idle", "idle")
@@ -130,8 +133,8 @@ def test_a_broken_status_alone_is_a_failure() -> None:
 def test_a_status_is_followed_by_the_turn_and_does_not_end_it_twice() -> None:
     talk = started().ends("interrupted")
     talk.wait(5)
-    assert [type(body) for body in talk.told(ev.AgentAbort)] == [ev.AgentAbort]
-    assert (talk.phase, talk.told(ev.AgentEnd)) == ("stopped", [])
+    assert [type(body) for body in talk.events_of(ev.AgentAbort)] == [ev.AgentAbort]
+    assert (talk.phase, talk.events_of(ev.AgentEnd)) == ("stopped", [])
 
 
 def test_a_thread_that_is_unloaded_or_closed_is_gone() -> None:
@@ -238,13 +241,13 @@ def test_an_approval_offers_what_codex_offers_and_what_it_takes_besides() -> Non
 )
 def test_our_answer_decides(decision: Any, status: str, scope: str) -> None:
     talk = started().asking()
-    told = talk.replies({"decision": decision})
-    resolved = next(body for body in told if isinstance(body, ev.ApprovalResolved))
+    events = talk.replies({"decision": decision})
+    resolved = next(body for body in events if isinstance(body, ev.ApprovalResolved))
     assert (resolved.status, resolved.by) == (status, "user")
-    assert [body.scope for body in told if isinstance(body, ev.ToolApprovedAlways)] == ([scope] if scope else [])
+    assert [body.scope for body in events if isinstance(body, ev.ToolApprovedAlways)] == ([scope] if scope else [])
     assert (talk.phase, talk.activity, talk.gates) == ("streaming", TOOL_USE, [])
     talk.resolved()
-    assert len(talk.told(ev.ApprovalResolved)) == 1
+    assert len(talk.events_of(ev.ApprovalResolved)) == 1
 
 
 def test_a_declined_command_is_told_and_the_turn_goes_on() -> None:
@@ -271,19 +274,19 @@ def test_an_interrupt_withdraws_what_is_asked_and_what_never_ran_is_over() -> No
     talk.asks("item/fileChange/requestApproval", 1, itemId="call_p")
     talk.request("turn/interrupt", threadId=THREAD, turnId="u1")
     talk.ends("interrupted").notes("serverRequest/resolved", requestId=0)
-    assert {body.status for body in talk.told(ev.ApprovalResolved)} == {"withdrawn"}
+    assert {body.status for body in talk.events_of(ev.ApprovalResolved)} == {"withdrawn"}
     assert (talk.phase, talk.gates, talk.background) == ("stopped", [], [])
     assert talk.tools() == [("exec_command", "error")]
 
 
 def test_permissions_are_given_or_not() -> None:
     talk = started()
-    wanted = {"network": {"enabled": True}}
-    talk.asks("item/permissions/requestApproval", "p1", itemId="call_n", permissions=wanted, reason="to fetch")
-    assert talk.last(ev.ApprovalRequired).gate.args == wanted
-    talk.replies({"permissions": wanted, "scope": "turn"}, "p1")
+    permissions = {"network": {"enabled": True}}
+    talk.asks("item/permissions/requestApproval", "p1", itemId="call_n", permissions=permissions, reason="to fetch")
+    assert talk.last(ev.ApprovalRequired).gate.args == permissions
+    talk.replies({"permissions": permissions, "scope": "turn"}, "p1")
     assert talk.last(ev.ApprovalResolved).status == "approved"
-    talk.asks("item/permissions/requestApproval", "p2", itemId="call_m", permissions=wanted)
+    talk.asks("item/permissions/requestApproval", "p2", itemId="call_m", permissions=permissions)
     talk.replies({"permissions": {}}, "p2")
     assert talk.last(ev.ApprovalResolved).status == "rejected"
 
@@ -312,7 +315,7 @@ def test_the_first_protocol_asks_in_other_words() -> None:
     assert talk.last(ev.ApprovalResolved).status == "rejected"
 
 
-@pytest.mark.parametrize("method", sorted(REQUESTS))
+@pytest.mark.parametrize("method", sorted(IGNORED_REQUESTS))
 def test_what_a_program_answers_is_no_gate(method: str) -> None:
     talk = started()
     talk.asks(method, 9)
@@ -339,7 +342,7 @@ def test_several_questions_are_one_gate_and_one_answer() -> None:
     )
     asked = talk.last(ev.AskUser)
     assert (asked.ref, asked.call_id, asked.deadline) == ("call_q", "call_q", 1500)
-    assert [(one.text, one.header, one.multiple) for one in asked.questions] == [
+    assert [(item.text, item.header, item.multiple) for item in asked.questions] == [
         ("Which?", "Color", False),
         ("Why?", "", True),
     ]
@@ -398,7 +401,7 @@ def test_steering_is_scheduled_and_read_in_the_turn() -> None:
     assert talk.state.queue == ()
     assert (talk.words("user"), talk.words("assistant")) == (["hi", "stop that"], ["On the o"])
     talk.says("All right", "msg_2").ends()
-    assert len(talk.told(ev.AgentStart)) == len(talk.told(ev.AgentEnd)) == 1
+    assert len(talk.events_of(ev.AgentStart)) == len(talk.events_of(ev.AgentEnd)) == 1
 
 
 def test_a_start_in_a_running_turn_is_steering_too() -> None:
@@ -479,7 +482,7 @@ def test_an_item_of_an_unknown_type_is_counted() -> None:
     assert (talk.unknown, talk.phase) == (3, "streaming")
 
 
-@pytest.mark.parametrize("method", sorted(NOTIFICATIONS))
+@pytest.mark.parametrize("method", sorted(IGNORED_NOTIFICATIONS))
 def test_known_notifications_without_meaning(method: str) -> None:
     talk = started()
     before = len(talk.bodies)
@@ -608,7 +611,7 @@ def test_plans_todos_titles_and_diffs() -> None:
     talk.notes("turn/diff/updated", turnId="u2", diff=diff + diff.replace("x.py", "y.py"))
     changes = talk.state.profile.changes
     assert (changes.files, changes.added, changes.removed) == (2, 6, 3)
-    assert len(talk.told(ev.ChangesUpdated)) == 2
+    assert len(talk.events_of(ev.ChangesUpdated)) == 2
 
 
 def test_compaction_within_a_turn_of_its_own_and_as_older_servers_say_it() -> None:
@@ -625,7 +628,7 @@ def test_compaction_within_a_turn_of_its_own_and_as_older_servers_say_it() -> No
     assert talk.activity == "idle"
     talk.turn("u3")
     talk.notes("thread/compacted")
-    assert (talk.activity, len(talk.told(ev.CompactEnd))) == (THINKING, 2)
+    assert (talk.activity, len(talk.events_of(ev.CompactEnd))) == (THINKING, 2)
 
 
 def test_reviews_hook_prompts_and_warnings() -> None:
@@ -800,7 +803,7 @@ def test_closing_its_input_asks_the_server_to_leave() -> None:
 
 
 def test_a_turn_that_starts_after_an_exit_shows_that_the_agent_lives() -> None:
-    """A terminal's exit is not the daemon's."""
+    """The exit of a terminal isn't the exit of the server behind it."""
     talk = CodexTalk()
     talk.feed("proc", {"event": "start"})
     talk.opened().turn()
@@ -815,7 +818,7 @@ def test_a_request_that_is_sent_again_is_the_same_gate() -> None:
     talk.request("initialize")
     talk.opened("thread/resume", status={"type": "active", "activeFlags": ["waitingOnApproval"]})
     talk.asks("item/commandExecution/requestApproval", 12, itemId="call_a", command="make test")
-    assert (talk.gates, len(talk.told(ev.ApprovalRequired))) == (["call_a"], 1)
+    assert (talk.gates, len(talk.events_of(ev.ApprovalRequired))) == (["call_a"], 1)
     talk.replies({"decision": "accept"}, 12)
     assert (talk.gates, talk.phase, talk.activity) == ([], "streaming", TOOL_USE)
 
@@ -861,13 +864,13 @@ def test_another_deck_goes_on_in_the_middle() -> None:
     talk = with_child().asking()
     talk.restarted()
     talk.asks("item/commandExecution/requestApproval", 33, itemId="call_a", command="make test")
-    assert len(talk.told(ev.ApprovalRequired)) == 1
+    assert len(talk.events_of(ev.ApprovalRequired)) == 1
     talk.replies({"decision": "accept"}, 33)
     talk.item("commandExecution", "call_a", done=True, status="completed", exitCode=0)
     talk.notes("turn/completed", CHILD, turn={"id": "c1", "status": "completed"})
     talk.says("Done").ends()
     assert (talk.phase, talk.activity, talk.background, talk.gates) == ("completed", "idle", [], [])
-    assert len(talk.told(ev.AgentStart)) == 1
+    assert len(talk.events_of(ev.AgentStart)) == 1
 
 
 def test_the_source_ends_without_a_word() -> None:

@@ -1,4 +1,4 @@
-"""`codex exec --json`: what no recording shows."""
+"""Test `codex exec --json` where no recording exists."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_calls_begin_and_end(fields: dict[str, Any], name: str, phase: str) -> N
 def test_a_call_told_only_at_its_end_is_told_whole() -> None:
     talk = running()
     item(talk, "completed", "file_change", changes=[{"path": "a", "kind": "add"}], status="completed")
-    assert talk.told(ev.ToolExecutionStart)[0].args == {"changes": [{"path": "a", "kind": "add"}]}
+    assert talk.events_of(ev.ToolExecutionStart)[0].args == {"changes": [{"path": "a", "kind": "add"}]}
     assert talk.tools() == [("apply_patch", "done")]
 
 
@@ -117,7 +117,7 @@ def test_output_that_grows_is_told_in_pieces() -> None:
     item(talk, "started", "command_execution", command="ls", aggregated_output="")
     item(talk, "updated", "command_execution", command="ls", aggregated_output="a\n")
     item(talk, "updated", "command_execution", command="ls", aggregated_output="a\nb\n")
-    assert [body.delta for body in talk.told(ev.ToolExecutionOutput)] == ["a\n", "b\n"]
+    assert [body.delta for body in talk.events_of(ev.ToolExecutionOutput)] == ["a\n", "b\n"]
 
 
 def test_todos_and_plans() -> None:

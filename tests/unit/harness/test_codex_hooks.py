@@ -1,4 +1,4 @@
-"""Codex hooks without any stream: approvals, questions, order lost, and turns that end without a word."""
+"""Test Codex hooks without a stream: approvals, questions, hooks out of order, turns without a reported end."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_whole_turn() -> None:
     assert (talk.words("user"), talk.words("assistant")) == (["hi"], ["Done"])
     total = talk.state.usage.total
     assert (total.input, total.cache_read, total.output) == (80, 20, 30)
-    assert [body.turn_id for body in talk.told(ev.AgentStart)] == ["t1"]
+    assert [body.turn_id for body in talk.events_of(ev.AgentStart)] == ["t1"]
 
 
 def test_calls_run_between_their_hooks() -> None:
@@ -156,9 +156,9 @@ def test_our_hook_allows() -> None:
 
 def test_our_hook_denies_and_the_call_gets_no_other_hook() -> None:
     talk = asking()
-    told = talk.feed("hook.reply", reply("deny", message="not now"))
+    events = talk.feed("hook.reply", reply("deny", message="not now"))
     assert (talk.last(ev.ApprovalResolved).status, talk.last(ev.ApprovalResolved).reason) == ("rejected", "not now")
-    assert [body.sub for body in told if isinstance(body, ev.StateChange)] == ["tool_use", "thinking"]
+    assert [body.sub for body in events if isinstance(body, ev.StateChange)] == ["tool_use", "thinking"]
     assert (talk.tools(), talk.activity) == ([("exec_command", "error")], THINKING)
 
 
@@ -239,7 +239,7 @@ def test_asynchronous_hooks_in_any_order_lose_no_approval() -> None:
     talk.hook("UserPromptSubmit", turn_id="t1", prompt="hi")
     talk.hook("SessionStart", source="startup")
     assert (talk.phase, talk.activity, len(talk.gates)) == ("waiting_approval", WAITING, 1)
-    assert (len(talk.told(ev.AgentStart)), len(talk.told(ev.AgentReady))) == (1, 1)
+    assert (len(talk.events_of(ev.AgentStart)), len(talk.events_of(ev.AgentReady))) == (1, 1)
     talk.feed("hook.reply", reply("allow"))
     assert talk.gates == []
 
@@ -259,8 +259,8 @@ def test_what_comes_after_the_end_of_its_turn_begins_nothing() -> None:
     talk.hook("PreToolUse", turn_id="t1", tool_name="Bash", tool_use_id="call_a", tool_input=COMMAND)
     talk.hook("PermissionRequest", turn_id="t1", tool_name="Bash", tool_input=COMMAND)
     assert talk.bodies[before:] == []
-    told = talk.hook("PostToolUse", turn_id="t1", tool_name="Bash", tool_use_id="call_a", tool_response="ok")
-    assert (kinds(told), talk.phase) == (["tool_call", "tool_execution_end"], "completed")
+    events = talk.hook("PostToolUse", turn_id="t1", tool_name="Bash", tool_use_id="call_a", tool_response="ok")
+    assert (kinds(events), talk.phase) == (["tool_call", "tool_execution_end"], "completed")
 
 
 # ------------------------------------------------------------------------------------------ compaction, sub-agents
@@ -309,7 +309,7 @@ def test_the_same_call_from_hooks_and_telemetry_is_told_once() -> None:
     talk.result("call_a", output="Process exited with code 0")
     talk.hook("PostToolUse", turn_id="t1", tool_name="Bash", tool_use_id="call_a", tool_response="ok")
     assert talk.tools() == [("exec_command", "done")]
-    assert len(talk.told(ev.ToolExecutionStart)) == len(talk.told(ev.ToolExecutionEnd)) == 1
+    assert len(talk.events_of(ev.ToolExecutionStart)) == len(talk.events_of(ev.ToolExecutionEnd)) == 1
 
 
 def test_where_hooks_tell_every_request_telemetry_moves_nothing() -> None:
@@ -324,7 +324,7 @@ def test_where_hooks_tell_every_request_telemetry_moves_nothing() -> None:
 
 
 def test_a_few_hooks_and_telemetry_complete_each_other() -> None:
-    """Only PermissionRequest, Stop and Interrupt are installed: telemetry tells the rest."""
+    """Only PermissionRequest, Stop and Interrupt are installed; telemetry reports the rest."""
     talk = CodexTalk()
     talk.record("conversation_starts")
     talk.record("user_prompt", prompt="hi")
@@ -348,4 +348,4 @@ def test_another_deck_goes_on_in_the_middle() -> None:
     talk.hook("PostToolUse", turn_id="t1", tool_name="Bash", tool_use_id="call_a", tool_response="ok")
     assert (talk.gates, talk.activity) == ([], THINKING)
     talk.hook("Stop", turn_id="t1", last_assistant_message="Done")
-    assert (talk.phase, len(talk.told(ev.AgentStart))) == ("completed", 1)
+    assert (talk.phase, len(talk.events_of(ev.AgentStart))) == ("completed", 1)

@@ -1,12 +1,11 @@
-"""Telemetry of a Codex that the user started: what it cannot say is a stale signal, never a false idle."""
+"""Test telemetry of a Codex that the user started: what it can't say is a stale signal, never a false idle."""
 
 from __future__ import annotations
 
 import pytest
 
 from quarterdeck import events as ev
-from quarterdeck.harness.codex.ignored import RECORDS
-from quarterdeck.harness.codex.telemetry import IDLE_S, QUIET_S
+from quarterdeck.harness.codex.telemetry import IDLE_S, IGNORED_RECORDS, QUIET_S
 from quarterdeck.kernel.activity import THINKING, TOOL_USE
 from tests.codex_talk import THREAD, CodexTalk
 
@@ -25,7 +24,7 @@ def answering() -> CodexTalk:
 
 
 def stamped(talk: CodexTalk, seconds: float) -> dict[str, str]:
-    """When a record was made, on a clock of its own: that of the day on which our time was 0."""
+    """Return when a record was created, on its own clock, which starts at our time 0."""
     minutes, left = divmod(seconds, 60)
     return {"event.timestamp": f"2026-11-15T06:{int(minutes):02d}:{left:06.3f}Z"}
 
@@ -188,7 +187,7 @@ def test_a_conversation_that_starts_again_was_restarted() -> None:
 # ----------------------------------------------------------------------------------------------------------- records
 
 
-@pytest.mark.parametrize("name", sorted(RECORDS))
+@pytest.mark.parametrize("name", sorted(IGNORED_RECORDS))
 def test_known_records_without_meaning(name: str) -> None:
     talk = answering()
     assert talk.record(name.removeprefix("codex.")) == []
@@ -219,15 +218,15 @@ def test_a_prompt_that_is_kept_from_us_is_still_a_prompt() -> None:
 def test_a_steering_text_is_read_in_the_turn() -> None:
     talk = answering()
     talk.record("user_prompt", prompt="and this")
-    assert (talk.words("user"), len(talk.told(ev.AgentStart))) == (["hi", "and this"], 1)
+    assert (talk.words("user"), len(talk.events_of(ev.AgentStart))) == (["hi", "and this"], 1)
 
 
 def test_a_prompt_while_a_call_is_open_is_the_next_turns() -> None:
-    """Texts in a turn are read between calls: the turn was interrupted, and telemetry did not say so."""
+    """Codex reads texts of a turn between calls, so the turn was interrupted without a record of it."""
     talk = answering()
     talk.decided("approved")
     talk.record("user_prompt", prompt="something else")
-    assert (len(talk.told(ev.AgentStart)), len(talk.told(ev.AgentAbort))) == (2, 1)
+    assert (len(talk.events_of(ev.AgentStart)), len(talk.events_of(ev.AgentAbort))) == (2, 1)
     assert (talk.activity, talk.tools()) == (THINKING, [("exec_command", "error")])
 
 
@@ -288,8 +287,8 @@ def test_a_full_context_is_final() -> None:
 def test_a_limit_may_say_how_long_it_lasts() -> None:
     talk = answering()
     error = 'http 429: {"error": {"message": "usage limit", "resets_in_seconds": 60}}'
-    made = {"event.timestamp": "1970-01-01T01:00:00Z"}
-    talk.record("api_request", **{"http.response.status_code": 429, "error.message": error, **made})
+    stamp = {"event.timestamp": "1970-01-01T01:00:00Z"}
+    talk.record("api_request", **{"http.response.status_code": 429, "error.message": error, **stamp})
     assert talk.state.error is not None
     assert (talk.state.error.kind, talk.state.error.resets_at) == ("usage_limit", 3_660_000)
 
@@ -323,7 +322,7 @@ def test_another_deck_goes_on_in_the_middle() -> None:
     talk.completed()
     talk.wait(IDLE_S)
     assert (talk.activity, talk.phase, talk.tools()) == ("idle", "completed", [("exec_command", "done")])
-    assert len(talk.told(ev.AgentStart)) == 1
+    assert len(talk.events_of(ev.AgentStart)) == 1
 
 
 def test_the_source_ends_without_a_word() -> None:

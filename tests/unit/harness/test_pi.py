@@ -1,4 +1,4 @@
-"""pi: what has no recording, and what a recording cannot show: pauses, races, restarts."""
+"""Test pi where no recording exists or can show it: pauses, races, restarts."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def reply(text: str = "", stop: str = "stop", stamp: int = 2, error: str = "", *
 
 
 def response(command: str, ref: str = "", data: Any = None, error: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {"type": "response", "command": command, "success": not error}
-    return found | ({"id": ref} if ref else {}) | ({"data": data} if data else {}) | ({"error": error} if error else {})
+    fields: dict[str, Any] = {"type": "response", "command": command, "success": not error}
+    return (
+        fields | ({"id": ref} if ref else {}) | ({"data": data} if data else {}) | ({"error": error} if error else {})
+    )
 
 
 def queue(steering: list[str], follow: list[str]) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def dialog(ref: str = "d1", method: str = "select", **fields: Any) -> dict[str, 
 
 
 def running() -> StreamTalk:
-    """A turn is under way."""
+    """Start a turn."""
     talk = StreamTalk("pi").send({"id": "r1", "type": "prompt", "message": "go"})
     return talk.out(response("prompt", "r1"), START, TURN, user("go"))
 
@@ -87,7 +89,7 @@ class TestTheEnd:
     def test_what_begins_in_the_pause_goes_on_with_the_turn(self, follows: dict[str, Any]) -> None:
         talk = running().out(begins(), reply("done"), OLD_END, follows).after(5)
         assert talk.phase == "streaming"
-        assert len(talk.told(ev.AgentStart)) == 1
+        assert len(talk.events_of(ev.AgentStart)) == 1
 
     def test_a_prompt_that_is_accepted_in_the_pause_ends_it(self) -> None:
         talk = running().out(begins(), reply("done"), OLD_END)
@@ -95,7 +97,7 @@ class TestTheEnd:
         assert talk.phase == "completed"
         talk.out(START, TURN, user("more", 3))
         assert talk.phase == "streaming"
-        assert len(talk.told(ev.AgentStart)) == 2
+        assert len(talk.events_of(ev.AgentStart)) == 2
         assert [entry.id for entry in talk.entries if entry.kind == "user"] == ["r1", "r2"]
 
     def test_pi_itself_may_say_in_the_pause_that_it_is_idle(self) -> None:
@@ -113,7 +115,7 @@ class TestTheEnd:
         talk.out(START, TURN, begins(4), reply(stop="error", error="500 x", stamp=4), OLD_END)
         talk.out({"type": "auto_retry_end", "success": False, "attempt": 1, "finalError": "500 x"}).after(SETTLE_S)
         assert (talk.phase, talk.activity) == ("error", "idle")
-        assert [one.kind for one in talk.told(ev.TurnFailed)] == ["api"]
+        assert [item.kind for item in talk.events_of(ev.TurnFailed)] == ["api"]
 
     def test_in_0_73_a_retry_that_is_called_off_stops_the_turn(self) -> None:
         talk = running().out(begins(), reply(stop="error", error="500 x"), OLD_END)
@@ -127,17 +129,17 @@ class TestTheEnd:
         talk = running().out(begins(), reply("done")).send({"id": "r2", "type": "abort"}).out(END, settled())
         assert talk.phase == "completed"
 
-    @pytest.mark.parametrize("said", [{}, {"aborted": True}])
-    def test_an_abort_in_a_call_ends_with_an_error_that_is_none(self, said: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("line", [{}, {"aborted": True}])
+    def test_an_abort_in_a_call_ends_with_an_error_that_is_none(self, line: dict[str, Any]) -> None:
         talk = running().out(begins(), reply(stop="toolUse"), TOOL)
         assert talk.activity == "active/tool_use"
         talk.send({"id": "r2", "type": "abort"})
         talk.out({"type": "tool_execution_end", "toolCallId": "c1", "isError": True, "result": {"content": []}})
         talk.out(
-            TURN, begins(4), reply(stop="error", error="This operation was aborted", stamp=4), END, settled(**said)
+            TURN, begins(4), reply(stop="error", error="This operation was aborted", stamp=4), END, settled(**line)
         )
         assert (talk.phase, talk.activity) == ("stopped", "idle")
-        assert not talk.told(ev.TurnFailed)
+        assert not talk.events_of(ev.TurnFailed)
 
     def test_somebody_elses_abort_is_known_by_its_words(self) -> None:
         talk = running().out(begins(), reply(stop="error", error="This operation was aborted"), END, settled())
@@ -152,7 +154,9 @@ class TestTheEnd:
         result = {"role": "toolResult", "toolCallId": "c1", "toolName": "bash", "content": "ok", "isError": False}
         talk = running().out(TOOL, {"type": "message_end", "message": {**result, "durationMs": 5, "timestamp": 1005}})
         assert talk.tools() == [("bash", "done")]
-        assert [(one.started_at_ms, one.duration_ms) for one in talk.told(ev.ToolExecutionMetrics)] == [(1000, 5)]
+        assert [(item.started_at_ms, item.duration_ms) for item in talk.events_of(ev.ToolExecutionMetrics)] == [
+            (1000, 5)
+        ]
 
     @pytest.mark.parametrize(
         ("error", "kind"),
@@ -170,7 +174,7 @@ class TestTheEnd:
     def test_a_failure_has_its_kind(self, error: str, kind: str) -> None:
         talk = running().out(begins(), reply(stop="error", error=error), END, settled(aborted=False))
         assert talk.phase == "error"
-        assert [one.kind for one in talk.told(ev.TurnFailed)] == [kind]
+        assert [item.kind for item in talk.events_of(ev.TurnFailed)] == [kind]
 
 
 class TestTries:
@@ -179,11 +183,11 @@ class TestTries:
         assert talk.texts("assistant") == [("assistant", "Once up")]
         talk.out({"type": "auto_retry_start", "attempt": 1, "delayMs": 300, "errorMessage": "cut"})
         assert talk.texts("assistant") == []
-        assert [(one.attempt, one.delay_ms) for one in talk.told(ev.Retry)] == [(1, 300)]
+        assert [(item.attempt, item.delay_ms) for item in talk.events_of(ev.Retry)] == [(1, 300)]
         talk.out(START, TURN, begins(4), delta("Once upon a time"), reply("Once upon a time", stamp=4))
         talk.out({"type": "auto_retry_end", "success": True, "attempt": 1}, END, settled(aborted=False))
         assert talk.texts("assistant") == [("assistant", "Once upon a time")]
-        assert (talk.phase, len(talk.told(ev.AgentStart))) == ("completed", 1)
+        assert (talk.phase, len(talk.events_of(ev.AgentStart))) == ("completed", 1)
 
     def test_the_calls_of_a_reply_that_was_cut_never_run(self) -> None:
         start = {"type": "toolcall_start", "contentIndex": 0, "id": "c1", "toolName": "bash"}
@@ -202,13 +206,13 @@ class TestTries:
         assert (talk.phase, talk.activity) == ("streaming", "active/compacting")
         talk.out({"type": "compaction_end", "reason": "overflow", "result": {"summary": "s"}, "willRetry": True})
         talk.out(START, TURN, begins(5), reply("better", stamp=5), END, settled(aborted=False))
-        assert (talk.phase, len(talk.told(ev.AgentStart))) == ("completed", 1)
-        assert len(talk.told(ev.ContextOverflow)) == 1
+        assert (talk.phase, len(talk.events_of(ev.AgentStart))) == ("completed", 1)
+        assert len(talk.events_of(ev.ContextOverflow)) == 1
 
     def test_a_compaction_that_was_aborted_is_given_up(self) -> None:
         talk = StreamTalk("pi").out({"type": "compaction_start", "reason": "manual"})
         talk.out({"type": "compaction_end", "reason": "manual", "aborted": True})
-        assert [one.ok for one in talk.told(ev.CompactEnd)] == [False]
+        assert [item.ok for item in talk.events_of(ev.CompactEnd)] == [False]
         assert talk.activity == "idle"
 
     def test_the_abort_of_a_compaction_does_not_abort_the_next_turn(self) -> None:
@@ -226,7 +230,7 @@ class TestTries:
         talk = StreamTalk("pi").out({"type": "compaction_start", "reason": "manual"})
         talk.out({"type": "summarization_retry_scheduled", "attempt": 2, "delayMs": 50, "errorMessage": "busy"})
         talk.out({"type": "summarization_retry_attempt_start"}, {"type": "summarization_retry_finished"})
-        assert [(one.attempt, one.delay_ms, one.reason) for one in talk.told(ev.Retry)] == [(2, 50, "busy")]
+        assert [(item.attempt, item.delay_ms, item.reason) for item in talk.events_of(ev.Retry)] == [(2, 50, "busy")]
         assert talk.unknown == 0
 
 
@@ -246,7 +250,7 @@ class TestTextsThatWait:
         talk.out(TURN, queue([], ["later"]), user("same", 6), TURN, queue([], []), user("later", 7))
         assert talk.state.queue == ()
         assert [entry.id for entry in talk.entries if entry.kind == "user"] == ["r1", "s1", "s2", "f1"]
-        assert len(talk.told(ev.AgentStart)) == 1
+        assert len(talk.events_of(ev.AgentStart)) == 1
 
     def test_a_text_of_somebody_else_gets_an_id_of_its_own(self) -> None:
         talk = running().out(queue(["hi"], ["hi"]))
@@ -263,7 +267,7 @@ class TestTextsThatWait:
     def test_a_cleared_text_is_given_back(self) -> None:
         talk = running().send({"id": "s1", "type": "steer", "message": "a"}, {"id": "q", "type": "clear_queue"})
         talk.out(queue(["a"], []), queue([], []), response("clear_queue", "q", {"steering": ["a"], "followUp": []}))
-        assert [(one.text, one.message_id) for one in talk.told(ev.PromptDropped)] == [("a", "s1")]
+        assert [(item.text, item.message_id) for item in talk.events_of(ev.PromptDropped)] == [("a", "s1")]
         assert talk.state.queue == ()
 
     def test_an_abort_leaves_the_queue_as_it_is(self) -> None:
@@ -291,7 +295,7 @@ class TestDialogs:
         assert (talk.phase, talk.activity) == ("waiting_input", "active/waiting_for_permission")
         talk.send({"type": "extension_ui_response", "id": "d1", "value": "Allow"})
         assert (talk.phase, talk.activity) == ("streaming", "active/tool_use")
-        (closed,) = talk.told(ev.DialogResolved)
+        (closed,) = talk.events_of(ev.DialogResolved)
         assert (closed.value, closed.status, closed.by) == ("Allow", "answered", "user")
 
     @pytest.mark.parametrize(
@@ -306,10 +310,10 @@ class TestDialogs:
         self, answer: dict[str, Any], value: Any, status: str
     ) -> None:
         talk = StreamTalk("pi").out(dialog(method="confirm", message="really"))
-        (asked,) = talk.told(ev.DialogRequired)
+        (asked,) = talk.events_of(ev.DialogRequired)
         assert ([option.id for option in asked.options], asked.message) == (["yes", "no"], "really")
         talk.send({"type": "extension_ui_response", "id": "d1", **answer})
-        (closed,) = talk.told(ev.DialogResolved)
+        (closed,) = talk.events_of(ev.DialogResolved)
         assert (closed.value, closed.status) == (value, status)
         assert talk.phase == "idle"
 
@@ -319,13 +323,16 @@ class TestDialogs:
         talk.after(0.2)
         assert [gate.ref for gate in talk.state.gates.open] == ["d1"]
         talk.after(5)
-        assert [(one.ref, one.status) for one in talk.told(ev.DialogResolved)] == [("d2", "timeout"), ("d1", "timeout")]
+        assert [(item.ref, item.status) for item in talk.events_of(ev.DialogResolved)] == [
+            ("d2", "timeout"),
+            ("d1", "timeout"),
+        ]
         assert talk.phase == "streaming"
 
     def test_a_call_that_goes_on_was_not_held_any_more(self) -> None:
         update = {"type": "tool_execution_update", "toolCallId": "c1", "partialResult": {"content": []}}
         talk = running().out(TOOL, dialog(), update)
-        assert [one.status for one in talk.told(ev.DialogResolved)] == ["answered_elsewhere"]
+        assert [item.status for item in talk.events_of(ev.DialogResolved)] == ["answered_elsewhere"]
 
     def test_beside_another_call_it_stays_until_no_call_can_be_waiting(self) -> None:
         other = {**TOOL, "toolCallId": "c2"}
@@ -337,7 +344,7 @@ class TestDialogs:
 
     def test_an_abort_withdraws_it(self) -> None:
         talk = running().out(dialog()).send({"id": "r2", "type": "abort"}).out(END, settled(aborted=True))
-        assert [one.status for one in talk.told(ev.DialogResolved)] == ["withdrawn"]
+        assert [item.status for item in talk.events_of(ev.DialogResolved)] == ["withdrawn"]
         assert talk.phase == "stopped"
 
     def test_the_end_of_a_turn_leaves_a_commands_dialog_open(self) -> None:
@@ -372,9 +379,9 @@ class TestSessions:
         assert (profile.native_session_id, profile.model, profile.thinking) == ("one", "p/m", "high")
         assert profile.capabilities == ("steer",)
         assert profile.resumable
-        assert len(talk.told(ev.AgentReady)) == 1
+        assert len(talk.events_of(ev.AgentReady)) == 1
         talk.out(response("get_state", data=STATE))
-        assert len(talk.told(ev.AgentReady)) == 1
+        assert len(talk.events_of(ev.AgentReady)) == 1
 
     def test_another_session_is_bound(self) -> None:
         talk = running().out(response("get_state", data=STATE))
@@ -385,7 +392,7 @@ class TestSessions:
     def test_one_that_was_called_off_changes_nothing(self) -> None:
         talk = running().out(response("new_session", data={"cancelled": True}))
         assert talk.phase == "streaming"
-        assert len(talk.told(ev.AgentReady)) == 1
+        assert len(talk.events_of(ev.AgentReady)) == 1
 
     def test_the_past_is_told_once_and_is_no_new_work(self) -> None:
         call = {"type": "toolCall", "id": "c1", "name": "bash", "arguments": {"command": "ls"}}
@@ -415,16 +422,16 @@ class TestSessions:
             ("system", "short"),
             ("assistant", "done"),
         ]
-        assert [one.finished for one in talk.told(ev.TurnRestored)] == [True]
+        assert [item.finished for item in talk.events_of(ev.TurnRestored)] == [True]
         talk.out(response("get_messages", data={"messages": messages}))
-        assert len(talk.told(ev.TurnRestored)) == 1
+        assert len(talk.events_of(ev.TurnRestored)) == 1
 
     @pytest.mark.parametrize(("stop", "finished"), [("stop", True), ("aborted", False), ("toolUse", False)])
     def test_a_past_that_was_cut_off_is_not_finished(self, stop: str, finished: bool) -> None:
         message = {"role": "assistant", "content": [{"type": "text", "text": "x"}], "stopReason": stop}
         entries = [{"type": "model_change"}, {"type": "message", "id": "e1", "message": message}]
         talk = StreamTalk("pi").out(response("get_entries", data={"entries": entries}))
-        assert [one.finished for one in talk.told(ev.TurnRestored)] == [finished]
+        assert [item.finished for item in talk.events_of(ev.TurnRestored)] == [finished]
 
     def test_later_entries_are_not_a_past(self) -> None:
         message = {"role": "user", "content": "x", "timestamp": 1}
@@ -435,7 +442,7 @@ class TestSessions:
     def test_what_we_saw_ourselves_is_not_read_back(self) -> None:
         talk = running().out(begins(), reply("done"), END, settled())
         talk.out(response("get_messages", data={"messages": [{"role": "user", "content": "go"}]}))
-        assert not talk.told(ev.TurnRestored)
+        assert not talk.events_of(ev.TurnRestored)
 
     def test_model_thinking_name_and_context(self) -> None:
         talk = StreamTalk("pi").out(response("get_state", data=STATE))
@@ -451,7 +458,7 @@ class TestSessions:
         assert (profile.model, profile.thinking, profile.name) == ("p/m", "off", "My work")
         assert profile.context is not None
         assert (profile.context.tokens, profile.context.limit, profile.context.percent) == (50, 500, 10)
-        assert [(one.from_, one.to) for one in talk.told(ev.ModelSwitched)] == [("p/m", "q/n"), ("q/n", "p/m")]
+        assert [(item.from_, item.to) for item in talk.events_of(ev.ModelSwitched)] == [("p/m", "q/n"), ("q/n", "p/m")]
 
     def test_tokens_are_counted_once_for_each_reply(self) -> None:
         usage = {"input": 10, "output": 2, "cacheRead": 30, "cacheWrite": 4, "cost": {"total": 0.5}}
@@ -471,14 +478,16 @@ class TestSessions:
 class TestCommands:
     def test_a_command_that_is_refused_says_so(self) -> None:
         talk = running().out(response("set_model", "r5", error="Model not found"))
-        assert [(one.command_id, one.message) for one in talk.told(ev.CommandFailed)] == [("r5", "Model not found")]
+        assert [(item.command_id, item.message) for item in talk.events_of(ev.CommandFailed)] == [
+            ("r5", "Model not found")
+        ]
         assert talk.phase == "streaming"
 
     def test_a_prompt_that_is_refused_outside_of_a_turn_has_failed(self) -> None:
         talk = StreamTalk("pi").proc("start").send({"id": "r1", "type": "prompt", "message": "go"})
         talk.out(response("prompt", "r1", error="No API key found"))
         assert talk.phase == "error"
-        assert [one.kind for one in talk.told(ev.TurnFailed)] == ["auth"]
+        assert [item.kind for item in talk.events_of(ev.TurnFailed)] == ["auth"]
 
     def test_a_steering_text_that_is_refused_is_not_expected_any_more(self) -> None:
         talk = running().send({"id": "s1", "type": "steer", "message": "a"}).out(response("steer", "s1", error="no"))
@@ -502,7 +511,7 @@ class TestCommands:
         )
         talk.out(response("bash", "b1", {"output": "", "cancelled": True}), response("bash", "b2", error="busy"))
         talk.send({"id": "b3", "type": "bash", "command": "sleep 9"}).proc("exit", code=-9)
-        assert [(one.bash_id, one.exit_code) for one in talk.told(ev.BashEnd)] == [
+        assert [(item.bash_id, item.exit_code) for item in talk.events_of(ev.BashEnd)] == [
             ("b1", None),
             ("b2", None),
             ("b3", None),
@@ -582,12 +591,12 @@ class TestLines:
         talk = running().out(begins(), {"type": "message_update", "assistantMessageEvent": update})
         talk.out(reply(content=[call], stop="toolUse"))
         assert talk.tools() == [("write", "calling")]
-        assert [len(str(one.blocks)) < 1000 for one in talk.told(ev.ResponseComplete)] == [True]
+        assert [len(str(item.blocks)) < 1000 for item in talk.events_of(ev.ResponseComplete)] == [True]
 
     def test_a_reply_whose_beginning_was_missed_is_told(self) -> None:
         talk = StreamTalk("pi").out(START, TURN, delta("Hel"), delta("lo"), delta("hm", 1, "thinking_delta"))
         assert talk.texts() == [("assistant", "Hello"), ("thinking", "hm")]
-        assert [one.message_id for one in talk.told(ev.MessageStart)] == ["reply-1"]
+        assert [item.message_id for item in talk.events_of(ev.MessageStart)] == ["reply-1"]
 
     def test_0_73_names_a_call_in_the_message_that_it_repeats(self) -> None:
         message = {"role": "assistant", "content": [{"type": "toolCall", "id": "c1", "name": "read"}], "timestamp": 2}
@@ -599,6 +608,6 @@ class TestLines:
         parts = [{"type": "text", "text": "a"}, {"type": "image", "data": "xxx", "mimeType": "image/png"}]
         end = {"type": "tool_execution_end", "toolCallId": "c1", "toolName": "shot", "result": {"content": parts}}
         talk = running().out(TOOL, end)
-        assert [one.result for one in talk.told(ev.ToolExecutionEnd)] == [
+        assert [item.result for item in talk.events_of(ev.ToolExecutionEnd)] == [
             [{"type": "text", "text": "a"}, {"type": "image", "mimeType": "image/png"}]
         ]

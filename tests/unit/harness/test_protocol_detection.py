@@ -43,7 +43,7 @@ def test_what_came_before_the_choice_is_known_to_the_chosen_one() -> None:
 def test_the_other_one_is_chosen_too() -> None:
     talk = StreamTalk("cline").proc("start").send({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}})
     talk.out({"jsonrpc": "2.0", "id": 1, "result": {"agentInfo": {"name": "cline"}}})
-    assert len(talk.told(ev.ProcessStarting)) == 1
+    assert len(talk.events_of(ev.ProcessStarting)) == 1
     assert talk.unknown == 0
 
 
@@ -63,5 +63,5 @@ def test_the_other_one_knows_what_was_restored() -> None:
     talk.restarted().says("Hello")
     talk.answer(None, {"stopReason": "end_turn"})
     assert talk.words("assistant") == ["Hello"]
-    assert len(talk.told(ev.AgentStart)) == 1
+    assert len(talk.events_of(ev.AgentStart)) == 1
     assert (talk.phase, talk.unknown) == ("completed", 0)

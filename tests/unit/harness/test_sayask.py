@@ -1,4 +1,4 @@
-"""Say/ask agents: what has no recording, and what a recording cannot show: answers of ours, pauses, restarts, Kilo."""
+"""Test say/ask agents where no recording exists or can show it: our answers, pauses, restarts, Kilo."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NEW_REQUEST = '{"request":"<task>go</task>"}'
 
 def message(name: str, ts: Any, text: str = "", partial: bool | None = None, **fields: Any) -> dict[str, Any]:
     kind, _, what = name.partition(":")
-    found: dict[str, Any] = {"ts": ts, "type": kind, kind: what, **fields}
+    raw: dict[str, Any] = {"ts": ts, "type": kind, kind: what, **fields}
     if text:
-        found["text"] = text
-    return found if partial is None else found | {"partial": partial}
+        raw["text"] = text
+    return raw if partial is None else raw | {"partial": partial}
 
 
 def said(text: str, ts: int = 20, partial: bool | None = None) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def tool(name: str = "editedExistingFile", **fields: Any) -> str:
 
 
 def working() -> StreamTalk:
-    """A task is under way, its first request is out."""
+    """Start a task and its first request."""
     return StreamTalk("sayask").out({"type": "task_started", "taskId": "7"}, message("say:task", 5, "go"), request(10))
 
 
@@ -56,7 +56,7 @@ class TestShapes:
             partial_message_of({"ts": "7", "ask": "TOOL", "say": "TEXT", "text": "x"}),
             message_of({"timestamp": 7, "source": "extension", "type": "ask", "ask": "tool", "content": "x"}),
         ]
-        assert [(one.key, one.text, one.partial) for one in shapes if one is not None] == [
+        assert [(item.key, item.text, item.partial) for item in shapes if item is not None] == [
             (("7", "ask:tool"), "x", False)
         ] * 3
 
@@ -71,8 +71,8 @@ class TestShapes:
         ],
     )
     def test_what_protobuf_leaves_out(self, raw: dict[str, Any], kind: str, what: str) -> None:
-        found = partial_message_of(raw)
-        assert (found.kind, found.subtype, found.partial) == (kind, what, False)
+        parsed = partial_message_of(raw)
+        assert (parsed.kind, parsed.subtype, parsed.partial) == (kind, what, False)
 
     @pytest.mark.parametrize("raw", [{}, {"type": "say"}, {"type": "say", "say": 5}, {"type": "welcome"}, {"type": []}])
     def test_what_is_no_message(self, raw: dict[str, Any]) -> None:
@@ -82,13 +82,13 @@ class TestShapes:
         ("ts", "key"), [("9", "9"), (9, "9"), (9.0, "9"), (True, ""), ([], ""), (None, ""), ("", "")]
     )
     def test_times(self, ts: Any, key: str) -> None:
-        found = message_of({"ts": ts, "type": "say", "say": "text"})
-        assert found is not None
-        assert found.ts == key
+        parsed = message_of({"ts": ts, "type": "say", "say": "text"})
+        assert parsed is not None
+        assert parsed.ts == key
 
     def test_results_are_read_off_the_next_request(self) -> None:
         text = "[a for 'x'] Result:\nThe user denied this operation.\n\n[b] Result:\nfine\n\n\n# task_progress x"
-        assert [(one.ok, one.denied, one.text) for one in results_in(text)] == [
+        assert [(item.ok, item.denied, item.text) for item in results_in(text)] == [
             (False, True, "The user denied this operation."),
             (True, False, "fine"),
         ]
@@ -115,7 +115,7 @@ class TestAnswersOfOurs:
         assert (talk.phase, talk.activity) == ("waiting_approval", "active/waiting_for_permission")
         talk.send(answer)
         assert (talk.phase, talk.activity, talk.tools()) == ("streaming", "active/tool_use", [("command", "running")])
-        assert [(one.status, one.by) for one in talk.told(ev.ApprovalResolved)] == [("approved", "user")]
+        assert [(item.status, item.by) for item in talk.events_of(ev.ApprovalResolved)] == [("approved", "user")]
         talk.out(message("ask:command_output", 31, "ok\n"), request(40, told_model("Command executed.")))
         assert (talk.activity, talk.tools()) == ("active/thinking", [("command", "done")])
 
@@ -132,7 +132,7 @@ class TestAnswersOfOurs:
     def test_no_keeps_it_from_running_and_the_turn_goes_on(self, answer: dict[str, Any], reason: str) -> None:
         talk = asking().send(answer)
         assert (talk.phase, talk.activity, talk.tools()) == ("streaming", "active/thinking", [("command", "error")])
-        (decided,) = talk.told(ev.ApprovalResolved)
+        (decided,) = talk.events_of(ev.ApprovalResolved)
         assert (decided.status, decided.by, decided.reason) == ("rejected", "user", reason)
         talk.out(request(40, told_model("The user denied this operation.")))
         assert talk.tools() == [("command", "error")]
@@ -140,7 +140,7 @@ class TestAnswersOfOurs:
     def test_a_text_answers_a_question_and_its_echo_is_not_told_again(self) -> None:
         talk = asking("ask:followup", '{"question":"Which?","options":["Red","Blue"]}')
         assert talk.phase == "waiting_input"
-        assert [option.label for option in talk.told(ev.AskUser)[-1].options] == ["Red", "Blue"]
+        assert [option.label for option in talk.events_of(ev.AskUser)[-1].options] == ["Red", "Blue"]
         talk.send({"type": "askResponse", "askResponse": "messageResponse", "text": "Red"})
         assert talk.phase == "streaming"
         talk.out(message("say:user_feedback", 40, "Red"), request(50))
@@ -185,14 +185,14 @@ class TestAsks:
         assert talk.phase == "streaming"
         talk.out(message(name, 30, text, False))
         assert talk.phase == "waiting_approval"
-        (asked,) = talk.told(ev.ApprovalRequired)
+        (asked,) = talk.events_of(ev.ApprovalRequired)
         assert (asked.gate.ask, asked.gate.tool, asked.gate.ref) == (ask, tool_name, "30")
         assert "REQ_APP" not in str(asked.gate.args)
 
     def test_asked_on_both_streams_it_is_asked_once(self) -> None:
         talk = asking("ask:tool", tool())
         talk.out({"ts": "30", "ask": "TOOL", "say": "TEXT", "text": tool()}, src="stdout.partial")
-        assert len(talk.told(ev.ApprovalRequired)) == 1
+        assert len(talk.events_of(ev.ApprovalRequired)) == 1
 
     @pytest.mark.parametrize(("name", "phase"), [("newFileCreated", "streaming"), ("readFile", "waiting_approval")])
     def test_cline_1_shows_an_edit_in_its_state_once_it_was_answered(self, name: str, phase: str) -> None:
@@ -213,7 +213,7 @@ class TestAsks:
 
     def test_the_next_ask_shows_that_the_one_before_was_answered(self) -> None:
         talk = asking("ask:tool", tool()).out(message("ask:tool", 40, tool("readFile")))
-        assert [one.status for one in talk.told(ev.ApprovalResolved)] == ["answered_elsewhere"]
+        assert [item.status for item in talk.events_of(ev.ApprovalResolved)] == ["answered_elsewhere"]
         assert len(talk.state.gates.open) == 1
 
     def test_an_older_message_does_not_close_it(self) -> None:
@@ -222,7 +222,7 @@ class TestAsks:
 
     def test_a_person_who_changed_the_file_allowed_it(self) -> None:
         talk = asking("ask:tool", tool()).out(message("say:user_feedback_diff", 31, '{"diff":"x"}'))
-        assert [one.status for one in talk.told(ev.ApprovalResolved)] == ["approved"]
+        assert [item.status for item in talk.events_of(ev.ApprovalResolved)] == ["approved"]
 
     def test_a_server_that_is_asked_was_allowed(self) -> None:
         talk = asking("ask:use_mcp_server", '{"toolName":"t","arguments":{}}')
@@ -234,12 +234,12 @@ class TestAsks:
     def test_a_chosen_option_closes_the_question(self) -> None:
         text = '{"question":"Which?","options":["Red","Blue"]}'
         talk = asking("ask:followup", text).out(message("ask:followup", 30, text[:-1] + ',"selected":"Blue"}'))
-        assert [(one.response, one.status) for one in talk.told(ev.UserResponded)] == [("Blue", "answered")]
+        assert [(item.response, item.status) for item in talk.events_of(ev.UserResponded)] == [("Blue", "answered")]
         assert talk.phase == "streaming"
 
     def test_kilo_suggests_answers_as_objects(self) -> None:
         talk = asking("ask:followup", '{"question":"Which?","suggest":[{"answer":"Red"},{"answer":""},5]}')
-        assert [option.label for option in talk.told(ev.AskUser)[-1].options] == ["Red"]
+        assert [option.label for option in talk.events_of(ev.AskUser)[-1].options] == ["Red"]
 
     def test_a_question_that_stays_partial_is_asked_after_a_while(self) -> None:
         talk = working().out(message("ask:followup", 30, '{"question":"Wh"}', True)).after(QUESTION_GRACE_S - 1)
@@ -255,12 +255,12 @@ class TestAsks:
             message("ask:followup", 30, '{"question":"Which?"}', True), message("say:info", 31, "auto")
         )
         talk.after(60)
-        assert (talk.phase, len(talk.told(ev.AskUser))) == ("streaming", 0)
+        assert (talk.phase, len(talk.events_of(ev.AskUser))) == ("streaming", 0)
 
     def test_a_draft_that_needs_no_yes_is_one_call(self) -> None:
         talk = working().out(message("ask:tool", 30, tool("readFile"), True), message("say:tool", 35, tool("readFile")))
         assert talk.tools() == [("readFile", "running")]
-        assert not talk.told(ev.ApprovalRequired)
+        assert not talk.events_of(ev.ApprovalRequired)
 
     def test_a_draft_that_never_ran_is_over_with_the_next_request(self) -> None:
         talk = working().out(message("ask:tool", 30, tool(), True), request(40, '{"request":"[ERROR] again"}'))
@@ -278,14 +278,14 @@ class TestOutput:
         talk = working().out(message("say:command", 20, "make"))
         talk.out(message("say:command_output", 21, "a\n", True), message("say:command_output", 21, "a\nb", True))
         talk.out(message("ask:command_output", 22, "c"))
-        assert [one.delta for one in talk.told(ev.ToolExecutionOutput)] == ["a\n", "b", "\nc"]
+        assert [item.delta for item in talk.events_of(ev.ToolExecutionOutput)] == ["a\n", "b", "\nc"]
 
     def test_output_in_metadata(self) -> None:
         talk = working().out(message("say:command", 20, "make"))
         for text in ("one", "one two"):
             metadata = {"executionId": "x", "status": "output", "output": text}
             talk.out({"timestamp": 21, "type": "say", "say": "command_output", "metadata": metadata, "partial": True})
-        assert [one.delta for one in talk.told(ev.ToolExecutionOutput)] == ["one", " two"]
+        assert [item.delta for item in talk.events_of(ev.ToolExecutionOutput)] == ["one", " two"]
 
     def test_a_command_that_prints_json_of_its_own(self) -> None:
         talk = working().out(message("say:command", 20, "cat a.json"))
@@ -293,7 +293,10 @@ class TestOutput:
         talk.out({"timestamp": 22, "type": "say", "say": "command_output", "metadata": [{"output": "y"}]})
         started = {"executionId": "x", "status": "started", "pid": 7}
         talk.out({"timestamp": 23, "type": "say", "say": "command_output", "metadata": started})
-        assert [one.delta for one in talk.told(ev.ToolExecutionOutput)] == ['{"output": "x"}', '\n[{"output":"y"}]']
+        assert [item.delta for item in talk.events_of(ev.ToolExecutionOutput)] == [
+            '{"output": "x"}',
+            '\n[{"output":"y"}]',
+        ]
 
     def test_the_command_is_over_a_moment_after_it_says_so(self) -> None:
         talk = asking().out(message("ask:command_output", 31, "a\n"))
@@ -304,7 +307,7 @@ class TestOutput:
         assert talk.activity == "active/tool_use"
         talk.after(OUTPUT_GRACE_S)
         assert (talk.activity, talk.tools()) == ("active/thinking", [("command", "done")])
-        assert [one.result for one in talk.told(ev.ToolExecutionEnd)] == ["a\nb"]
+        assert [item.result for item in talk.events_of(ev.ToolExecutionEnd)] == ["a\nb"]
 
     def test_output_without_a_command_is_nobodys(self) -> None:
         assert working().out(message("ask:command_output", 31, "x")).tools() == []
@@ -332,20 +335,20 @@ class TestEnds:
     def test_asks_that_mean_failure(self, name: str, text: str, kind: str, words: str) -> None:
         talk = working().out(message(name, 30, text))
         assert (talk.phase, talk.activity) == ("error", "idle")
-        assert [(one.kind, one.message) for one in talk.told(ev.TurnFailed)] == [(kind, words)]
+        assert [(item.kind, item.message) for item in talk.events_of(ev.TurnFailed)] == [(kind, words)]
         talk.out(message("say:api_req_retried", 40))
         assert talk.phase == "streaming"
 
     def test_without_a_person_too_many_mistakes_are_an_error_message(self) -> None:
         talk = working().out(message("say:error", 30, "[YOLO MODE] Task failed: Too many consecutive mistakes (3)."))
-        assert (talk.phase, [one.kind for one in talk.told(ev.TurnFailed)]) == ("error", ["turn_limit"])
+        assert (talk.phase, [item.kind for item in talk.events_of(ev.TurnFailed)]) == ("error", ["turn_limit"])
 
     def test_the_same_failure_is_told_once(self) -> None:
         talk = working().out(
             message("ask:payment_required_prompt", 30, "pay"), message("ask:payment_required_prompt", 31, "pay")
         )
         talk.out({"type": "error", "message": "402 pay"})
-        assert len(talk.told(ev.TurnFailed)) == 1
+        assert len(talk.events_of(ev.TurnFailed)) == 1
         assert talk.texts("error") == [("error", "pay")]
 
     def test_an_error_line_alone_fails_the_turn(self) -> None:
@@ -353,7 +356,7 @@ class TestEnds:
             message("say:command", 20, "x"), {"type": "error", "message": '{"message":"no","status":403}'}
         )
         assert (talk.phase, talk.tools()) == ("error", [("command", "error")])
-        assert [one.kind for one in talk.told(ev.TurnFailed)] == ["auth"]
+        assert [item.kind for item in talk.events_of(ev.TurnFailed)] == ["auth"]
 
     def test_retries_are_no_failure(self) -> None:
         text = '{"attempt":2,"maxAttempts":3,"delaySeconds":4,"errorMessage":"{\\"message\\":\\"500 x\\"}"}'
@@ -361,7 +364,7 @@ class TestEnds:
             message("say:error_retry", 20, text), message("say:api_req_retry_delayed", 21, "Retrying in 5\n")
         )
         assert talk.phase == "streaming"
-        assert [(one.attempt, one.delay_ms, one.reason) for one in talk.told(ev.Retry)] == [
+        assert [(item.attempt, item.delay_ms, item.reason) for item in talk.events_of(ev.Retry)] == [
             (2, 4000, "500 x"),
             (1, 0, "Retrying in 5"),
         ]
@@ -369,7 +372,7 @@ class TestEnds:
     def test_a_stream_that_broke_is_paused_when_the_agent_offers_to_resume(self) -> None:
         text = '{"request":"r","cancelReason":"streaming_failed","streamingFailedMessage":"cut"}'
         talk = working().out(request(10, text), message("ask:resume_task", 30))
-        assert [one.reason for one in talk.told(ev.StreamError)] == ["cut"]
+        assert [item.reason for item in talk.events_of(ev.StreamError)] == ["cut"]
         assert (talk.phase, talk.activity) == ("paused", "idle")
         assert talk.proc("exit", code=0).phase == "paused"
 
@@ -390,7 +393,7 @@ class TestEnds:
 
     def test_an_open_question_is_withdrawn_when_the_task_is_cut_off(self) -> None:
         talk = asking("ask:followup", '{"question":"Which?"}').out(message("ask:resume_task", 40))
-        assert (talk.phase, [one.status for one in talk.told(ev.UserResponded)]) == ("stopped", ["withdrawn"])
+        assert (talk.phase, [item.status for item in talk.events_of(ev.UserResponded)]) == ("stopped", ["withdrawn"])
 
     def test_a_text_after_the_end_is_shown_and_begins_nothing(self) -> None:
         talk = working().out(message("say:completion_result", 20, "done"), said("by the way", 21))
@@ -401,7 +404,7 @@ class TestEnds:
         assert talk.activity == "active/compacting"
         talk.out(message("say:condense_context", 20, "", False), message("say:condense_context", 21, "", True))
         talk.out(message("say:condense_context_error", 22, "no"))
-        assert [one.ok for one in talk.told(ev.CompactEnd)] == [True, False]
+        assert [item.ok for item in talk.events_of(ev.CompactEnd)] == [True, False]
         assert talk.activity == "active/thinking"
 
     @pytest.mark.parametrize(("code", "phase"), [(0, "completed"), (1, "error"), (143, "stopped"), (None, "stopped")])
@@ -433,7 +436,7 @@ class TestThePast:
         talk.out(message("ask:resume_task", 90))
         assert (talk.phase, talk.activity, talk.state.usage.total.input) == ("idle", "idle", 0)
         assert talk.texts() == [("user", "go"), ("thinking", "hm"), ("tool", "readFile"), ("assistant", "done")]
-        assert [one.finished for one in talk.told(ev.TurnRestored)] == [True]
+        assert [item.finished for item in talk.events_of(ev.TurnRestored)] == [True]
         talk.out(*self.PAST)
         assert len(talk.entries) == 4
 
@@ -456,7 +459,7 @@ class TestThePast:
     def test_another_deck_process_knows_what_was_told(self) -> None:
         talk = asking("ask:tool", tool()).restarted()
         talk.out(message("say:task", 5, "go"), said("old", 20), message("ask:tool", 30, tool()))
-        assert len(talk.told(ev.ApprovalRequired)) == 1
+        assert len(talk.events_of(ev.ApprovalRequired)) == 1
         assert talk.texts("user", "assistant") == [("user", "go")]
         talk.send({"type": "askResponse", "askResponse": "yesButtonClicked"})
         assert talk.tools() == [("editedExistingFile", "running")]
@@ -471,7 +474,7 @@ class TestThePast:
     def test_another_task_is_opened(self) -> None:
         talk = working().out(message("say:completion_result", 20, "done")).send({"call": "TaskService.showTaskWithId"})
         talk.out(message("say:task", 1005, "other"), message("ask:resume_completed_task", 1010))
-        assert [one.finished for one in talk.told(ev.TurnRestored)] == [True]
+        assert [item.finished for item in talk.events_of(ev.TurnRestored)] == [True]
         assert talk.phase == "completed"
 
 
@@ -519,7 +522,7 @@ class TestKilo:
         talk.out({"timestamp": 3, "type": "say", "say": "api_req_started", "metadata": {"request": "r"}})
         talk.out({"timestamp": 4, "type": "ask", "ask": "completion_result"})
         talk.out({"timestamp": 5, "type": "say", "say": "api_req_started", "metadata": {"tokensIn": 5, "tokensOut": 2}})
-        assert (talk.phase, len(talk.told(ev.RequestStart)), talk.state.usage.total.input) == ("completed", 1, 5)
+        assert (talk.phase, len(talk.events_of(ev.RequestStart)), talk.state.usage.total.input) == ("completed", 1, 5)
 
     def test_lines_of_its_own_interface(self) -> None:
         talk = StreamTalk("sayask").out({"source": "cli", "type": "system", "content": "hello", "timestamp": 1})
@@ -547,7 +550,7 @@ class TestKilo:
         talk = working().out(message("say:text", 20, "a", modelInfo=info))
         talk.out(message("say:text", 21, "b", modelInfo={"modelId": "m2", "mode": "act"}))
         assert (talk.state.profile.model, talk.state.profile.mode) == ("m2", "ask")
-        assert [(one.from_, one.to) for one in talk.told(ev.ModelSwitched)] == [("m1", "m2")]
+        assert [(item.from_, item.to) for item in talk.events_of(ev.ModelSwitched)] == [("m1", "m2")]
 
     def test_notices(self) -> None:
         talk = working().out(message("say:info", 20, "note"), message("say:shell_integration_warning", 21, "careful"))

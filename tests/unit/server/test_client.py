@@ -18,8 +18,8 @@ from aiohttp import ClientSession, web
 
 import quarterdeck
 from quarterdeck import AsyncClient, Client
-from quarterdeck.client.failures import Refused, Unreachable
-from quarterdeck.client.wire import Gap, Splitter, TimedOut, error_of
+from quarterdeck.client.errors import Gap, Refused, TimedOut, Unreachable, decode_error
+from quarterdeck.client.sse import BlockParser
 from quarterdeck.deck.validation import InvalidInput, NoSuchFolder
 from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Event, encode_event
@@ -50,10 +50,10 @@ async def test_a_session_is_driven_over_http_as_in_process(tmp_path: Path):
         assert "a b" in [entry.text.strip() for entry in await session.timeline()]
         assert (await session.prompt("say c")).disposition == "started"
         await session.rename("Mine")
-        assert (await session.show())["name"] == "Mine"
+        assert (await session.show()).name == "Mine"
         page = await deck.list(limit=5)
-        assert [one["id"] for one in page["sessions"]] == [session.id]
-        assert {one["name"] for one in await deck.agents()} >= {"claude", "codex"}
+        assert [row.id for row in page.sessions] == [session.id]
+        assert {agent.name for agent in await deck.agents()} >= {"claude", "codex"}
         assert isinstance(await deck.attention(), list)
         assert (await session.why())[0].owner
         while await session.queue():  # noqa: ASYNC110 - until the agent took the text
@@ -84,11 +84,11 @@ async def test_errors_come_back_as_what_they_were(tmp_path: Path):
 
 
 def test_an_error_that_nobody_here_knows_keeps_its_words():
-    told = error_of(b'{"error": {"code": "from_the_future", "message": "m", "hint": "h"}}', 418)
+    told = decode_error(418, b'{"error": {"code": "from_the_future", "message": "m", "hint": "h"}}')
     assert isinstance(told, Refused)
     assert (told.code, str(told), told.hint, told.status) == ("from_the_future", "m", "h", 418)
     for nonsense in (b"<html>", b"[]", b"{}", b"\xff", b'{"error": 1}'):
-        assert error_of(nonsense, 502).code == "bad_answer"
+        assert decode_error(502, nonsense).code == "bad_answer"
 
 
 @on_loop
@@ -156,7 +156,7 @@ async def test_a_reader_of_another_log_is_told_of_the_gap(tmp_path: Path):
         session = await deck.create("test", cwd=str(tmp_path))
         with pytest.raises(Gap) as told:
             await anext(session.subscribe(since=1000))
-        assert told.value.to == (await session.show())["index"]
+        assert told.value.to == (await session.show()).index
 
 
 @on_loop
@@ -170,7 +170,7 @@ async def test_filters_reach_the_server(tmp_path: Path):
 def test_blocks_are_found_however_the_bytes_are_cut():
     stream = b'retry: 1\n\n: \n\nid: 1\nevent: a\ndata: {"x":1}\n\nid: 2\nevent: b\ndata: {}\n\n'
     for size in range(1, len(stream)):
-        splitter = Splitter()
+        splitter = BlockParser()
         found = [
             block for start in range(0, len(stream), size) for block in splitter.feed(stream[start : start + size])
         ]
@@ -267,15 +267,14 @@ def _without_a_loop(url: str, token: str, folder: Path) -> None:
                 break
         assert types[0] == "session_opened"
         assert session.prompt("say two").disposition == "started"
-        assert deck.session(session.id).show()["id"] == session.id
-        assert len(deck.list()["sessions"]) == 1
+        assert deck.session(session.id).show().id == session.id
+        assert len(deck.list().sessions) == 1
         assert deck.agents()
         assert next(iter(deck.subscribe())).type == "session_opened"
         with pytest.raises(NoSuchSession):
             deck.session("nobody").show()
-        assert {one["id"] for one in deck.attention()} <= {session.id}
+        assert {row.id for row in deck.attention()} <= {session.id}
     deck.close()
-    assert not any(thread.name == "qd-client" for thread in threading.enumerate())
 
 
 @on_loop
@@ -314,7 +313,7 @@ with Client(url, token) as client:
         for event in session.subscribe():
             pass
     except KeyboardInterrupt:
-        print("interrupted", session.show()["id"] == session.id)
+        print("interrupted", session.show().id == session.id)
     left = session.subscribe()
     next(left)
 """

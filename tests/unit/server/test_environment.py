@@ -19,7 +19,7 @@ def shell(folder: Path, text: str) -> str:
 
 def said(at: At, session: str, text: str) -> list[str]:
     """What is in the conversation once this is."""
-    wire, until = at.wire(), time.monotonic() + PATIENCE_S
+    wire, until = at.api(), time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         found = [one["text"].strip() for one in wire.get(f"/sessions/{session}/timeline")["entries"]]
         if text in found:
@@ -40,7 +40,7 @@ def test_agents_get_what_the_login_shell_exports(tmp_path: Path) -> None:
             at.environment.pop(name, None)
         started(tmp_path, at, "export WHO=shell ANTHROPIC_API_KEY=of-the-shell")
         said(at, at.session("echo-env WHO; say done"), "shell")
-        wire = at.wire()
+        wire = at.api()
         assert wire.get("/healthz") == {"status": "ok", "environment": "login_shell"}
         [builtin] = [one for one in wire.get("/agents")["agents"] if one["name"] == "builtin"]
         assert builtin["login"] == "ok"  # judged by what it would be started with
@@ -63,7 +63,7 @@ def test_a_shell_that_cannot_say_is_told_everywhere(tmp_path: Path) -> None:
         started(tmp_path, at, "exit 9")
         found = said(at, at.session("echo-env WHO; say done"), "starter")
         assert any("told nothing" in text and "the server's own" in text for text in found)
-        wire = at.wire()
+        wire = at.api()
         assert wire.get("/healthz")["environment"] == "server"
         assert "it ended with 9" in wire.get("/environment")["problem"]
         assert any(line.get("logger") == "quarterdeck.environment" for line in at.log())
@@ -78,5 +78,5 @@ def test_the_environment_of_the_server_can_be_wanted(tmp_path: Path) -> None:
         started(tmp_path, at, "touch asked", "server")
         found = said(at, at.session("echo-env WHO; say done"), "starter")
         assert not any("login shell" in text for text in found)
-        assert at.wire().get("/environment")["source"] == "server"
+        assert at.api().get("/environment")["source"] == "server"
         assert not (tmp_path / "asked").exists()

@@ -1,4 +1,4 @@
-"""Spans from events alone: names, parents, times, usage and errors."""
+"""SpanFold from events alone: names, parents, times, usage and errors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.events import Block, Body, Event, TokenUsage
-from quarterdeck.server.spans import Agent, Span, Spans, attributes, provider
+from quarterdeck.server.spans import Span, SpanAgent, SpanFold, attributes, provider
 
-CLAUDE = Agent("claude", "2.1", "claude-opus-4")
+CLAUDE = SpanAgent("claude", "2.1", "claude-opus-4")
 
 
 class Tape:
     """Events of a session with an index and a time each; what they made whole."""
 
-    def __init__(self, contents: bool = False, agent: Agent = CLAUDE) -> None:
-        self.spans = Spans(lambda _: agent, contents)
+    def __init__(self, contents: bool = False, agent: SpanAgent = CLAUDE) -> None:
+        self.spans = SpanFold(lambda _: agent, contents)
         self.index = 0
         self.whole: list[Span] = []
 
@@ -148,7 +148,7 @@ class TestErrors:
         tape = Tape()
         tape.tell(ev.AgentStart(), ev.RequestStart())
         chat, turn = tape.tell(ev.AgentAbort(reason="because of secret"))
-        assert (turn.error, turn.told["quarterdeck.outcome"], chat.error) == ("", "aborted", "aborted")
+        assert (turn.error, turn.extra["quarterdeck.outcome"], chat.error) == ("", "aborted", "aborted")
         assert "secret" not in str(attributes(turn))
         assert tape.tell(ev.AgentAbort(), ev.AgentEnd()) == []
 
@@ -323,7 +323,7 @@ def test_what_is_open_can_be_kept_and_taken_up_again_at_every_event() -> None:
         kept = msgspec.json.encode((first.spans.open, first.spans.prompts))
         second = Tape(contents=True)
         opened, prompts = msgspec.json.decode(kept, type=tuple[dict[str, list[Span]], dict[str, str]])
-        second.spans = Spans(lambda _: CLAUDE, True, opened, prompts)
+        second.spans = SpanFold(lambda _: CLAUDE, True, opened, prompts)
         second.index = cut
         second.tell(*told[cut:])
         assert first.whole + second.whole == whole.whole

@@ -213,7 +213,10 @@ async def test_a_collector_that_is_away_is_told_of_once_and_gets_everything_late
         await exporting.close()
     assert len(there.spans) == len({span.span_id for span in there.spans})
     told = [record.getMessage() for record in caplog.records if record.name == "quarterdeck.telemetry"]
-    assert told == ["telemetry does not arrive; it is kept and tried again", "telemetry arrives again"]
+    assert told == [
+        "the telemetry collector is unavailable; retrying",
+        "the telemetry collector accepts spans again",
+    ]
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
 
 
@@ -242,7 +245,10 @@ async def test_what_a_collector_refuses_for_good_is_dropped_and_counted_and_the_
     assert "execute_tool unwanted" in there.unwanted
     assert [name for name in there.names if "tool" in name] == ["execute_tool wanted", "execute_tool last"]
     told = [record.getMessage() for record in caplog.records if record.name == "quarterdeck.telemetry"]
-    assert told == ["telemetry is refused; what is refused is dropped", "telemetry arrives again"]
+    assert told == [
+        "the telemetry collector refuses spans; dropping them",
+        "the telemetry collector accepts spans again",
+    ]
 
 
 @on_loop
@@ -293,7 +299,7 @@ async def test_a_damaged_file_is_told_of_and_begun_anew(tmp_path: Path, caplog: 
     async with collector() as there, at_home(tmp_path) as deck:
         (deck.home / FILE).write_text("{")
         exporting = await start_telemetry(deck, there.url)
-        assert "cannot be read" in caplog.text
+        assert "can't be read" in caplog.text
         await turn_of(deck, tmp_path, "tool a")
         await eventually(lambda: "invoke_agent test" in there.names)
         await exporting.close()

@@ -86,7 +86,7 @@ def test_a_start_that_never_ends(tmp_path: Path) -> None:
 def test_a_bad_start(tmp_path: Path) -> None:
     async def work(scene: Scene) -> None:
         assert await scene.process.exited == 4
-        assert scene.process.last_words == ("it was told to start badly",)
+        assert scene.process.last_words == ("QD_TEST_BAD_START is set",)
         assert scene.since(0, ev.AgentReady) == []
 
     played(tmp_path, work, QD_TEST_BAD_START="4")

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from quarterdeck.cli.app import app
 from quarterdeck.testing.model import GARBAGE, CannotServe, ScriptedModel
-from quarterdeck.testing.script import Fault, Script, ScriptedCall, Step, scripted
+from quarterdeck.testing.script import Fault, Script, ScriptedCall, Step, make_script
 from tests.decks import on_loop
 
 ASKED = {"role": "user", "content": "go"}
@@ -53,17 +53,17 @@ async def taken(response: aiohttp.ClientResponse, into: list[bytes]) -> None:
 
 
 def faulty(**fields: Any) -> Script:
-    return scripted(Step(text=TEXT, chunk=4, faults=(Fault(**fields),)))
+    return make_script(Step(text=TEXT, chunk=4, faults=(Fault(**fields),)))
 
 
 @pytest.mark.parametrize("wire", PATHS)
 @on_loop
 async def test_a_stream_can_be_cut_at_any_byte(wire: str) -> None:
-    async with ScriptedModel(scripted(Step(text=TEXT, chunk=20))) as model:
+    async with ScriptedModel(make_script(Step(text=TEXT, chunk=20))) as model:
         async with asked(model, wire) as response:
             length = len(await response.read())
         for at in range(0, length, 37):
-            model.script = scripted(Step(text=TEXT, chunk=20, faults=(Fault(kind="cut", at=at, times=0),)))
+            model.script = make_script(Step(text=TEXT, chunk=20, faults=(Fault(kind="cut", at=at, times=0),)))
             async with asked(model, wire) as response:
                 assert len(await response.read()) == at
 
@@ -125,7 +125,7 @@ async def test_a_stall_ends() -> None:
 
 @on_loop
 async def test_pieces_come_one_by_one_where_there_is_a_delay() -> None:
-    async with ScriptedModel(scripted(Step(text=TEXT, chunk=4, delay=0.001))) as model, asked(model) as response:
+    async with ScriptedModel(make_script(Step(text=TEXT, chunk=4, delay=0.001))) as model, asked(model) as response:
         reads = [piece async for piece in response.content.iter_any()]
         assert len(reads) > 3
         assert reads[-1].endswith(b"[DONE]\n\n")
@@ -232,4 +232,4 @@ def test_the_command_serves_a_script_and_writes_down_what_was_asked(tmp_path: Pa
 def test_the_command_says_what_is_wrong_with_a_script(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["testing", "model", "--script", str(tmp_path / "none.toml")])
     assert result.exit_code == 2
-    assert "cannot be read" in result.output
+    assert "can't be read" in result.output

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quarterdeck.testing.model import ScriptedModel
-from quarterdeck.testing.script import Fault, Script, ScriptedCall, ScriptedUsage, Step, scripted
+from quarterdeck.testing.script import Fault, Script, ScriptedCall, ScriptedUsage, Step, make_script
 from tests.decks import on_loop
 
 with warnings.catch_warnings():
@@ -37,7 +37,7 @@ STEP = Step(
     usage=ScriptedUsage(input=70, output=30, cache_read=20, cache_write=10),
     signature="c2lnbmVk",
 )
-SCRIPT = scripted(STEP, Step(text="Done."))
+SCRIPT = make_script(STEP, Step(text="Done."))
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
 WANTED = [(call.name, call.args) for call in CALLS]
 
@@ -214,7 +214,7 @@ async def test_gemini_in_one_piece_is_the_same() -> None:
 
 
 def failing(status: int, code: str = "") -> Script:
-    return scripted(Step(text="x", faults=(Fault(kind="http", status=status, code=code, retry_after=7, times=0),)))
+    return make_script(Step(text="x", faults=(Fault(kind="http", status=status, code=code, retry_after=7, times=0),)))
 
 
 ERRORS = [
@@ -254,7 +254,7 @@ async def test_errors_are_what_the_clients_know_them_as(status: int, code: str, 
 @on_loop
 async def test_an_error_in_the_middle_of_a_stream_is_one_for_the_clients() -> None:
     step = Step(text=TEXT, chunk=3, faults=(Fault(kind="error", message="Overloaded just now", times=0),))
-    async with ScriptedModel(scripted(step)) as model:
+    async with ScriptedModel(make_script(step)) as model:
         async with of_anthropic(model) as client:
             with pytest.raises(anthropic.APIStatusError, match="Overloaded just now"):
                 async with client.messages.stream(messages=[ASKED], **ANTHROPIC) as stream:

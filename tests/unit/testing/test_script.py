@@ -14,12 +14,12 @@ from quarterdeck.testing.script import (
     ScriptedCall,
     Step,
     Turn,
-    fault,
-    loaded,
-    place,
-    replies,
-    scripted,
-    unanswered,
+    count_replies,
+    fault_at,
+    find_step,
+    find_unanswered_calls,
+    load_script,
+    make_script,
 )
 
 ONE, TWO, THREE = Step(text="1"), Step(text="2"), Step(text="3")
@@ -46,34 +46,34 @@ SCRIPT = Script(default=(ONE, TWO), scenario={"fix": (TWO, THREE)})
     ],
 )
 def test_the_step_is_the_place_in_the_conversation(turns: list[Turn], scenario: str, number: int, text: str) -> None:
-    found = place(SCRIPT, turns, has_tools=True)
+    found = find_step(SCRIPT, turns, has_tools=True)
     assert (found.scenario, found.number, found.step.text) == (scenario, number, text)
 
 
 def test_items_that_follow_each_other_are_one_reply() -> None:
-    assert replies([ASKED, SAID, SAID, SAID, DONE, SAID, ASKED]) == 2
+    assert count_replies([ASKED, SAID, SAID, SAID, DONE, SAID, ASKED]) == 2
 
 
 def test_a_request_without_tools_is_an_auxiliary_one_if_the_script_says_so() -> None:
     script = Script(default=(ONE,), aux=THREE)
-    assert place(script, [ASKED], has_tools=False).step == THREE
-    assert place(script, [ASKED], has_tools=True).step == ONE
-    assert place(scripted(ONE), [ASKED], has_tools=False).step == ONE
-    assert place(script, [], has_tools=False).told == ""
+    assert find_step(script, [ASKED], has_tools=False).step == THREE
+    assert find_step(script, [ASKED], has_tools=True).step == ONE
+    assert find_step(make_script(ONE), [ASKED], has_tools=False).step == ONE
+    assert find_step(script, [], has_tools=False).opening == ""
 
 
 def test_a_call_must_be_answered_before_the_model_is_asked_again() -> None:
     called = Turn("model", calls=("a", "b"))
-    assert unanswered([ASKED, called, DONE]) == ("b",)
-    assert unanswered([ASKED, called, DONE, Turn("result", results=("b",)), ASKED]) == ()
-    assert unanswered([ASKED, called, ASKED, Turn("result", results=("a", "b"))]) == ("a", "b")
+    assert find_unanswered_calls([ASKED, called, DONE]) == ("b",)
+    assert find_unanswered_calls([ASKED, called, DONE, Turn("result", results=("b",)), ASKED]) == ()
+    assert find_unanswered_calls([ASKED, called, ASKED, Turn("result", results=("a", "b"))]) == ("a", "b")
 
 
 def test_faults_are_played_one_after_the_other_and_then_the_step() -> None:
     first, second = Fault(kind="drop", times=2), Fault(kind="hang")
     step = Step(faults=(first, second))
-    assert [fault(step, attempt) for attempt in range(5)] == [first, first, second, None, None]
-    assert fault(Step(faults=(Fault(kind="cut", times=0),)), 1000) is not None
+    assert [fault_at(step, attempt) for attempt in range(5)] == [first, first, second, None, None]
+    assert fault_at(Step(faults=(Fault(kind="cut", times=0),)), 1000) is not None
 
 
 def test_the_stop_reason_follows_from_the_calls() -> None:
@@ -97,12 +97,12 @@ text = "A title"
 
 def test_a_script_is_toml_or_json(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(TOML)
-    script = loaded(tmp_path / "a.toml")
+    script = load_script(tmp_path / "a.toml")
     assert script.scenario["fix"][0].calls[0].arguments == '{"path":"x"}'
     assert script.scenario["fix"][0].faults[0].status == 529
     assert script.aux == Step(text="A title")
     (tmp_path / "a.json").write_bytes(msgspec.json.encode(script))
-    assert loaded(tmp_path / "a.json") == script
+    assert load_script(tmp_path / "a.json") == script
 
 
 @pytest.mark.parametrize(
@@ -122,5 +122,5 @@ def test_what_cannot_be_played_is_an_error_that_says_why(
     if text is not None:
         (tmp_path / name).write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(BadScript, match=says) as error:
-        loaded(tmp_path / name)
+        load_script(tmp_path / name)
     assert error.value.hint

@@ -1,4 +1,4 @@
-"""HumanApproval: who is asked about what, and what need not be asked again."""
+"""Test HumanApproval: which calls need an approval, and which need none."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ words = st.lists(
 def test_a_line_is_safe_only_if_each_of_its_commands_is(
     tmp_path_factory: pytest.TempPathFactory, line: list[str]
 ) -> None:
-    """Held against the plainest reading: split at the joins, and look at how each piece begins."""
+    """Compare with the simplest implementation: split at the operators and check how each piece begins."""
     context = SmallContext(tmp_path_factory.getbasetemp())
     plugin = HumanApproval(safe_commands=["git status", "ls"])
     pieces: list[list[str]] = [[]]

@@ -1,4 +1,4 @@
-"""AutoCheckpoint: when one is due, and how many are kept."""
+"""Test AutoCheckpoint: when checkpoints are saved, and how many ids are remembered."""
 
 from __future__ import annotations
 

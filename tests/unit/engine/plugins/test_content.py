@@ -1,4 +1,4 @@
-"""ContentPolicy: judged before it is sent, once, and never in silence."""
+"""Test ContentPolicy: each text is checked once before it is sent, and failures are reported."""
 
 from __future__ import annotations
 

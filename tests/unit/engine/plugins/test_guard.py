@@ -1,4 +1,4 @@
-"""SecurityGuard: what never runs, by whatever name it comes."""
+"""Test SecurityGuard: which paths and commands are blocked, in every spelling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def context(tmp_path: Path) -> SmallContext:
 
 
 def blocked(guard: SecurityGuard, context: SmallContext, tool: str, args: Any) -> str:
-    """Why it is blocked; empty when it is not."""
+    """Return why a call is blocked, or an empty string."""
     answers = others_of(ask(guard, "before_tool", tool, args, "c1", context))
     if not answers:
         return ""

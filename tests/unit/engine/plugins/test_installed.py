@@ -1,4 +1,4 @@
-"""Plugins and tools of other packages: real distributions on the path, good ones and broken ones."""
+"""Test plugins and tools of other packages with real distributions, working and broken."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class tell:
 
 
 class Packages:
-    """Distributions as an installer leaves them: a module beside a folder of metadata."""
+    """Create distributions as an installer leaves them: a module and a metadata folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

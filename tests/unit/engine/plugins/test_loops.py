@@ -1,4 +1,4 @@
-"""LoopDetection: circles of calls, and circles around a file."""
+"""Test LoopDetection: repeated calls and repeated writes."""
 
 from __future__ import annotations
 

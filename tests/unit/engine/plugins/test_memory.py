@@ -1,4 +1,4 @@
-"""MemoryFlush: facts are kept once, in a file, and never in the way of compaction."""
+"""Test MemoryFlush: facts are written once, and failures never stop the compaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LargeResultOffload: whole on disk, two ends in the conversation."""
+"""Test LargeResultOffload: the whole result on disk, its beginning and end in the conversation."""
 
 from __future__ import annotations
 

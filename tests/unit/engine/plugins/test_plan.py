@@ -1,4 +1,4 @@
-"""Plans: what is read of a checklist, and how its steps move."""
+"""Test how checklists are parsed and how the steps of a plan move."""
 
 from __future__ import annotations
 

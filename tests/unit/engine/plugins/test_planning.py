@@ -1,4 +1,4 @@
-"""Planning: the checklist comes first, and then follows the work."""
+"""Test Planning: the agent writes a checklist first, and the plan follows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugins that come with Quarterdeck: what is mounted, and what options may be."""
+"""Test the shipped plugins: the default set and the validation of options."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quarterdeck.engine.model import Call, Finished, Message, Request, Result, Text, TextPiece, ThinkingPiece, ToolSpec
-from quarterdeck.engine.providers import InvalidProvider, model_of
-from quarterdeck.engine.providers.demo import FOLDER, DemoModel, fitted, reply
+from quarterdeck.engine.providers import InvalidProvider, create_model
+from quarterdeck.engine.providers.demo import FOLDER, DemoModel, fit_to_schema, next_reply
 from tests.decks import on_loop
 from tests.models import chunks, finished, replied, text_of
 
@@ -106,7 +106,10 @@ async def test_the_tour_uses_every_tool_and_really_does_it(tmp_path: Path) -> No
     assert "<title>" in said
     assert "<status>" in said
     assert "“hello there”" in said
-    assert "read and changed" in (tmp_path / FOLDER / "kept" / "notes.md").read_text()
+    assert said.endswith(
+        "I left quarterdeck-demo/ with notes.md and a copy in kept/; delete it with `rm -r quarterdeck-demo`."
+    )
+    assert "read and edited" in (tmp_path / FOLDER / "kept" / "notes.md").read_text()
     assert [todo["status"] for todo in session.todos] == ["completed"] * 4
     assert len({call.call_id for call in session.calls}) == len(session.calls)
 
@@ -114,21 +117,21 @@ async def test_the_tour_uses_every_tool_and_really_does_it(tmp_path: Path) -> No
 @on_loop
 async def test_it_removes_its_folder_when_asked_to(tmp_path: Path) -> None:
     said = await Session(tmp_path, "Remove it").prompt("hi")
-    assert "The folder is gone." in said
+    assert said.endswith("I left no files behind.")
     assert not (tmp_path / FOLDER).exists()
 
 
 @on_loop
 async def test_what_is_rejected_is_not_done_and_it_says_so(tmp_path: Path) -> None:
     said = await Session(tmp_path, "Remove it", allow=False).prompt("hi")
-    assert "That was not allowed" in said
-    assert "is still there" in said
+    assert "I made no copy" in said
+    assert said.endswith("I left quarterdeck-demo/ with notes.md; delete it with `rm -r quarterdeck-demo`.")
     assert not (tmp_path / FOLDER / "kept").exists()
 
 
 @on_loop
 async def test_a_question_that_nobody_answers(tmp_path: Path) -> None:
-    assert "Nobody answered" in await Session(tmp_path, "").prompt("hi")
+    assert "There was no answer" in await Session(tmp_path, "").prompt("hi")
 
 
 @pytest.mark.parametrize("after", range(2, 8))
@@ -178,7 +181,7 @@ async def test_it_does_without_a_tool_that_is_not_there(tmp_path: Path, missing:
 async def test_it_talks_also_without_any_tool() -> None:
     got = await chunks(MODEL, _request([Message("user", (Text("hi"),))], ()))
     assert finished(got).stop_reason == "end"
-    assert "I am a script" in text_of(got)
+    assert "I'm a script" in text_of(got)
     assert await chunks(MODEL, _request([], ()))
 
 
@@ -189,14 +192,14 @@ async def test_other_prompts_have_a_sensible_answer(tmp_path: Path) -> None:
     before = len(session.calls)
     assert "“mend my parser”" in await session.prompt("mend my parser")
     assert len(session.calls) == before
-    assert "You approved it" in await session.prompt("approval")
+    assert "You approved the command, and it ran" in await session.prompt("approval")
     assert "You answered “Keep it”" in await session.prompt("a question, please")
     assert "Line 40" in await session.prompt("long")
     assert len(session.calls) == before + 3  # the question keeps its list
     assert "That was the tour" in await session.prompt("tour")
     session.allow, session.answer = False, ""
-    assert "Nothing was done" in await session.prompt("approval")
-    assert "Nobody answered" in await session.prompt("question")
+    assert "nothing was done" in await session.prompt("approval")
+    assert "There was no answer" in await session.prompt("question")
     long = "word " * 100
     assert "…”" in await session.prompt(long)
 
@@ -209,12 +212,12 @@ def test_a_show_can_be_named_in_the_middle_of_a_turn_that_was_stopped() -> None:
         Message("tool", (Result("c", "shell", "aborted", False),)),
         Message("user", (Text("long"),)),
     ]
-    assert "Line 1" in reply(_request(messages)).text
+    assert "Line 1" in next_reply(_request(messages)).text
 
 
 @on_loop
 async def test_it_streams_word_by_word_with_pauses() -> None:
-    model, name = model_of("demo:", {"pause": 0.0001})
+    model, name = create_model("demo:", {"pause": 0.0001})
     assert name == "tour"
     assert model.provider == "demo"
     reads = [some async for some in model.stream(_request([Message("user", (Text("hi"),))]))]
@@ -229,7 +232,7 @@ async def test_it_streams_word_by_word_with_pauses() -> None:
 @pytest.mark.parametrize("pause", ["x", -1, 61, True, float("nan"), None])
 def test_a_pause_that_is_none(pause: Any) -> None:
     with pytest.raises(InvalidProvider):
-        model_of("demo:tour", {"pause": pause})
+        create_model("demo:tour", {"pause": pause})
 
 
 FITTED: list[tuple[Any, Any, Any]] = [
@@ -243,7 +246,7 @@ FITTED: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.parametrize(("value", "schema", "wanted"), FITTED)
 def test_arguments_fit_the_tool(value: Any, schema: Any, wanted: Any) -> None:
-    assert fitted(value, schema) == wanted
+    assert fit_to_schema(value, schema) == wanted
 
 
 def test_a_reference_is_followed() -> None:
@@ -251,4 +254,4 @@ def test_a_reference_is_followed() -> None:
         "properties": {"options": {"type": "array", "items": {"$ref": "#/$defs/O"}}},
         "$defs": {"O": {"type": "object", "properties": {"label": {"type": "string"}}}},
     }
-    assert fitted({"options": [{"id": 1, "label": "x"}]}, schema) == {"options": [{"label": "x"}]}
+    assert fit_to_schema({"options": [{"id": 1, "label": "x"}]}, schema) == {"options": [{"label": "x"}]}

@@ -16,10 +16,10 @@ import pytest
 from aiohttp import web
 
 from quarterdeck.engine.model import ModelError, TextPiece
-from quarterdeck.engine.providers import failure, model_of
+from quarterdeck.engine.providers import create_model, failure
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.testing.model import ScriptedModel
-from quarterdeck.testing.script import Fault, Step, scripted
+from quarterdeck.testing.script import Fault, Step, make_script
 from tests.decks import on_loop
 from tests.models import KEY, WIRES, asked, chunks, finished, provider, text_of, until_it_fails
 
@@ -28,7 +28,7 @@ SERVICE = Service("lab", "m-1", "Set LAB_KEY.", (KEY,))
 
 
 async def failed(wire: str, *faults: Fault) -> ModelError:
-    async with ScriptedModel(scripted(Step(text="A text that is long enough.", chunk=3, faults=faults))) as model:
+    async with ScriptedModel(make_script(Step(text="A text that is long enough.", chunk=3, faults=faults))) as model:
         with pytest.raises(ModelError) as error:
             await chunks(provider(wire, model), asked(wire))
         assert error.value.message
@@ -98,7 +98,7 @@ async def test_gemini_says_with_400_that_the_key_is_wrong() -> None:
 @on_loop
 async def test_a_stream_that_breaks_is_a_passing_network_error_and_then_well(wire: str, kind: Any) -> None:
     step = Step(text="A text that is long enough.", chunk=3, faults=(Fault(kind=kind),))
-    async with ScriptedModel(scripted(step)) as model:
+    async with ScriptedModel(make_script(step)) as model:
         one = provider(wire, model)
         said, error = await until_it_fails(one, asked(wire))
         assert error is not None
@@ -114,7 +114,7 @@ async def test_a_stream_that_breaks_is_a_passing_network_error_and_then_well(wir
 @on_loop
 async def test_an_error_in_the_middle_of_a_stream(wire: str) -> None:
     step = Step(text="A text that is long enough.", chunk=3, faults=(Fault(kind="error", message="so sorry", times=0),))
-    async with ScriptedModel(scripted(step)) as model:
+    async with ScriptedModel(make_script(step)) as model:
         said, error = await until_it_fails(provider(wire, model), asked(wire))
         assert error is not None
         assert (error.kind, error.is_transient) == ("api", True)
@@ -145,11 +145,11 @@ async def test_nobody_is_there(wire: str) -> None:
     with socket.socket() as taken:  # bound and not listening: nobody else gets the port, and nobody answers
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        model, _ = model_of(f"{wire}:x", {"api_key": KEY, "base_url": url}, {})
+        model, _ = create_model(f"{wire}:x", {"api_key": KEY, "base_url": url}, {})
         with pytest.raises(ModelError) as error:
             await chunks(model, asked(wire))
         assert (error.value.kind, error.value.is_transient) == ("network", True)
-        assert "cannot be reached" in error.value.message
+        assert "can't reach" in error.value.message
 
 
 @on_loop
@@ -215,7 +215,7 @@ async def _never(_: web.Request) -> web.Response:
 
 async def _against(handle: Any) -> ModelError:
     async with _serving(handle) as url:
-        model, _ = model_of("chat:x", {"base_url": url}, {})
+        model, _ = create_model("chat:x", {"base_url": url}, {})
         with pytest.raises(ModelError) as error:
             await chunks(model, asked("chat"))
         return error.value
@@ -223,7 +223,7 @@ async def _against(handle: Any) -> ModelError:
 
 @on_loop
 async def test_options_that_are_no_json() -> None:
-    model, _ = model_of("chat:x", {"base_url": "http://127.0.0.1:9", "what": object()}, {})
+    model, _ = create_model("chat:x", {"base_url": "http://127.0.0.1:9", "what": object()}, {})
     with pytest.raises(ModelError) as error:
         await chunks(model, asked("chat"))
     assert error.value.kind == "internal"
@@ -263,7 +263,9 @@ WORDS = [
 
 @pytest.mark.parametrize(("status", "body", "kind"), WORDS)
 def test_other_services_words(status: int, body: Any, kind: str) -> None:
-    error = failure.refused(failure.told(status, json.dumps(body).encode(), {}, NOW), SERVICE, NOW)
+    error = failure.classify_error(
+        failure.parse_error_response(status, json.dumps(body).encode(), {}, NOW), SERVICE, NOW
+    )
     assert error.kind == kind
 
 
@@ -287,19 +289,21 @@ WAITS = [
 @pytest.mark.parametrize(("headers", "message", "seconds"), WAITS)
 def test_when_to_try_again_in_all_its_forms(headers: dict[str, str], message: str, seconds: float | None) -> None:
     body = json.dumps({"error": {"message": message}}).encode()
-    error = failure.refused(failure.told(429, body, headers, NOW), SERVICE, NOW)
+    error = failure.classify_error(failure.parse_error_response(429, body, headers, NOW), SERVICE, NOW)
     assert error.retry_after == seconds
     assert error.resets_at == (None if seconds is None else int((NOW + seconds) * 1000))
 
 
 def test_a_pause_of_hours_is_a_limit_that_a_person_is_told_of() -> None:
-    error = failure.refused(failure.told(429, b"{}", {"retry-after": "7200"}, NOW), SERVICE, NOW)
+    error = failure.classify_error(failure.parse_error_response(429, b"{}", {"retry-after": "7200"}, NOW), SERVICE, NOW)
     assert (error.kind, error.is_transient, error.resets_at) == ("usage_limit", False, int(NOW + 7200) * 1000)
 
 
 @pytest.mark.parametrize("seconds", ["1e300", "9" * 30])
 def test_a_pause_of_ages_can_still_be_written_down(seconds: str) -> None:
-    error = failure.refused(failure.told(429, b"{}", {"retry-after": seconds}, NOW), SERVICE, NOW)
+    error = failure.classify_error(
+        failure.parse_error_response(429, b"{}", {"retry-after": seconds}, NOW), SERVICE, NOW
+    )
     assert error.kind == "usage_limit"
     assert error.resets_at is not None
     assert error.resets_at < 2**53
@@ -315,7 +319,7 @@ ODD_BODIES = [
 
 @pytest.mark.parametrize(("body", "kind", "said"), ODD_BODIES)
 def test_an_error_of_no_known_form_is_still_that_error(body: bytes, kind: str, said: str) -> None:
-    error = failure.refused(failure.told(429, body, {}, NOW), SERVICE, NOW)
+    error = failure.classify_error(failure.parse_error_response(429, body, {}, NOW), SERVICE, NOW)
     assert error.kind == kind
     assert said in error.message
 
@@ -323,7 +327,7 @@ def test_an_error_of_no_known_form_is_still_that_error(body: bytes, kind: str, s
 def test_googles_own_form_of_a_pause() -> None:
     details = [{"@type": "RetryInfo", "retryDelay": "36s"}, "what"]
     body = json.dumps({"error": {"code": 429, "message": "x", "details": details}}).encode()
-    assert failure.told(429, body, {}, NOW).retry_after == 36.0
+    assert failure.parse_error_response(429, body, {}, NOW).retry_after == 36.0
 
 
 @pytest.mark.parametrize(
@@ -333,14 +337,14 @@ def test_googles_own_form_of_a_pause() -> None:
 def test_no_part_of_a_key_gets_out(quoted: str) -> None:
     body = json.dumps({"error": {"message": f"The key {quoted} may not do that"}}).encode()
     for status in (400, 401, 403, 500):
-        error = failure.refused(failure.told(status, body, {}, NOW), SERVICE, NOW)
+        error = failure.classify_error(failure.parse_error_response(status, body, {}, NOW), SERVICE, NOW)
         assert KEY[:6] not in error.message
         assert KEY[-4:] not in error.message
         assert KEY[-4:] not in error.hint
 
 
 def test_long_words_are_cut() -> None:
-    error = failure.refused(failure.told(500, b"x" * 100_000, {}, NOW), SERVICE, NOW)
+    error = failure.classify_error(failure.parse_error_response(500, b"x" * 100_000, {}, NOW), SERVICE, NOW)
     assert len(error.message) < 1000
 
 
@@ -354,7 +358,7 @@ async def test_a_server_that_nobody_vouches_for_is_not_tried_again(tmp_path: Pat
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
     async with _serving(_never, context) as url:
-        model, _ = model_of("chat:x", {"base_url": url}, {})
+        model, _ = create_model("chat:x", {"base_url": url}, {})
         said, error = await until_it_fails(model, asked("chat"))
     assert said == []
     assert error is not None

@@ -24,12 +24,12 @@ from quarterdeck.engine.model import (
     ThinkingPiece,
     ThinkingSigned,
 )
-from quarterdeck.engine.providers import InvalidProvider, connection, model_of
+from quarterdeck.engine.providers import InvalidProvider, base, create_model
 from quarterdeck.engine.providers.base import HttpModel
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel
-from quarterdeck.testing.script import Step, scripted
+from quarterdeck.testing.script import Step, make_script
 from tests.decks import on_loop
 from tests.models import WIRES, asked, chunks, provider, text_of
 
@@ -38,11 +38,11 @@ SERVICE = Service("lab", "m", "hint")
 
 def read(wire: str, *events: Any) -> list[Chunk]:
     """What a reader makes of these events, the end of the body included."""
-    model, _ = model_of(f"{wire}:m", {"api_key": "k"}, {})
+    model, _ = create_model(f"{wire}:m", {"api_key": "k"}, {})
     assert isinstance(model, HttpModel)
-    reader, out = model.reader(SERVICE), list[Chunk]()
+    reader, out = model.make_reader(SERVICE), list[Chunk]()
     for event in events:
-        reader.read([event if isinstance(event, bytes) else json.dumps(event).encode()], out)
+        reader.read(event if isinstance(event, bytes) else json.dumps(event).encode(), out)
     reader.close()
     return [*out, *([reader.finished] if reader.finished else [])]
 
@@ -248,7 +248,7 @@ def test_kinds_that_we_know_must_be_what_they_say(wire: str, event: Any) -> None
 @on_loop
 async def test_a_request_may_be_large() -> None:
     text = "x" * 3_000_000
-    async with ScriptedModel(scripted(Step(text="ok"))) as model:
+    async with ScriptedModel(make_script(Step(text="ok"))) as model:
         got = await chunks(provider("chat", model), asked("chat", Message("user", (Text(text),))))
         assert text_of(got) == "ok"
         assert model.requests[0].body["messages"][0]["content"] == text
@@ -269,7 +269,7 @@ async def test_an_error_may_come_in_pieces() -> None:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    model, _ = model_of("chat:m", {"base_url": f"http://127.0.0.1:{runner.addresses[0][1]}"}, {})
+    model, _ = create_model("chat:m", {"base_url": f"http://127.0.0.1:{runner.addresses[0][1]}"}, {})
     with pytest.raises(ModelError, match="in pieces"):
         await chunks(model, asked("chat"))
     await runner.cleanup()
@@ -278,18 +278,18 @@ async def test_an_error_may_come_in_pieces() -> None:
 @pytest.mark.parametrize("headers", [{"a": "b\nc"}, {"a\r": "b"}, {"a": "ü"}])
 def test_headers_that_cannot_be_sent(headers: dict[str, str]) -> None:
     with pytest.raises(InvalidProvider, match="header"):
-        model_of("ollama:m", {"headers": headers}, {})
+        create_model("ollama:m", {"headers": headers}, {})
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_it_is_the_same_on_uvloop_and_nothing_is_left(wire: str) -> None:
     async def main() -> str:
-        async with ScriptedModel(scripted(Step(text="ok", chunk=1, delay=0.001))) as model:
+        async with ScriptedModel(make_script(Step(text="ok", chunk=1, delay=0.001))) as model:
             return text_of(await chunks(provider(wire, model), asked(wire)))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(main()) == "ok"
-    assert not connection._kept
+    assert not base._sessions
 
 
 def test_a_proxy_is_used_unless_it_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,9 +299,9 @@ def test_a_proxy_is_used_unless_it_is_this_machine(monkeypatch: pytest.MonkeyPat
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("https_proxy", "http://proxy.test:3128")
     monkeypatch.setenv("no_proxy", "inside.test")
-    connection._proxy.cache_clear()
-    assert connection._proxy(URL("https://api.test")) == URL("http://proxy.test:3128")
-    assert connection._proxy(URL("https://inside.test")) is None
-    assert connection._proxy(URL("https://127.0.0.1:9")) is None
-    assert connection._proxy(URL("http://api.test")) is None
-    connection._proxy.cache_clear()
+    base._find_proxy.cache_clear()
+    assert base._find_proxy(URL("https://api.test")) == URL("http://proxy.test:3128")
+    assert base._find_proxy(URL("https://inside.test")) is None
+    assert base._find_proxy(URL("https://127.0.0.1:9")) is None
+    assert base._find_proxy(URL("http://api.test")) is None
+    base._find_proxy.cache_clear()

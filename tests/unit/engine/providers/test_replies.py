@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from quarterdeck.engine.model import CallBegun, Finished, Message, Text, Thinking, ThinkingPiece, ThinkingSigned
-from quarterdeck.engine.providers import connection
+from quarterdeck.engine.providers import base
 from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel
-from quarterdeck.testing.script import Fault, ScriptedCall, ScriptedUsage, Step, scripted
+from quarterdeck.testing.script import Fault, ScriptedCall, ScriptedUsage, Step, make_script
 from tests.decks import on_loop
 from tests.models import WIRES, asked, chunks, finished, provider, reads, replied, results, text_of, until_it_fails
 
@@ -27,7 +27,7 @@ STEP = Step(think=THINK, text=TEXT, calls=CALLS, usage=USAGE, chunk=3, signature
 @pytest.mark.parametrize("wire", WIRES)
 @on_loop
 async def test_a_reply_with_everything_in_it(wire: str) -> None:
-    async with ScriptedModel(scripted(STEP)) as model:
+    async with ScriptedModel(make_script(STEP)) as model:
         said = await chunks(provider(wire, model), asked(wire, thinking="low"))
         assert text_of(said) == TEXT
         assert "".join(chunk.text for chunk in said if isinstance(chunk, ThinkingPiece)) == THINK
@@ -45,7 +45,7 @@ async def test_a_reply_with_everything_in_it(wire: str) -> None:
 @pytest.mark.parametrize("wire", WIRES)
 @on_loop
 async def test_reasoning_goes_back_with_its_proof(wire: str) -> None:
-    async with ScriptedModel(scripted(STEP, Step(text="Done."))) as model:
+    async with ScriptedModel(make_script(STEP, Step(text="Done."))) as model:
         one = provider(wire, model)
         first = asked(wire, thinking="high")
         reply = replied(await chunks(one, first))
@@ -74,7 +74,7 @@ def _proofs(wire: str, body: dict[str, Any]) -> list[tuple[str, str]]:
 @on_loop
 async def test_another_services_proof_does_not_go_out(wire: str) -> None:
     foreign = Message("assistant", (Thinking("hm", "elsewhere:xyz"), Text("So it is.")))
-    async with ScriptedModel(scripted(STEP, STEP)) as model:
+    async with ScriptedModel(make_script(STEP, STEP)) as model:
         await chunks(
             provider(wire, model), asked(wire, Message("user", (Text("a"),)), foreign, Message("user", (Text("b"),)))
         )
@@ -87,7 +87,7 @@ async def test_another_services_proof_does_not_go_out(wire: str) -> None:
 @on_loop
 async def test_a_stream_is_read_the_same_byte_by_byte(wire: str) -> None:
     dripped = Step(**{**_fields(STEP), "faults": (Fault(kind="drip", size=1),)})
-    async with ScriptedModel(scripted(dripped)) as model:
+    async with ScriptedModel(make_script(dripped)) as model:
         one = provider(wire, model)
         slow, quick = await chunks(one, asked(wire)), await chunks(one, asked(wire))
         assert [_shape(chunk) for chunk in slow] == [_shape(chunk) for chunk in quick]
@@ -98,11 +98,11 @@ async def test_a_stream_is_read_the_same_byte_by_byte(wire: str) -> None:
 async def test_a_stream_that_ends_anywhere_was_cut_and_says_so(wire: str) -> None:
     """At every fifth byte; a cut that leaves the last word whole is the end."""
     step = Step(text="Short, ü.", calls=(ScriptedCall(name="read_file", args={"a": 1}),), chunk=4)
-    async with ScriptedModel(scripted(step)) as model:
+    async with ScriptedModel(make_script(step)) as model:
         one = provider(wire, model)
         whole = [_shape(chunk) for chunk in await chunks(one, asked(wire))]
         for at in range(0, 1500, 5):
-            model.script = scripted(Step(**{**_fields(step), "faults": (Fault(kind="cut", at=at, times=0),)}))
+            model.script = make_script(Step(**{**_fields(step), "faults": (Fault(kind="cut", at=at, times=0),)}))
             said, error = await until_it_fails(one, asked(wire))
             assert [_shape(chunk) for chunk in said] == (whole if error is None else whole[: len(said)])
             if error is not None:
@@ -126,9 +126,9 @@ def _shape(chunk: Any) -> Any:
 @pytest.mark.parametrize("wire", WIRES)
 @on_loop
 async def test_what_comes_at_once_is_one_sequence_and_what_comes_later_another(wire: str) -> None:
-    async with ScriptedModel(scripted(Step(text=TEXT, chunk=4))) as model:
+    async with ScriptedModel(make_script(Step(text=TEXT, chunk=4))) as model:
         assert len(await reads(provider(wire, model), asked(wire))) <= 3
-        model.script = scripted(Step(text=TEXT, chunk=4, delay=0.002))
+        model.script = make_script(Step(text=TEXT, chunk=4, delay=0.002))
         assert len(await reads(provider(wire, model), asked(wire))) > 3
 
 
@@ -139,14 +139,14 @@ STOPS = [("end", "end"), ("length", "length"), ("refused", "refused")]
 @pytest.mark.parametrize(("stop", "wanted"), STOPS)
 @on_loop
 async def test_stop_reasons(wire: str, stop: str, wanted: str) -> None:
-    async with ScriptedModel(scripted(Step(text="x", stop=stop))) as model:
+    async with ScriptedModel(make_script(Step(text="x", stop=stop))) as model:
         assert finished(await chunks(provider(wire, model), asked(wire))).stop_reason == wanted
 
 
 @pytest.mark.parametrize("wire", WIRES)
 @on_loop
 async def test_an_empty_reply_is_one_too(wire: str) -> None:
-    async with ScriptedModel(scripted(Step())) as model:
+    async with ScriptedModel(make_script(Step())) as model:
         assert finished(await chunks(provider(wire, model), asked(wire))).stop_reason == "end"
 
 
@@ -154,7 +154,7 @@ async def test_an_empty_reply_is_one_too(wire: str) -> None:
 @on_loop
 async def test_arguments_that_are_no_json_come_as_they_are(wire: str) -> None:
     step = Step(calls=(ScriptedCall(name="read_file", raw='{"path": "a'),), chunk=2)
-    async with ScriptedModel(scripted(step)) as model:
+    async with ScriptedModel(make_script(step)) as model:
         said = await chunks(provider(wire, model), asked(wire))
         assert "".join(getattr(chunk, "arguments", "") for chunk in said) == '{"path": "a'
 
@@ -163,7 +163,7 @@ async def test_arguments_that_are_no_json_come_as_they_are(wire: str) -> None:
 @on_loop
 async def test_a_stream_that_is_closed_ends_its_request_at_once(wire: str) -> None:
     step = Step(text=TEXT, chunk=4, faults=(Fault(kind="stall", seconds=3600, times=0),))
-    async with ScriptedModel(scripted(step)) as model:
+    async with ScriptedModel(make_script(step)) as model:
         stream = provider(wire, model).stream(asked(wire))
         await anext(stream)
         await stream.aclose()
@@ -174,25 +174,25 @@ async def test_a_stream_that_is_closed_ends_its_request_at_once(wire: str) -> No
 
 @on_loop
 async def test_one_session_serves_all_and_connections_are_used_again() -> None:
-    async with ScriptedModel(scripted(Step(text="x"))) as model:
+    async with ScriptedModel(make_script(Step(text="x"))) as model:
         for wire in WIRES:
             for _ in range(3):
                 await chunks(provider(wire, model), asked(wire))
-        assert len(connection._kept) == 1
-        (kept,) = connection._kept.values()
+        assert len(base._sessions) == 1
+        (kept,) = base._sessions.values()
         assert sum(len(some) for some in kept.session.connector._conns.values()) == 1
 
 
 def test_nothing_of_a_loop_is_left_when_it_ends() -> None:
     async def main() -> None:
-        async with ScriptedModel(scripted(Step(text="x"))) as model:
+        async with ScriptedModel(make_script(Step(text="x"))) as model:
             await chunks(provider("chat", model), asked("chat"))
-            assert connection._kept
+            assert base._sessions
 
     asyncio.run(main())
-    assert not connection._kept
+    assert not base._sessions
     loop = asyncio.new_event_loop()
-    connection._kept[loop] = None
+    base._sessions[loop] = None
     loop.close()
     asyncio.run(main())  # one that was closed without a word is forgotten
-    assert not connection._kept
+    assert not base._sessions

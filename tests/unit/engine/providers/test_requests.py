@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from quarterdeck.engine.model import Call, Message, Picture, Request, Result, Text, Thinking
-from quarterdeck.engine.providers import model_of
-from quarterdeck.engine.providers.base import HttpModel, Sent, is_strict, plain_id
+from quarterdeck.engine.providers import create_model
+from quarterdeck.engine.providers.base import HttpModel, HttpRequest, is_strict_schema, safe_call_id
 from quarterdeck.events import Image
 from quarterdeck.testing.model import ScriptedModel
-from quarterdeck.testing.script import Step, scripted
+from quarterdeck.testing.script import Step, make_script
 from tests.decks import on_loop
 from tests.models import TOOL, WIRES, asked, chunks, provider
 
@@ -27,14 +27,14 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def sent(wire: str, *messages: Message, model: str = "", **fields: Any) -> Sent:
-    one, _ = model_of(f"{wire}:x", {"api_key": "k"}, {})
+def sent(wire: str, *messages: Message, model: str = "", **fields: Any) -> HttpRequest:
+    one, _ = create_model(f"{wire}:x", {"api_key": "k"}, {})
     assert isinstance(one, HttpModel)
     request = asked(wire, *messages, **fields)
     named = Request(
         **{name: getattr(request, name) for name in request.__struct_fields__} | {"model": model or request.model}
     )
-    return one.sent(named)
+    return one.build_request(named)
 
 
 def body(wire: str, *messages: Message, **fields: Any) -> dict[str, Any]:
@@ -224,11 +224,11 @@ async def test_a_long_conversation_is_taken(wire: str) -> None:
     empty = Message("assistant", (Text(" \n"), Thinking("only thought")))
     lost = Picture(Image(media_type="image/png", path="img/1.png"))
     history = (ASKED, CALLED, DONE, ASKED, empty, Message("user", (Text("  "), Text("more"), lost)))
-    async with ScriptedModel(scripted(*[Step(text="ok")] * 9)) as model:
+    async with ScriptedModel(make_script(*[Step(text="ok")] * 9)) as model:
         await chunks(provider(wire, model), asked(wire, *history))
         told = str(model.requests[0].body)
         assert "only thought" not in told
-        assert "no longer there: img/1.png" in told
+        assert "no longer available: img/1.png" in told
 
 
 # --- settings
@@ -321,17 +321,17 @@ def test_a_schema_for_the_reply() -> None:
 
 
 def test_which_schemas_are_strict() -> None:
-    assert is_strict(SCHEMA)
-    assert is_strict({"type": "array", "items": SCHEMA})
-    assert not is_strict({"anyOf": [{"type": "null"}, {"type": "object", "properties": {"a": {}}}]})
+    assert is_strict_schema(SCHEMA)
+    assert is_strict_schema({"type": "array", "items": SCHEMA})
+    assert not is_strict_schema({"anyOf": [{"type": "null"}, {"type": "object", "properties": {"a": {}}}]})
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_options_go_into_the_request_and_what_sets_up_does_not(wire: str) -> None:
-    model, _ = model_of(f"{wire}:x", {"api_key": "secret", "top_p": 0.5, "generationConfig": {"seed": 1}}, {})
+    model, _ = create_model(f"{wire}:x", {"api_key": "secret", "top_p": 0.5, "generationConfig": {"seed": 1}}, {})
     assert isinstance(model, HttpModel)
     options = {"top_p": 0.7, "generationConfig": {"topK": 3}, "api_key": "secret", "base_url": "http://x.test"}
-    told = model.sent(asked(wire, max_tokens=50, options=options)).body
+    told = model.build_request(asked(wire, max_tokens=50, options=options)).body
     assert told["top_p"] == 0.7
     assert (told["generationConfig"]["seed"], told["generationConfig"]["topK"]) == (1, 3)
     assert "secret" not in str(told)
@@ -348,7 +348,7 @@ def test_addresses() -> None:
 
 @pytest.mark.parametrize("name", ["functions.read:0", "x" * 65, "", "ü"])
 def test_ids_of_other_services_are_made_plain_and_stay_apart(name: str) -> None:
-    assert plain_id("call_1-a") == "call_1-a"
-    assert plain_id(name).isascii()
-    assert len(plain_id(name)) <= 64
-    assert plain_id(name) == plain_id(name) != plain_id(name + "'")
+    assert safe_call_id("call_1-a") == "call_1-a"
+    assert safe_call_id(name).isascii()
+    assert len(safe_call_id(name)) <= 64
+    assert safe_call_id(name) == safe_call_id(name) != safe_call_id(name + "'")

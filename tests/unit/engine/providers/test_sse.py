@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarterdeck.engine.providers import sse
-from quarterdeck.engine.providers.sse import Events, TooLong
+from quarterdeck.engine.providers import base
+from quarterdeck.engine.providers.base import EventTooLong, ServerSentEvents
 
 STREAM = (
     b": a comment\n\n"
@@ -29,7 +29,7 @@ ENDINGS = {"\\n": b"\n", "\\r\\n": b"\r\n", "\\r": b"\r"}
 
 
 def read(*pieces: bytes) -> list[bytes]:
-    events = Events()
+    events = ServerSentEvents()
     return [data for piece in pieces for data in events.feed(piece)] + events.close()
 
 
@@ -60,7 +60,7 @@ def test_any_stream_is_the_same_however_it_is_cut(parts: list[bytes], data: st.D
 
 
 def test_events_come_as_soon_as_they_are_whole() -> None:
-    events = Events()
+    events = ServerSentEvents()
     assert events.feed(b"data: a\n\ndata: b\n") == [b"a"]
     assert events.feed(b"\ndata: c") == [b"b"]
     assert events.close() == [b"c"]
@@ -68,8 +68,8 @@ def test_events_come_as_soon_as_they_are_whole() -> None:
 
 
 def test_an_event_without_an_end_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "LONGEST", 10)
-    events = Events()
+    monkeypatch.setattr(base, "EVENT_LIMIT", 10)
+    events = ServerSentEvents()
     assert events.feed(b"data: 1234") == []
-    with pytest.raises(TooLong):
+    with pytest.raises(EventTooLong):
         events.feed(b"5")

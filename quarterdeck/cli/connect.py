@@ -1,0 +1,83 @@
+"""Find the server of this home, start it if necessary, and return a client for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from quarterdeck.client.errors import Unreachable
+from quarterdeck.home import Home
+from quarterdeck.server import server_file
+from quarterdeck.server.server_file import InvalidTokenFile, ServerInfo, read_owner_token
+
+if TYPE_CHECKING:
+    from quarterdeck.client.sync_client import Client
+
+_RESTART_INTERRUPTS = "Busy sessions are interrupted and can be resumed."
+
+
+class ServerConnection(NamedTuple):
+    """A running server, and a client for it with the owner's token."""
+
+    server: ServerInfo
+    client: Client
+
+
+def find_server(home: Home) -> ServerConnection | None:
+    """Return a connection to the running server, or None if none runs. Starts nothing.
+
+    Raises:
+        Unreachable: a server runs, but its token can't be read.
+    """
+    server = server_file.find_server(home)
+    return None if server is None or server.is_leaving else connect_to(server, home)
+
+
+def connect(home: Home) -> ServerConnection:
+    """Return a connection to the server of this home. Starts one in the background if none runs.
+
+    Raises:
+        NotStarted: the server didn't become ready.
+        Unreachable: the server's token can't be read.
+    """
+    running = find_server(home)
+    if running is not None:
+        return running
+    from quarterdeck.cli.start_server import start_in_background
+
+    return connect_to(start_in_background(home, {}), home)
+
+
+def connect_to(server: ServerInfo, home: Home) -> ServerConnection:
+    """Return a connection to this server.
+
+    Raises:
+        Unreachable: its token can't be read.
+    """
+    # Imported late, so that `qd status` is quick when no server runs.
+    from quarterdeck.client.sync_client import Client
+
+    return ServerConnection(server, Client(server.address, read_token(home), tls_cert=server.tls_cert))
+
+
+def read_token(home: Home) -> str:
+    """Read the owner's token.
+
+    Raises:
+        Unreachable: the file is missing, empty or not a token.
+    """
+    try:
+        token = read_owner_token(home.token)
+    except FileNotFoundError:
+        token = ""
+    except (OSError, InvalidTokenFile) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise Unreachable(
+            f"{home.token} cannot be read: {reason}",
+            f"Remove the file and run `qd restart --force`, which creates a new token. {_RESTART_INTERRUPTS}",
+        ) from None
+    if not token:
+        raise Unreachable(
+            f"there is no token in {home.token}",
+            f"Run `qd restart --force`, which creates a new token. {_RESTART_INTERRUPTS}",
+        )
+    return token

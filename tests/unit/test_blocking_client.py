@@ -1,0 +1,223 @@
+"""The sync client against a server that answers what the test says, over a real socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from quarterdeck import Client, Event
+from quarterdeck.cli.connect import find_server, read_token
+from quarterdeck.cli.exits import Exit, exit_for
+from quarterdeck.client.errors import Refused, TimedOut, Unreachable
+from quarterdeck.client.sse import EventBlock
+from quarterdeck.client.transport import StreamCut
+from quarterdeck.home import Home
+from quarterdeck.process.identity import start_time
+from quarterdeck.server import server_file
+from quarterdeck.server.server_file import ServerInfo
+
+PAGE = '{"sessions": [], "next_cursor": null, "badge": {"count": %d, "attention": 0}}'
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def answer(status: int, body: str, more: str = "") -> bytes:
+    return f"HTTP/1.1 {status} X\r\nContent-Length: {len(body.encode())}\r\n{more}\r\n{body}".encode()
+
+
+class ScriptedServer:
+    """Accept one connection after the other. Each gets the next list of answers, one per request, and is closed."""
+
+    def __init__(self, *connections: list[bytes]) -> None:
+        self.requests: list[str] = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self._serve, args=(connections,))
+
+    def _serve(self, connections: tuple[list[bytes], ...]) -> None:
+        for answers in connections:
+            peer, _ = self.listener.accept()
+            with peer:
+                for data in answers:
+                    self.requests.append(self._read_request(peer))
+                    peer.sendall(data)
+
+    def _read_request(self, peer: socket.socket) -> str:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += peer.recv(65536)
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = next(
+            (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+        )
+        while len(body) < length:
+            body += peer.recv(65536)
+        return (head + b"\r\n\r\n" + body).decode()
+
+
+@contextmanager
+def scripted(*connections: list[bytes]) -> Iterator[tuple[Client, ScriptedServer]]:
+    server = ScriptedServer(*connections)
+    server.thread.start()
+    with Client(f"http://127.0.0.1:{server.listener.getsockname()[1]}", "secret-token\n") as client:
+        yield client, server
+    server.thread.join(30)
+    server.listener.close()
+
+
+def test_requests_and_answers_are_json():
+    with scripted([answer(200, PAGE % 3), answer(204, ""), answer(202, '{"ref": "r", "status": "queued"}')]) as (
+        client,
+        server,
+    ):
+        assert client.list(q="a b").badge.count == 3
+        client.session("s").delete()
+        assert client.session("s").steer("é").status == "queued"
+    assert server.requests[0].startswith("GET /sessions?limit=20&q=a+b HTTP/1.1\r\n")
+    assert "Authorization: Bearer secret-token\r\n" in server.requests[0]
+    assert "Accept: application/json\r\n" in server.requests[0]
+    assert "é" in server.requests[2]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "left"),
+    [
+        (404, "no_such_thing", Exit.NO_SUCH_THING),
+        (409, "queue_full", Exit.NOT_ALLOWED_NOW),
+        (409, "of_a_newer_release", Exit.NOT_ALLOWED_NOW),
+        (400, "bad_request", Exit.WRONG_USE),
+        (503, "deck_closed", Exit.UNREACHABLE),
+        (500, "internal", Exit.FAILED),
+        (401, "no_token", Exit.FAILED),
+    ],
+)
+def test_a_refusal_has_the_servers_words_and_an_exit_code(status: int, code: str, left: Exit):
+    body = f'{{"error": {{"code": "{code}", "message": "m", "hint": "h"}}}}'
+    with scripted([answer(status, body)]) as (client, _), pytest.raises(Exception, match="m") as raised:
+        client.list()
+    error = raised.value
+    assert (error.code, error.message, error.hint) == (code, "m", "h")
+    assert exit_for(error.code, getattr(error, "status", 0)) is left
+
+
+def test_an_answer_from_another_program():
+    with scripted([answer(502, "<html>")]) as (client, _), pytest.raises(Refused) as raised:
+        client.list()
+    assert raised.value.code == "bad_answer"
+
+
+def test_a_closed_idle_connection_is_opened_again_for_a_read():
+    with scripted([answer(200, PAGE % 1)], [answer(200, PAGE % 2)]) as (client, server):
+        assert client.list().badge.count == 1
+        assert client.list().badge.count == 2
+    assert len(server.requests) == 2
+
+
+def test_but_a_command_that_may_have_arrived_is_not_repeated():
+    with scripted([answer(200, PAGE % 1)]) as (client, server):
+        client.list()
+        with pytest.raises(Unreachable, match="lost before the answer to POST") as raised:
+            client.session("s").compact()
+    assert "same client_id" in raised.value.hint
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"what?\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n123"],
+    ids=["silence", "not HTTP", "half an answer"],
+)
+def test_what_is_not_an_answer_is_unreachable(data: bytes):
+    with scripted([data]) as (client, _), pytest.raises(Unreachable) as raised:
+        client.list()
+    assert exit_for(raised.value.code) is Exit.UNREACHABLE
+
+
+def test_no_server_listens():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(Unreachable, match="refused"):
+        Client(address, "t").list()
+    with pytest.raises(Unreachable, match="refused"):
+        next(Client(address, "t").subscribe())
+
+
+def test_a_server_that_never_answers():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "t", timeout_s=0.05)
+        with pytest.raises(TimedOut, match="GET /sessions"):
+            client.list()
+        client.close()
+
+
+def test_a_stream():
+    text = b': \n\nid: 7\nevent: notice\ndata: {"a": 1}\n\nevent: end\ndata: 2\n\n'
+    parts = [text[:9], text[9:30], text[30:]]
+    body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+    with scripted([STREAM_HEAD + body]) as (client, server):
+        assert list(client.session("s").blocks(5)) == [
+            EventBlock("open", "", b""),
+            EventBlock("notice", "7", b'{"a": 1}'),
+            EventBlock("end", "", b"2"),
+        ]
+    assert server.requests[0].startswith("GET /sessions/s/events?since=5 ")
+
+
+def test_a_stream_that_is_cut():
+    with scripted([STREAM_HEAD + b"5\r\nab"]) as (client, _), pytest.raises(StreamCut):
+        list(client.session("s").blocks())
+
+
+def test_a_stream_that_is_refused():
+    body = '{"error": {"code": "of_a_newer_release", "message": "m", "hint": "h"}}'
+    with scripted([answer(404, body)]) as (client, _), pytest.raises(Refused):
+        list(client.session("s").blocks())
+
+
+def test_closing_the_client_ends_a_stream_that_another_thread_reads():
+    blocks: list[Event] = []
+    is_open, is_over = threading.Event(), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "t")
+
+        def read() -> None:
+            blocks.extend(client.subscribe())
+            is_over.set()
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        peer, _ = listener.accept()
+        with peer:
+            peer.recv(65536)
+            peer.sendall(STREAM_HEAD)
+            is_open.wait(0.1)
+            client.close()
+            assert is_over.wait(10)
+        reader.join(10)
+    assert blocks == []
+
+
+def test_a_token_that_cannot_be_read(tmp_path: Path):
+    with pytest.raises(Unreachable, match="there is no token in"):
+        read_token(Home(tmp_path))
+    (tmp_path / "token").write_bytes(b"two words")
+    with pytest.raises(Unreachable, match="cannot be read"):
+        read_token(Home(tmp_path))
+
+
+def test_a_server_that_is_stopping_is_not_used(tmp_path: Path):
+    home = Home(tmp_path)
+    assert find_server(home) is None
+    started = start_time(os.getpid()) or 0
+    server = ServerInfo(os.getpid(), started, 0, 0, "http://127.0.0.1:1", "1", 0, {}, stopping=True)
+    server_file.write_server_info(home, server)
+    assert find_server(home) is None
+    home.token.write_text("t\n", encoding="ascii")
+    server_file.write_server_info(home, server._replace(stopping=False))
+    connection = find_server(home)
+    assert connection is not None
+    assert connection.server.pid == os.getpid()
