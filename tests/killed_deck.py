@@ -79,7 +79,7 @@ async def put_to_rest_and_woken(deck: Deck) -> None:
     session.stop_observing()
     await eventually(lambda: session.is_evictable)
     deck.services.supervisor.evict_idle_sessions()
-    assert deck.at_hand(session.id) is None
+    assert session.id not in deck.services.supervisor.sessions
     await deck.session(session.id).rename("again")
 
 

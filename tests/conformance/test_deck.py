@@ -56,11 +56,11 @@ async def test_only_a_person_archives(tmp_path: Path) -> None:
         for path in (package / "deck").rglob("*.py")
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(function, ast.AsyncFunctionDef | ast.FunctionDef)
-        and any(name in _called(function) for name in ("SessionArchived", "_put_away"))
+        and any(name in _called(function) for name in ("SessionArchived", "_archive"))
     }
     # an import says of old rows what they were already
     callers.discard(("deck/importing.py", "_since"))
-    assert callers == {("deck/wishes.py", name) for name in ("_put_away", "_cancel", "_archive")}
+    assert callers == {("deck/commands/lifecycle.py", name) for name in ("_archive", "cancel", "archive")}
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
         await session.archive()

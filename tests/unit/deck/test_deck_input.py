@@ -113,7 +113,7 @@ COMMANDS: dict[str, tuple[Do, str, str]] = {
     "prompt half": (lambda s: s.prompt(HALF), "invalid_input", "text: contains half a character at 1"),
     "prompt empty": (lambda s: s.prompt(" "), "invalid_command", "empty"),
     "prompt endless": (lambda s: s.prompt("x" * (4 * 1024 * 1024 + 1)), "too_large", "text"),
-    "prompt no text": (lambda s: s.prompt(7), "invalid_input", "it is a int"),
+    "prompt no text": (lambda s: s.prompt(7), "invalid_input", "is a int"),
     "prompt images": (lambda s: s.prompt("x", images=BIG), "too_large", "images"),
     "prompt no image": (lambda s: s.prompt("x", images=[7]), "invalid_input", "images"),
     "prompt image": (lambda s: s.prompt("x", images=SMALL), "agent_cannot", "read images"),
