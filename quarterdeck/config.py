@@ -514,11 +514,11 @@ class ConfigFile:
 
         tomllib doesn't report lines, so this matches text. It can be wrong for a key inside a multi-line string.
         """
-        wanted, is_inside = _normalize(table), not table
+        target, is_inside = _normalize(table), not table
         for number, line in enumerate(self._lines, 1):
             header = re.match(r"\s*\[([^\[\]]+)\]", line)
             if header:
-                is_inside = _normalize(header[1]) == wanted
+                is_inside = _normalize(header[1]) == target
                 if is_inside and not key:
                     return number
             elif is_inside and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[.=]", line):

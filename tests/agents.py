@@ -32,10 +32,8 @@ class PlainDriver(TestDriver):
 
 
 class PlainTranslator(TestTranslator):
-    def on_ready(self, line: Object) -> None:
+    def read_ready(self, line: Object) -> None:
         self.tracker.report_ready(text_of(line, "session"), "test-model", "1", (), resumable=True)
-
-    told_ready = on_ready
 
 
 class ForgetfulDriver(TestDriver):
@@ -48,10 +46,8 @@ class ForgetfulDriver(TestDriver):
 
 
 class ForgetfulTranslator(TestTranslator):
-    def on_ready(self, line: Object) -> None:
+    def read_ready(self, line: Object) -> None:
         self.tracker.report_ready(text_of(line, "session"), "test-model", "1", ("steer",), resumable=False)
-
-    told_ready = on_ready
 
 
 class LyingTranslator(TestTranslator):
@@ -61,10 +57,8 @@ class LyingTranslator(TestTranslator):
 class NamelessTranslator(TestTranslator):
     """It says that it can be resumed and does not say by which name."""
 
-    def on_ready(self, line: Object) -> None:
+    def read_ready(self, line: Object) -> None:
         self.tracker.report_ready("", "test-model", "1", ("steer",), resumable=True)
-
-    told_ready = on_ready
 
 
 class MissingDriver(TestDriver):
@@ -144,10 +138,8 @@ class AbleDriver(TestDriver):
 
 
 class AbleTranslator(TestTranslator):
-    def on_model(self, line: Object) -> None:
+    def read_model(self, line: Object) -> None:
         self.tracker.emit(ev.Notice(text=text_of(line, "model"), level="info", source="agent"))
-
-    told_model = on_model
 
 
 _MADE = {

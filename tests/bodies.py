@@ -1,6 +1,6 @@
-"""Strategies for event bodies, made from the vocabulary's own types: any value that a body may hold.
+"""Generate event bodies with any value that their types allow.
 
-tests/fuzz has a pool of confusing bodies for long logs; here it is the values themselves that are drawn.
+tests/fuzz/bodies.py has a pool of confusing bodies for long logs; here the values themselves are generated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _scalars = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=8),
 )
-#: What an agent may give for arguments and results.
+#: Values that an agent may send as arguments and results.
 json_values: SearchStrategy[Any] = st.recursive(
     _scalars,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
@@ -31,22 +31,22 @@ json_values: SearchStrategy[Any] = st.recursive(
 
 
 def any_body() -> SearchStrategy[Body]:
-    """A body of any type."""
+    """Generate a body of any type."""
     return st.sampled_from(TYPES).flatmap(body_of)
 
 
 @cache
 def body_of(kind: type[Body]) -> SearchStrategy[Body]:
-    """Bodies of this type; what may be left out sometimes is."""
+    """Generate bodies of this type. Optional fields are sometimes omitted."""
     return _struct(kind)
 
 
 def _struct(kind: type[Struct]) -> SearchStrategy[Any]:
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
-    needed = {one.name: _values(one.type) for one in info.fields if one.required}
-    optional = {one.name: _values(one.type) for one in info.fields if not one.required}
-    return st.fixed_dictionaries(needed, optional=optional).map(lambda fields: kind(**fields))
+    required = {field.name: _values(field.type) for field in info.fields if field.required}
+    optional = {field.name: _values(field.type) for field in info.fields if not field.required}
+    return st.fixed_dictionaries(required, optional=optional).map(lambda fields: kind(**fields))
 
 
 _BY_TYPE: dict[type[inspect.Type], Callable[[Any], SearchStrategy[Any]]] = {

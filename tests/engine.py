@@ -182,7 +182,7 @@ def plain(event: Event) -> bytes:
 
 @contextmanager
 def judged() -> Iterator[list[str]]:
-    """Check every batch of events that any agent writes against the product's rules, and list the violations."""
+    """Check every batch that any agent writes meanwhile against the product's own rules; the list names violations."""
     found: list[str] = []
     views: dict[int, View] = {}
     kept: list[Journal] = []

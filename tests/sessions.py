@@ -1,4 +1,4 @@
-"""Sessions in every phase and every lifecycle, each brought there by the events that really bring one there."""
+"""Create sessions in every phase and lifecycle, from the events that lead there in reality."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ FAILED = (ev.TurnFailed(kind="api", message="Overloaded"), ev.AgentEnd(outcome="
 
 
 def waits_for_its_first_prompt() -> Tape:
-    """Created without a prompt; the agent is there."""
+    """Created without a prompt; the agent is ready."""
     return Tape().opened().add(ev.ProcessStarting(), READY)
 
 
 def starts() -> Tape:
-    """Created with a prompt; the process is on its way."""
+    """Created with a prompt; the process is starting."""
     return Tape().opened("Fix the bug").add(ev.ProcessStarting())
 
 
 def works() -> Tape:
-    """In the middle of a turn, the request is out."""
+    """In a turn, waiting for the model's reply."""
     return starts().add(READY, ev.PromptReceived(text="Fix the bug", message_id="m0"), ev.AgentStart(), _request())
 
 
 def asks_for_approval() -> Tape:
-    """A call is held for a yes."""
+    """A call is held: it waits for approval."""
     return works().add(ev.ToolCall(name="shell", call_id="c1"), approval("g1", "c1"))
 
 
@@ -38,23 +38,23 @@ def asks_a_question() -> Tape:
 
 
 def is_finished() -> Tape:
-    """The turn is over by itself."""
+    """The turn finished."""
     return works().add(ev.ResponseComplete(message_id="m1", blocks=(ev.Block(text="Done."),)), ev.AgentEnd())
 
 
 def is_interrupted() -> Tape:
-    """The server stopped in the middle of a turn and is back; the agent can go on."""
+    """The server restarted during a turn; the agent can resume."""
     suspended = works().add(ev.SessionSuspended())
     return suspended.add(ev.SessionResumed(), ev.ProcessStarting(), READY, ev.TurnRestored())
 
 
 def has_failed() -> Tape:
-    """The request failed for good."""
+    """The request failed."""
     return works().add(*FAILED)
 
 
 def is_stopped() -> Tape:
-    """A person pressed Stop."""
+    """A user stopped the turn."""
     return works().add(ev.AgentAbort(reason="user"))
 
 
@@ -78,14 +78,14 @@ _ENDINGS: dict[str, tuple[ev.Body, ...]] = {
 
 
 def in_phase(name: str) -> Tape:
-    """An active session in this phase."""
+    """Create an active session in this phase."""
     tape = IN_PHASE[name]()
     assert tape.phase == name
     return tape
 
 
 def in_lifecycle(status: str, name: str = "completed") -> Tape:
-    """A session of this status that was in this phase before."""
+    """Create a session with this status that was in this phase before."""
     tape = in_phase(name).add(*_ENDINGS[status])
     assert tape.state.lifecycle.value == status
     return tape

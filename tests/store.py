@@ -1,7 +1,7 @@
-"""004's store: one immutable state, published whole to whoever listens.
+"""Model the store of a web client (seed 004): one immutable state that is published to its listeners.
 
-It is what a front end holds: the list of sessions, the one that is open, and that session's conversation. What only one
-view of it knows (the text being typed, what is folded, images not sent yet) is kept by that view and never comes in here.
+The conformance cases about the page are shown with it: the list of sessions, the open session and its conversation. State
+of a single component (a draft, folded entries, unsent images) belongs to that component and isn't in the store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quarterdeck.kernel.view import View, fold
 
 
 class AppState(Struct, frozen=True, gc=False):
-    """004's fields."""
+    """The fields of 004's state."""
 
     connected: bool = False
     sessions: tuple[Summary, ...] = ()
@@ -38,7 +38,7 @@ class AppState(Struct, frozen=True, gc=False):
 
     @property
     def scheduled_messages(self) -> list[Entry]:
-        """Texts that were sent and not read yet; drawn between the timeline and the text field."""
+        """Messages that were sent but not read, drawn between the timeline and the text field."""
         return [Entry(item.id, "user", item.text, images=item.images, at=item.since) for item in self.view.state.queue]
 
     @property
@@ -54,14 +54,14 @@ Listener = Callable[[AppState], None]
 
 
 class Store:
-    """The one mutable thing: which state is the present one."""
+    """Hold the current state and publish each new one."""
 
     def __init__(self) -> None:
         self.state = AppState()
         self._listeners: list[Listener] = []
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` with the present state at once and with every later one; the answer ends that."""
+        """Call `listener` with the current state now and with every later one. Return a function that ends this."""
         self._listeners.append(listener)
         listener(self.state)
 
@@ -72,29 +72,29 @@ class Store:
         return unsubscribe
 
     def update(self, **changes: Any) -> None:
-        """Publishes a state with these fields changed."""
+        """Publish a state with these fields changed."""
         self._publish(replace(self.state, **changes))
 
     def handle_event(self, event: Event) -> None:
-        """004's `handleServerEvent`, for the session that is open."""
+        """Fold an event of the open session (004's `handleServerEvent`)."""
         if event.session_id == self.state.current_session_id:
             self._publish(replace(self.state, view=fold(self.state.view, event)))
 
     def set_sessions(self, sessions: tuple[Summary, ...], current: str | None) -> None:
-        """The list, newest first, and the open session change in one step."""
+        """Change the list, sorted newest first, and the open session in one step."""
         ordered = tuple(sorted(sessions, key=lambda row: (row.created_at, row.id), reverse=True))
         view = self.state.view if current == self.state.current_session_id else View()
         self._publish(replace(self.state, sessions=ordered, current_session_id=current, view=view))
 
     def clear_scheduled_messages(self) -> list[Entry]:
-        """Removes the waiting texts here and gives them back, in order; the server is told by `clear_queue`."""
-        taken = self.state.scheduled_messages
+        """Remove the queued messages and return them in order. The client sends `clear_queue` to the server itself."""
+        messages = self.state.scheduled_messages
         view = self.state.view
         self._publish(replace(self.state, view=replace(view, state=replace(view.state, queue=()))))
-        return taken
+        return messages
 
     def _publish(self, state: AppState) -> None:
-        """A listener may itself change the state or end a subscription; nobody is told what is no longer so."""
+        """Call the listeners. A listener may change the state or unsubscribe others, so each call gets the current state."""
         self.state = state
         for listener in tuple(self._listeners):
             if listener in self._listeners:

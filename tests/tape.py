@@ -1,9 +1,7 @@
-"""A log for tests: bodies go in one after the other, index and time rise by themselves, the view folds along.
+"""Record events in a test: index and time are assigned automatically, and the view is folded along.
 
-So a test reads as what happens, and then what shows:
-
-    tape = Tape().opened("Fix the bug").add(AgentReady(), AgentStart())
-    assert tape.view.state.phase.value == "streaming"
+tape = Tape().opened("Fix the bug").add(AgentReady(), AgentStart())
+assert tape.view.state.phase.value == "streaming"
 """
 
 from __future__ import annotations
@@ -14,13 +12,13 @@ from quarterdeck.kernel.summary import Summary, summary
 from quarterdeck.kernel.timeline import Entry, window
 from quarterdeck.kernel.view import View, fold
 
-#: When the first event of a tape happens, and how far apart two of them are, in ms.
+#: Time of a tape's first event, and the interval between two events, in ms.
 START = 1_700_000_000_000
 STEP = 1_000
 
 
 class Tape:
-    """The events of one session, and the view after the last one."""
+    """The events of one session, and the view after the last of them."""
 
     def __init__(self, session_id: str = "s1") -> None:
         self.session_id = session_id
@@ -28,7 +26,7 @@ class Tape:
         self.view = View()
 
     def add(self, *bodies: Body, origin: Origin = "engine", after: int = STEP) -> Tape:
-        """One event for each body, `after` ms apart."""
+        """Add an event for each body, `after` ms apart."""
         for body in bodies:
             at = self.view.at + after if self.events else START
             event = Event(self.session_id, len(self.events) + 1, at, origin, body)
@@ -37,11 +35,11 @@ class Tape:
         return self
 
     def opened(self, prompt: str | None = None, agent: str = "builtin") -> Tape:
-        """The session is created; with a prompt it is a start of 000."""
+        """Add session_opened. With a prompt, the session's phase becomes creating."""
         return self.add(SessionOpened(agent=agent, prompt=prompt, message_id="m0" if prompt else ""), origin="user")
 
     def phases(self, *bodies: Body) -> list[str]:
-        """The phases that show while these are added, from the present one on, without repeats."""
+        """Add these bodies. Return the phases that are shown meanwhile, starting with the current one, without repeats."""
         seen = [self.phase]
         for body in bodies:
             self.add(body)
@@ -55,25 +53,25 @@ class Tape:
 
     @property
     def phase(self) -> str:
-        """The phase that a person sees."""
+        """The phase that a user sees."""
         return self.view.state.phase.value
 
     @property
     def row(self) -> Summary:
-        """The session as it stands in the list."""
+        """The session's row in the list."""
         return summary(self.view)
 
     @property
     def entries(self) -> list[Entry]:
-        """The timeline as it is shown."""
+        """The entries of the timeline."""
         return window(self.view.timeline)
 
 
 def approval(gate_id: str = "g1", call_id: str = "", *, path: tuple[str, ...] = ()) -> ApprovalRequired:
-    """A call asks for a yes."""
+    """Create the event of a call that needs approval."""
     return ApprovalRequired(gate=GateRequest(gate_id=gate_id, tool="shell", call_id=call_id), agent_path=path)
 
 
 def tape(*bodies: Body, prompt: str | None = None) -> Tape:
-    """A session that was opened, then these."""
+    """Create a tape with session_opened and these bodies."""
     return Tape().opened(prompt).add(*bodies)

@@ -1,17 +1,16 @@
-"""Which test shows which case of the acceptance list.
+"""Report which tests show which cases of the acceptance list.
 
     python tools/conformance.py            print the counts
     python tools/conformance.py --write    regenerate docs/conformance.md
-    python tools/conformance.py --check    fail when docs/conformance.md is not what --write would make
-    python tools/conformance.py --json     print counts and the status of every case as one object
+    python tools/conformance.py --check    fail if docs/conformance.md is out of date
+    python tools/conformance.py --json     print the counts and the status of every case as one JSON object
 
-The list is tests/conformance/cases.toml. A test names its cases by the marks of tests/conformance/marks.py.
-They are found by reading the syntax trees of the test files and not by importing them, so that the answer is the
-same on a machine that lacks what some tests need.
+The list is tests/conformance/cases.toml. A test names its cases with the marks of tests/conformance/marks.py. The
+marks are found in the syntax trees of the test files, without importing them, so the result is the same on a machine
+that lacks what some tests need.
 
-An id counts only where pytest would see it: in a mark on a test function or class (a decorator or `pytestmark`)
-or in a table that such a mark names. An id in a comment, in a docstring, in a table that nothing uses or on a
-test that is switched off shows nothing.
+An id counts only where pytest sees it: in a mark on a test function or class (a decorator or `pytestmark`) or in a
+table that such a mark names. An id in a comment or docstring, in an unused table, or on a skipped test doesn't count.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ Status = Literal["shown", "open", "deferred", "overruled"]
 
 PLAN_KINDS: tuple[PlanKind, ...] = ("open", "deferred", "overruled")
 
-# A case that was decided against will not be shown either, so the totals know three columns only.
+# An overruled case will never be shown either, so the totals count it as deferred.
 COLUMNS = ("shown", "open", "deferred")
 COLUMN_OF: Mapping[Status, str] = {
     "shown": "shown",
@@ -60,12 +59,12 @@ COLUMN_OF: Mapping[Status, str] = {
 
 
 class ListError(Exception):
-    """The list itself is wrong: it cannot be judged which cases are shown."""
+    """The list is invalid."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What becomes of a case that no test shows: the issue that brings it, or why none does."""
+    """What happens with a case that no test shows: the issue that will show it, or why none will."""
 
     kind: PlanKind
     text: str
@@ -101,14 +100,18 @@ class Part:
 
 
 def load_parts(path: Path) -> tuple[Part, ...]:
-    """Read the list; raise ListError where a record is not what a record must be."""
+    """Read the list.
+
+    Raises:
+        ListError: the file can't be read, or a record is invalid.
+    """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
         parts = tuple(_part(record) for record in document["part"])
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ListError(str(error)) from error
     except (KeyError, TypeError) as error:
-        raise ListError(f"a record lacks a field or has one too many: {error}") from error
+        raise ListError(f"a record lacks a field or has an unknown one: {error}") from error
     _refuse_repeated_ids(parts)
     return parts
 
@@ -160,7 +163,7 @@ class Mark:
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """A mark that cannot mean what its writer meant."""
+    """A mark that is invalid or contradicts the list."""
 
     path: str
     line: int
@@ -176,7 +179,7 @@ class Findings:
     problems: list[Problem] = field(default_factory=list[Problem])
 
 
-# What the names of a module or a class stand for, so that a mark can be followed into its table.
+# The values of the names in a module or class, to follow a mark into the table that it names.
 Scope = Mapping[str, ast.expr]
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 Complain = Callable[[int, str], None]
@@ -184,7 +187,7 @@ IdAtLine = tuple[str, int]
 
 
 def find_marks(root: Path) -> Findings:
-    """Read every test file below root/tests."""
+    """Find the marks in every test file below root/tests."""
     findings = Findings()
     for path in sorted((root / "tests").rglob("*.py")):
         if path.name.startswith("test_") or path.name.endswith("_test.py"):
@@ -196,13 +199,13 @@ def _read_file(path: Path, shown_path: str, findings: Findings) -> None:
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError as error:
-        findings.problems.append(Problem(shown_path, error.lineno or 1, f"cannot be read: {error.msg}"))
+        findings.problems.append(Problem(shown_path, error.lineno or 1, f"can't be parsed: {error.msg}"))
     else:
         _FileReader(shown_path, findings).read(tree)
 
 
 class _FileReader:
-    """Walks a module, its classes and their methods, as pytest's collection does."""
+    """Walk a module, its classes and their methods as pytest does when it collects tests."""
 
     def __init__(self, path: str, findings: Findings) -> None:
         self.path = path
@@ -219,7 +222,7 @@ class _FileReader:
                 self._read_definition(node, scope, f"{owner}::{node.name}", collected and _is_test(node))
 
     def _read_definition(self, node: Definition, scope: Scope, test: str, collected: bool) -> None:
-        # A decorator is evaluated outside the class that it stands on, so it sees the outer names only.
+        # A class's decorator is evaluated outside the class, so it sees only the outer names.
         self._record(node.decorator_list, scope, test, collected)
         if isinstance(node, ast.ClassDef):
             inside = _assigned(node.body)
@@ -243,12 +246,12 @@ def _is_test(node: Definition) -> bool:
 
 
 def _switched_off(node: Definition) -> bool:
-    """A test that never runs, or is expected to fail, shows nothing."""
+    """Return whether a test is skipped or expected to fail, so that it shows nothing."""
     return any(_called_name(decorator) in ("skip", "xfail") for decorator in node.decorator_list)
 
 
 def _assigned(body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
-    """What the plain assignments of a body give to each name."""
+    """Return the value that the plain assignments of a body give to each name."""
     pairs = (pair for statement in body for pair in _assignments(statement))
     return {target.id: value for target, value in pairs if isinstance(target, ast.Name)}
 
@@ -265,7 +268,7 @@ def _pytestmarks(scope: Scope) -> list[ast.expr]:
 
 
 def _named_cases(mark: ast.expr, scope: Scope, complain: Complain) -> Iterator[IdAtLine]:
-    """The ids in a mark's expression and in the tables that it names, however deep."""
+    """Return the ids in a mark's expression and in the tables that it names, at any depth."""
     for node in _with_tables(mark, scope):
         if isinstance(node, ast.Call) and _called_name(node) == "case":
             yield from _ids_of_case(node, complain)
@@ -285,7 +288,7 @@ def _with_tables(mark: ast.expr, scope: Scope) -> Iterator[ast.AST]:
 
 
 def _called_name(node: ast.expr) -> str | None:
-    """`case` for each of case(...), mark.case(...) and pytest.mark.case(...); `skip` for a bare mark.skip."""
+    """Return `case` for each of case(...), mark.case(...) and pytest.mark.case(...), and `skip` for a bare mark.skip."""
     called = node.func if isinstance(node, ast.Call) else node
     if isinstance(called, ast.Attribute):
         return called.attr
@@ -305,16 +308,16 @@ def _ids_of_table(call: ast.Call, scope: Scope, complain: Complain) -> Iterator[
     if isinstance(table, ast.Dict):
         yield from _literal_ids(table.keys, table.lineno, complain)
     else:
-        complain(call.lineno, "cases_from() takes a dict that is written out in this file")
+        complain(call.lineno, "cases_from() takes a dict literal of this file")
 
 
 def _literal_ids(nodes: Sequence[ast.expr | None], line: int, complain: Complain) -> Iterator[IdAtLine]:
-    """Ids that must be computed would need the test to be run; a `**other` in a dict comes as None."""
+    """Return literal ids. Computed ones would require running the test. A `**other` in a dict is None here."""
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value, node.lineno
         else:
-            complain(node.lineno if node else line, "the id of a case must be written as a plain string")
+            complain(node.lineno if node else line, "the id of a case must be a string literal")
 
 
 # ------------------------------------------------------------------------------------------------ the report
@@ -322,7 +325,7 @@ def _literal_ids(nodes: Sequence[ast.expr | None], line: int, complain: Complain
 
 @dataclass(frozen=True)
 class Report:
-    """The list and what the tests show of it."""
+    """The list, and the tests that show its cases."""
 
     parts: tuple[Part, ...]
     tests: Mapping[str, tuple[str, ...]]
@@ -340,7 +343,7 @@ class Report:
         return {column: counts[column] for column in COLUMNS}
 
     def by_plan(self, kind: PlanKind) -> dict[str, list[str]]:
-        """The ids of the cases that stand at this plan, under its issue or reason, in the list's order."""
+        """Return the ids of the cases with this kind of plan, grouped by issue or reason, in the list's order."""
         groups: dict[str, list[str]] = {}
         for case in self.cases():
             if self.status(case) == kind:
@@ -363,15 +366,15 @@ def _misuse(mark: Mark, plans: Mapping[str, Plan]) -> Problem | None:
         return Problem(mark.path, mark.line, f"unknown case {mark.case_id!r}")
     if plan.kind == "open":
         return None
-    # To show a case and to say that it is not wanted (yet) cannot both be right.
+    # A case can't be both shown and deferred or overruled.
     return Problem(mark.path, mark.line, f"{mark.case_id} is {plan.kind} in {LIST_PATH}, yet a test shows it")
 
 
 def _tests_by_case(marks: Iterable[Mark]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, set[str]] = {}
+    tests_by_case: dict[str, set[str]] = {}
     for mark in marks:
-        found.setdefault(mark.case_id, set()).add(mark.test)
-    return {case_id: tuple(sorted(tests)) for case_id, tests in found.items()}
+        tests_by_case.setdefault(mark.case_id, set()).add(mark.test)
+    return {case_id: tuple(sorted(tests)) for case_id, tests in tests_by_case.items()}
 
 
 def totals_line(report: Report) -> str:
@@ -422,16 +425,16 @@ DOC_HEAD = """\
 
 <!-- Generated from tests/conformance/cases.toml and the tests by `python tools/conformance.py --write`. -->
 
-What Quarterdeck must do, as given / when / then. The sign before the dash of an id names the part: 0 to 4 are the
-five documents that Quarterdeck grew from, `U` is what the projects behind them check in their own tests, and `X`
-is what must hold across all of them. `—` under *when* means that the *given* itself is the trigger. Sections
-called *Totality* decide what a document leaves open, without breaking a row that it has. Where a row has an
-amendment, the amendment holds.
+What Quarterdeck must do, as given / when / then. The character before the dash of an id names the part: 0 to 4 are
+the five documents that Quarterdeck is based on, `U` is what the projects behind them check in their own tests, and
+`X` is what must hold across all of them. `—` under *when* means that the *given* itself is the trigger. Sections
+called *Totality* define what a document leaves open, without contradicting its rows. If a row has an amendment, the
+amendment applies.
 
-The last column names the tests that show the case, or says that it is *open* and which issue brings it, or why it
-is *deferred* or *overruled* (the totals count both as deferred). [marks.py](../tests/conformance/marks.py) tells
-how a test names its cases. `design.md`, `facts/` and `seeds`, which some rows refer to, are working papers of the
-project and not in this repository.
+The last column names the tests that show the case, the issue for which it is *open*, or the reason why it is
+*deferred* or *overruled* (the totals count both as deferred). [marks.py](../tests/conformance/marks.py) explains how a
+test names its cases. Some rows refer to `design.md`, `facts/` and `seeds`, which are working papers of the project and
+not in this repository.
 """
 
 
@@ -475,7 +478,7 @@ def _shown_by(report: Report, case: Case) -> str:
 
 
 def _link(test: str) -> str:
-    # No line number in the address: the document would be out of date at every edit of a test file.
+    # No line number in the link: otherwise every edit of a test file would change the document.
     path = test.partition("::")[0]
     return f"[{test}](../{path})"
 
@@ -496,11 +499,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Which test shows which case of the acceptance list.")
+    parser = argparse.ArgumentParser(description="Report which tests show which cases of the acceptance list.")
     task = parser.add_mutually_exclusive_group()
-    task.add_argument("--write", action="store_true", help=f"regenerate {DOC_PATH}")
-    task.add_argument("--check", action="store_true", help=f"fail when {DOC_PATH} is out of date")
-    task.add_argument("--json", action="store_true", help="print everything as one object")
+    task.add_argument("--write", action="store_true", help=f"write {DOC_PATH}")
+    task.add_argument("--check", action="store_true", help=f"fail if {DOC_PATH} is out of date")
+    task.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="the repository to read")
     return parser
 

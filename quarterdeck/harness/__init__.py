@@ -1,5 +1,6 @@
-"""One folder per agent, the same file names in each. `base.py` is the contract; `tracker.py` writes the events.
+"""Read and drive coding agents. One folder per agent; `registry.py` finds them by name.
 
-A translator is pure: it takes raw signals (and what we send to the agent) with the time at which they came, and gives
-events. Nothing here starts a process or opens a file; drivers do that, later and beside it.
+A harness has two pure halves: a translator turns an agent's raw signals into canonical events (`base.py`), and a driver
+says what to write to the agent (`driver.py`). Translators write events through an `EventTracker` (`tracker.py`). Nothing
+here starts a process, opens a file or reads a clock.
 """

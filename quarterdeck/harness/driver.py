@@ -1,12 +1,12 @@
-"""The other half of a harness: the Driver, which knows how to speak to an agent.
+"""Define the driver, the writing half of a harness (`base.py` has the reading half).
 
-A driver is as pure as a translator: it says what to start and which lines to write, and hears every signal so that it can
-answer what the protocol wants answered (a handshake, a request of the agent). The deck owns the process, the pipes and
-the time. So a driver is tested by handing it signals and reading what it would say, and one piece of I/O code serves all
-agents (deck/process.py).
+A driver is as pure as a translator. It says which process to start and which lines to write, and it sees every signal, so
+that it can answer what the protocol requires (a handshake, a request of the agent). The deck owns the process, the pipes
+and the time. Therefore one piece of I/O code serves all agents (`deck/agents/process.py`), and a driver is tested by
+handing it signals and comparing the lines that it returns.
 
-What an agent cannot do, its driver does not pretend: `capabilities` says it, and the deck does it instead (queues a text,
-delivers it at the end of the turn) or refuses with a clear error.
+A driver doesn't imitate what its agent can't do. `capabilities` lists what it can; for the rest the deck finds another way
+(it queues a text and delivers it after the turn) or refuses with an error.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from quarterdeck.harness.base import Signal
 from quarterdeck.kernel.gate import Gate
 
 KillTools: TypeAlias = Literal["killable", "all", "none"]
-#: Lines for the agent's standard input; each is written as one JSON line.
+#: Values for the agent's standard input. Each is written as one line of JSON.
 Lines: TypeAlias = list[Json]
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What an agent can do, as data. Everything that is not said is not there."""
+    """What an agent can do."""
 
     steer: bool = False
     interrupt: bool = True
-    #: A decision that does not resume ends its turn: it need not be interrupted besides.
+    #: A decision with `resumes=False` ends the agent's turn, so the deck doesn't interrupt it as well.
     holds: bool = False
     approvals: bool = False
     questions: bool = False
@@ -46,83 +46,88 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that it has, as agent_ready tells them."""
+        """The capabilities that the agent has, as `agent_ready` lists them."""
         return tuple(name for name in self.__struct_fields__ if getattr(self, name))
 
 
 class Start(Struct, frozen=True, kw_only=True):
-    """What the deck wants started. `native_session_id` is set when an earlier conversation is to go on."""
+    """How the deck wants an agent started."""
 
     cwd: str
     model: str = ""
     mode: str = ""
+    #: The conversation to continue; "" for a new one.
     native_session_id: str = ""
     arguments: tuple[str, ...] = ()
-    #: What the session did so far, for agents whose only memory is our log (Harness.history).
+    #: Earlier events of the session, for agents that have no memory but our log (`Harness.history`).
     history: tuple[Event, ...] = ()
 
 
 class Spawn(Struct, frozen=True, kw_only=True):
-    """The process to start: its arguments and what its environment must hold besides the caller's."""
+    """The process to start."""
 
     argv: tuple[str, ...]
+    #: Variables to set in addition to the session's environment.
     environment: Mapping[str, str] = {}
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """How a gate is decided. `answer` is a text, an option's id, or a list of them per question; `stops` ends the turn.
-
-    Without `resumes` the decision is kept and the turn does not go on by it: a call that was allowed may run when it comes
-    again.
-    """
+    """How a gate was decided."""
 
     status: Literal["approved", "rejected", "answered", "cancelled"]
+    #: A text, the id of an option, or one of these per question.
     answer: Json = None
     reason: str = ""
     always: bool = False
+    #: The decision also ends the turn.
     stops: bool = False
+    #: Without it the turn doesn't continue now. A call that was allowed may run when the agent asks for it again.
     resumes: bool = True
 
 
 class NotInstalled(QuarterdeckError):
-    """The agent's program is not on this machine."""
+    """The agent's program isn't installed on this machine."""
 
     code = "agent_not_installed"
 
     def __init__(self, agent: str, program: str) -> None:
-        super().__init__(f"{agent} is not installed: no program {program}", f"Install {program}, then try again.")
+        super().__init__(f"{agent} isn't installed: program {program} not found", f"Install {program}, then try again.")
 
 
 class CannotDo(QuarterdeckError):
-    """The agent has no such ability, and nobody can do it for it."""
+    """The agent lacks an ability that Quarterdeck can't replace."""
 
     code = "agent_cannot"
 
     def __init__(self, agent: str, what: str, hint: str = "`GET /agents` lists what each agent can do.") -> None:
-        super().__init__(f"{agent} cannot {what}", hint)
+        super().__init__(f"{agent} can't {what}", hint)
 
 
 class Driver(Protocol):
-    """How to speak to one agent process. A new driver for every process."""
+    """Speaks to one agent process. Every process gets a new driver."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     @property
     def waits_for_log(self) -> bool:
-        """Whether the lines of `heard` must be written only after the events of the same signal are durable."""
+        """Whether the lines of `respond` must wait until the events of the same signal are durable."""
         ...
 
     def spawn(self, start: Start) -> Spawn:
-        """What to start; NotInstalled when its program is not there."""
+        """Return the process to start.
+
+        Raises:
+            NotInstalled: the agent's program wasn't found.
+        """
         ...
 
-    def opening(self, start: Start) -> Lines:
-        """What is said first, before anything came."""
+    def open(self, start: Start) -> Lines:
+        """Return the first lines, which are written before any signal arrived."""
         ...
 
-    def heard(self, signal: Signal) -> Lines:
-        """What the protocol wants said in answer to this, if anything."""
+    def respond(self, signal: Signal) -> Lines:
+        """Return the lines that the protocol requires as a response to a signal."""
         ...
 
     def prompt(self, text: str, message_id: str, images: tuple[Image, ...] = ()) -> Lines: ...
@@ -130,7 +135,7 @@ class Driver(Protocol):
     def steer(self, text: str, ref: str) -> Lines: ...
 
     def interrupt(self, kill_tools: KillTools = "killable") -> Lines:
-        """Ends the turn. `kill_tools` is for agents that can tell calls which may be killed from others."""
+        """End the turn. `kill_tools` is for agents that distinguish calls that may be killed from others."""
         ...
 
     def answer(self, gate: Gate, decision: Decision) -> Lines: ...
@@ -141,8 +146,10 @@ class Driver(Protocol):
 
     def compact(self) -> Lines: ...
 
-    def bash(self, command: str, bash_id: str) -> Lines: ...
+    def bash(self, command: str, bash_id: str) -> Lines:
+        """Run a shell command of the user."""
+        ...
 
-    def farewell(self) -> Lines:
-        """The protocol's own way to stop, before standard input is closed."""
+    def quit(self) -> Lines:
+        """Return the protocol's own way to stop the agent. Standard input is closed after it."""
         ...

@@ -1,8 +1,7 @@
-"""Hooks that agents post to us: whose they are, which of them wait for a decision, and how one is told.
+"""Read the fields that hooks of Claude Code and Codex share, and write a decision as the answer to a hook.
 
-Claude Code and Codex share the shape. A hook that only tells is answered with an empty object at once. One that asks
-(PermissionRequest) may be answered with a decision; an empty object leaves the decision to whoever else is asked, such
-as the dialog on the terminal.
+A hook that only reports is answered with an empty object at once. One that asks (PermissionRequest) may be answered with a
+decision. An empty object leaves the decision to whoever else is asked, such as the dialog in the terminal.
 """
 
 from __future__ import annotations
@@ -10,78 +9,75 @@ from __future__ import annotations
 from typing import cast
 
 from quarterdeck.events import Json
-from quarterdeck.harness.base import Object, is_object, list_of, object_of, text_of
+from quarterdeck.harness.base import Object, list_of, object_of, text_of
 from quarterdeck.harness.driver import Decision
 
 #: The agents whose hooks are read.
 AGENTS = ("claude", "codex")
-#: What an observing hook is answered with.
+#: The answer to a hook that only reports.
 NO_ANSWER: Object = {}
-_DECIDING = "PermissionRequest"
+_ASKING_EVENT = "PermissionRequest"
 _QUESTION_TOOL = "AskUserQuestion"
 
 
-def _text(payload: Json, name: str) -> str:
-    found: Json = payload.get(name) if is_object(payload) else None
-    return found if isinstance(found, str) else ""
+def session_id_of(payload: Json) -> str:
+    """Return the agent's own id of the session."""
+    return text_of(object_of(payload), "session_id")
 
 
-def native_session(payload: Json) -> str:
-    """The agent's own name for the conversation."""
-    return _text(payload, "session_id")
-
-
-def folder(payload: Json) -> str:
-    """Where the agent works."""
-    return _text(payload, "cwd")
+def cwd_of(payload: Json) -> str:
+    """Return the directory that the agent works in."""
+    return text_of(object_of(payload), "cwd")
 
 
 def is_question(payload: Json) -> bool:
-    """Whether it is about a question of the agent, which another hook may have told before."""
-    return _text(payload, "tool_name") == _QUESTION_TOOL
+    """Return whether a hook is about a question of the agent. Another hook may have reported the question before."""
+    return text_of(object_of(payload), "tool_name") == _QUESTION_TOOL
 
 
-def is_deciding(payload: Json) -> bool:
-    """Whether somebody may decide by answering."""
-    return _text(payload, "hook_event_name") == _DECIDING
+def awaits_decision(payload: Json) -> bool:
+    """Return whether the answer to a hook may contain a decision."""
+    return text_of(object_of(payload), "hook_event_name") == _ASKING_EVENT
 
 
-def answer(agent: str, payload: Json, decision: Decision) -> Object:
-    """A decision as the answer of the hook. One that was stopped here ends the turn where the agent can be told so."""
+def encode_decision(agent: str, payload: Json, decision: Decision) -> Object:
+    """Return a decision as the answer to a hook. Only Claude Code can be told to end the turn as well."""
     if decision.status == "approved":
-        told: Object = {"behavior": "allow"}
+        answer: Object = {"behavior": "allow"}
     elif decision.status == "answered":
-        args = object_of(object_of(payload), "tool_input")
-        told = {"behavior": "allow", "updatedInput": {**args, "answers": _answers(args, decision.answer)}}
+        args = object_of(payload, "tool_input")
+        answer = {"behavior": "allow", "updatedInput": {**args, "answers": _answers(args, decision.answer)}}
     else:
-        told = {"behavior": "deny", "message": decision.reason or "The user said no."}
+        answer = {"behavior": "deny", "message": decision.reason or "The user said no."}
         if decision.stops and agent == "claude":
-            told["interrupt"] = True
-    return {"hookSpecificOutput": {"hookEventName": _DECIDING, "decision": told}}
+            answer["interrupt"] = True
+    return {"hookSpecificOutput": {"hookEventName": _ASKING_EVENT, "decision": answer}}
 
 
-def _answers(args: Object, given: Json) -> Object:
-    """Each question with its answer: a text, or several options with commas between."""
-    questions = [text_of(object_of(one), "question") for one in list_of(args, "questions")]
-    if isinstance(given, dict):
-        return {text: _told(given[text]) for text in questions if text in given}
+def _answers(args: Object, response: Json) -> Object:
+    """Return the answer to each question of a call: a text, or several options separated by commas."""
+    questions = [text_of(object_of(question), "question") for question in list_of(args, "questions")]
+    if isinstance(response, dict):
+        return {question: _answer_text(response[question]) for question in questions if question in response}
     if len(questions) == 1:
-        return {questions[0]: _told(given)}
-    each = cast("list[Json]", given) if isinstance(given, list) else [given]
-    return {text: _told(one) for text, one in zip(questions, each)}
+        return {questions[0]: _answer_text(response)}
+    answers = cast("list[Json]", response) if isinstance(response, list) else [response]
+    return {question: _answer_text(answer) for question, answer in zip(questions, answers)}
 
 
-def _told(given: Json) -> str:
-    if isinstance(given, list):
-        return ", ".join(_told(one) for one in cast("list[Json]", given))
-    return given if isinstance(given, str) else "" if given is None else str(given)
+def _answer_text(answer: Json) -> str:
+    if isinstance(answer, list):
+        return ", ".join(_answer_text(item) for item in cast("list[Json]", answer))
+    if answer is None:
+        return ""
+    return answer if isinstance(answer, str) else str(answer)
 
 
-def replied(payload: Json, ref: str, answered: Object) -> Object:
-    """What the translator is told of our answer to what it knows as `ref`."""
-    return {"event": _text(payload, "hook_event_name"), "ref": ref, "answer": answered}
+def reply_data(payload: Json, ref: str, answer: Object) -> Object:
+    """Return the data of a `hook.reply` signal, which tells the translator our answer to the gate `ref`."""
+    return {"event": text_of(object_of(payload), "hook_event_name"), "ref": ref, "answer": answer}
 
 
-def hung_up(payload: Json, ref: str) -> Object:
-    """What the translator is told when the agent did not wait for our answer."""
-    return {"event": _text(payload, "hook_event_name"), "ref": ref}
+def disconnect_data(payload: Json, ref: str) -> Object:
+    """Return the data of a `hook.disconnect` signal: the agent didn't wait for our answer to the gate `ref`."""
+    return {"event": text_of(object_of(payload), "hook_event_name"), "ref": ref}

@@ -1,7 +1,8 @@
-"""The agents by name: their translators, and the whole harnesses of those that we can drive. Each is loaded when asked for.
+"""Find agents by name: their translators, and the harnesses of those that Quarterdeck can start.
 
-A package of somebody else's adds a harness by an entry point in the group `quarterdeck.harnesses`: its name is the agent's,
-its object a function that takes the agent's name and gives a `Harness`. It is looked for only when a name is not ours.
+An agent's code is imported when it is first asked for. Another package adds a harness with an entry point in the group
+`quarterdeck.harnesses`: the entry point's name is the agent's name, its object a function that takes that name and returns a
+`Harness`. Packages are only searched for names that aren't built in.
 """
 
 from __future__ import annotations
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "quarterdeck.harnesses"
-_QUIET_NS = 60 * 10**9
-_kept: tuple[dict[str, int], list[EntryPoint]] | None = None
 
-#: agent name → "module:function"; the function makes a new translator.
+#: Agent name → "module:function". The function returns a new translator.
 TRANSLATORS = {
     "claude": "quarterdeck.harness.claude.translate:claude",
     "codex": "quarterdeck.harness.codex.translate:codex",
@@ -41,7 +40,7 @@ TRANSLATORS = {
     "builtin": "quarterdeck.harness.builtin.translate:builtin",
     "demo": "quarterdeck.harness.builtin.translate:builtin",
 }
-#: agent name → "module:function"; the function takes the agent's name and gives its Harness.
+#: Agent name → "module:function". The function takes the agent's name and returns its Harness.
 HARNESSES = {
     "builtin": "quarterdeck.harness.builtin.driver:harness",
     "demo": "quarterdeck.harness.builtin.driver:demo",
@@ -49,135 +48,166 @@ HARNESSES = {
 }
 
 
-class Standing(Struct, frozen=True):
-    """Whether an agent could be used now. `login` is ok, missing or unknown; `hint` what to do about it."""
+class Availability(Struct, frozen=True):
+    """Whether an agent can be used now."""
 
     installed: bool = True
     login: Literal["ok", "missing", "unknown"] = "unknown"
+    #: What to do if it can't.
     hint: str = ""
 
 
-def _unknown(_: Mapping[str, str]) -> Standing:
-    return Standing()
+def _unknown_availability(_: Mapping[str, str]) -> Availability:
+    return Availability()
 
 
 class Harness(Struct, frozen=True):
-    """How to speak to an agent and how to read it. Both are made anew for every process.
-
-    `history` names the events that an agent wants back when its session goes on, because it keeps no memory of its own.
-    `standing` looks at an environment. `prompt` is what a session begins with if nobody says what it shall do.
-    """
+    """How to start, drive and read an agent. Every process gets a new driver and a new translator."""
 
     name: str
     make_driver: Callable[[], Driver]
     make_translator: Callable[[], Translator]
+    #: Types of the events that an agent without a memory of its own needs when its session continues.
     history: frozenset[str] = frozenset()
-    standing: Callable[[Mapping[str, str]], Standing] = _unknown
+    #: Checks whether the agent can be used in an environment.
+    availability: Callable[[Mapping[str, str]], Availability] = _unknown_availability
+    #: What a session starts with if the user gives no prompt.
     prompt: str = ""
 
 
 class UnknownAgent(QuarterdeckError):
-    """Nobody here knows an agent of this name."""
+    """No agent has this name."""
 
     code = "unknown_agent"
 
     def __init__(self, agent: str, names: Sequence[str]) -> None:
-        super().__init__(f"no agent is called {agent!r}", f"The agents are: {', '.join(names)}.")
+        super().__init__(f"unknown agent {agent!r}", f"Use one of: {', '.join(names)}.")
 
 
 class BrokenHarness(QuarterdeckError):
-    """Somebody else's harness cannot be loaded, or is none."""
+    """The harness of another package can't be loaded, or isn't a harness."""
 
     code = "broken_harness"
 
     def __init__(self, agent: str, where: str, why: str) -> None:
-        super().__init__(f"the harness of {agent} cannot be used: {where}: {why}", "Update or remove its package.")
+        super().__init__(f"the harness of {agent} can't be used: {where}: {why}", "Update or remove its package.")
 
 
 def translator(agent: str) -> Translator:
-    """A new translator for this agent (`acp:COMMAND` is any ACP agent); UnknownAgent for a name that nobody knows."""
+    """Return a new translator for an agent. `acp:COMMAND` is any ACP agent.
+
+    Raises:
+        UnknownAgent: no agent has this name.
+        BrokenHarness: the agent's package can't be loaded.
+    """
     if target := TRANSLATORS.get(_family(agent)):
-        return _loaded(target)()
-    found = _found(agent)
-    if found is None:
-        raise UnknownAgent(agent, [*known(), "acp:COMMAND"])
-    return found.make_translator()
+        return _load(target)()
+    harness = _find_harness(agent)
+    if harness is None:
+        raise UnknownAgent(agent, [*known_agents(), "acp:COMMAND"])
+    return harness.make_translator()
 
 
 def harness(agent: str) -> Harness:
-    """What drives and reads this agent. CannotDo when we can only read it, UnknownAgent when nobody knows it."""
-    found = _found(agent)
-    if found is not None:
-        return found
+    """Return the harness of an agent.
+
+    Raises:
+        CannotDo: the agent can only be observed, not started.
+        UnknownAgent: no agent has this name.
+        BrokenHarness: the agent's package can't be loaded.
+    """
+    harness = _find_harness(agent)
+    if harness is not None:
+        return harness
     if _family(agent) in TRANSLATORS:
-        hint = f"These can be started: {', '.join(driven())}."
-        raise CannotDo(agent, "be started from here: only its signals are read", hint)
-    raise UnknownAgent(agent, driven())
+        hint = f"These can be started: {', '.join(startable_agents())}."
+        raise CannotDo(agent, "be started by Quarterdeck: only its signals are read", hint)
+    raise UnknownAgent(agent, startable_agents())
 
 
-def driven() -> list[str]:
-    """The names of those that can be started, ours first."""
+def startable_agents() -> list[str]:
+    """Return the names of the agents that can be started, built-in ones first."""
     any_acp = ["acp:COMMAND"] if "acp" in HARNESSES else []
-    return [*HARNESSES, *any_acp, *sorted(one.name for one in _entry_points())]
+    return [*HARNESSES, *any_acp, *sorted(entry.name for entry in _entry_points())]
 
 
-def known() -> list[str]:
-    """The names of all agents, ours first."""
-    return [*TRANSLATORS, *HARNESSES.keys() - TRANSLATORS.keys(), *sorted(one.name for one in _entry_points())]
+def known_agents() -> list[str]:
+    """Return the names of all agents, built-in ones first."""
+    return [*TRANSLATORS, *HARNESSES.keys() - TRANSLATORS.keys(), *sorted(entry.name for entry in _entry_points())]
 
 
 def _family(agent: str) -> str:
-    """`acp:COMMAND` is one of the family `acp`."""
+    """Return the name that stands for an agent in the tables: `acp` for any `acp:COMMAND`."""
     return "acp" if agent.startswith("acp:") else agent
 
 
 @cache
-def _loaded(target: str) -> Any:
+def _load(target: str) -> Any:
     module, _, function = target.partition(":")
     return getattr(import_module(module), function)
 
 
+def _find_harness(agent: str) -> Harness | None:
+    """Return the harness of an agent, or None if it can't be started from here."""
+    if target := HARNESSES.get(_family(agent)):
+        return _load(target)(agent)
+    if _family(agent) in TRANSLATORS:
+        return None
+    entry = next((entry for entry in _entry_points() if entry.name == agent), None)
+    return None if entry is None else _load_package(agent, entry)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Harnesses of other packages
+# ----------------------------------------------------------------------------------------------------------------------
+
+#: A directory that changed within this time may be in the middle of an installation.
+_SETTLED_NS = 60 * 10**9
+#: The entry points, and the times at which the directories of `sys.path` had changed last when they were read.
+_cached_entries: tuple[dict[str, int], list[EntryPoint]] | None = None
+
+
 def _entry_points() -> list[EntryPoint]:
-    """Finding them opens a file of every installed package, so they are kept as long as no package comes or goes: that
-    changes a folder of the path. One that changed just now may be in the middle of an installation."""
-    global _kept
-    stamps = {folder: _changed_at(folder) for folder in sys.path}
-    if _kept is None or _kept[0] != stamps:
-        found = _found_entry_points()
-        is_quiet = max(stamps.values(), default=0) < time.time_ns() - _QUIET_NS
-        _kept = (stamps, found) if is_quiet else None
-        return found
-    return _kept[1]
+    """Return the entry points of other packages.
+
+    Reading them opens a file of every installed package, so they are cached until a package is installed or removed,
+    which changes a directory of `sys.path`.
+    """
+    global _cached_entries
+    changed_at = {directory: _changed_at(directory) for directory in sys.path}
+    if _cached_entries is not None and _cached_entries[0] == changed_at:
+        return _cached_entries[1]
+    entries = _read_entry_points()
+    is_settled = max(changed_at.values(), default=0) < time.time_ns() - _SETTLED_NS
+    _cached_entries = (changed_at, entries) if is_settled else None
+    return entries
 
 
-def _changed_at(folder: str) -> int:
+def _changed_at(directory: str) -> int:
     try:
-        return os.stat(folder or ".").st_mtime_ns
+        return os.stat(directory or ".").st_mtime_ns
     except OSError:
         return 0
 
 
-def _found_entry_points() -> list[EntryPoint]:
-    from importlib.metadata import entry_points  # it brings the email package along: not for the quick commands
+def _read_entry_points() -> list[EntryPoint]:
+    # Importing importlib.metadata imports the email package, which short commands shouldn't pay for.
+    from importlib.metadata import entry_points
 
-    return [one for one in entry_points(group=GROUP) if one.name not in TRANSLATORS and one.name not in HARNESSES]
-
-
-def _found(agent: str) -> Harness | None:
-    """Ours, or somebody else's; None when there is none."""
-    if target := HARNESSES.get(_family(agent)):
-        return _loaded(target)(agent)
-    if _family(agent) in TRANSLATORS:
-        return None  # and nobody looks for packages, which takes its time
-    return next((_checked(agent, one) for one in _entry_points() if one.name == agent), None)
+    entries = entry_points(group=GROUP)
+    return [entry for entry in entries if entry.name not in TRANSLATORS and entry.name not in HARNESSES]
 
 
-def _checked(agent: str, entry: EntryPoint) -> Harness:
-    """Code that is not ours runs here, and whatever is wrong with it must not become our own failure."""
+def _load_package(agent: str, entry: EntryPoint) -> Harness:
+    """Load the harness of another package.
+
+    Raises:
+        BrokenHarness: its code raised anything at all, or returned something else.
+    """
     try:
-        found = entry.load()(agent)
+        harness = entry.load()(agent)
     except Exception as error:
         raise BrokenHarness(agent, entry.value, f"{type(error).__name__}: {error}") from error
-    if not isinstance(found, Harness):
-        raise BrokenHarness(agent, entry.value, f"it gives a {type(found).__name__} and not a Harness")
-    return found
+    if not isinstance(harness, Harness):
+        raise BrokenHarness(agent, entry.value, f"it returned a {type(harness).__name__} instead of a Harness")
+    return harness

@@ -1,7 +1,7 @@
-"""Replays a raw trace through a translator and the kernel, under a virtual clock (contract section 5).
+"""Replay a recording through a translator and the kernel under a virtual clock (contract section 5).
 
-Pure: lines in, rows out. Deadlines of the translator fire between the lines, at the moment they were due; after the last
-line those that are due within a few seconds still fire, because a debounce that the recording cut off is not a state.
+Pure: lines in, rows out. Deadlines of the translator fire between the lines, at the time they were due. After the last line
+those that are due within a few seconds still fire, so that a debounce that the recording cut off isn't the final state.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from quarterdeck.harness.base import Signal, Translator, origin_of
 from quarterdeck.kernel.timeline import Entry, window
 from quarterdeck.kernel.view import View, fold
 
-#: How long after the last line a deadline still fires.
+#: How long after the last line deadlines still fire.
 AFTERGLOW_S = 10.0
-#: Second looks of the recorder at the same thing.
+#: Sources that repeat what other lines of the recording say.
 _IGNORED_SUFFIXES = (".view", ".rpc")
-#: No recording lasts longer; a time beyond it, or none at all (infinity), is a broken line.
+#: No recording lasts longer, so a later time (or infinity) shows a broken line.
 _LATEST_S = 1e12
 _GATES = (ev.ApprovalRequired, ev.AskUser, ev.DialogRequired)
 
-_lines = msgspec.json.Decoder(cast("type[Any]", Any))
+_decoder = msgspec.json.Decoder(cast("type[Any]", Any))
 
 
 class Row(Struct, frozen=True):
-    """What one line, or one deadline (`line` None), brought about, and the states after it."""
+    """The events of one line or deadline, and the view after them."""
 
+    #: Number of the line; None for a deadline.
     line: int | None
     t: float
     bodies: tuple[Body, ...]
@@ -39,17 +40,15 @@ class Row(Struct, frozen=True):
 
 
 class Replay:
-    """One run. Iterate `rows(lines)`; afterwards `view`, `gates_opened` and `unknown` hold the outcome.
-
-    `sources` names where the lines came from, also those that `only` left out; `broken` counts those that are no line of a
-    recording.
-    """
+    """One replay. Iterate `rows(lines)`; afterwards `view`, `gates_opened` and `unknown` hold the result."""
 
     def __init__(self, translator: Translator, agent: str = "", only: tuple[str, ...] = ()) -> None:
         self.translator = translator
         self.only = only
         self.gates_opened = 0
+        #: Lines that aren't valid lines of a recording.
         self.broken = 0
+        #: Sources of all lines, including those that `only` leaves out.
         self.sources: set[str] = set()
         self.view = fold(View(), Event("replay", 1, 0, "supervisor", ev.SessionOpened(agent=agent)))
 
@@ -58,13 +57,13 @@ class Replay:
         return self.translator.unknown + self.broken
 
     def rows(self, lines: Iterable[bytes]) -> Iterator[Row]:
-        """One row for each line, and for each deadline between, that produced an event."""
+        """Yield one row for each line, and for each deadline between them, that caused an event."""
         now = 0.0
         for number, line in enumerate(lines, 1):
-            found = self._read(line)
-            if found is None:
+            read = self._read(line)
+            if read is None:
                 continue
-            t, signal = found
+            t, signal = read
             yield from self._deadlines(t)
             now = max(now, t)
             yield from self._row(number, now, self.translator.feed(signal, now), origin_of(signal.src))
@@ -74,8 +73,8 @@ class Replay:
         if not line.strip():
             return None
         try:
-            found = _lines.decode(line)
-            t, src, data = _time(found["t"]), found["src"], found["data"]
+            fields = _decoder.decode(line)
+            t, src, data = _seconds(fields["t"]), fields["src"], fields["data"]
         except (msgspec.MsgspecError, UnicodeError, RecursionError, KeyError, TypeError, ValueError):
             self.broken += 1
             return None
@@ -99,16 +98,20 @@ class Replay:
             yield Row(number, t, tuple(bodies), self.view)
 
 
-def _time(told: Any) -> float:
-    """The seconds of a line; ValueError for what is no time."""
-    seconds = float(told)
+def _seconds(value: Any) -> float:
+    """Return the time of a line.
+
+    Raises:
+        ValueError: the value isn't a time.
+    """
+    seconds = float(value)
     if not abs(seconds) < _LATEST_S:
-        raise ValueError(told)
+        raise ValueError(value)
     return seconds
 
 
 def row_json(row: Row) -> dict[str, Any]:
-    """The contract's line."""
+    """Return a row in the JSON form of contract section 5."""
     state = row.view.state
     return {
         "line": row.line,
@@ -126,7 +129,7 @@ def row_json(row: Row) -> dict[str, Any]:
 
 
 def end_json(replay: Replay) -> dict[str, Any]:
-    """The contract's last line."""
+    """Return the last line of a replay in the JSON form of contract section 5."""
     state = replay.view.state
     entries = [entry for entry in window(replay.view.timeline) if not entry.path]
     return {
@@ -146,7 +149,7 @@ def _tool(entry: Entry) -> dict[str, str]:
 
 
 def summary_of(bodies: tuple[Body, ...]) -> str:
-    """The events' names in one line, repeated ones counted."""
+    """Return the names of the events in one line, each with how often it occurs."""
     counts: dict[str, int] = {}
     for body in bodies:
         counts[type_of(body)] = counts.get(type_of(body), 0) + 1

@@ -59,7 +59,9 @@ class Machine:
 
         A guard that no row of the table names counts as no guard.
         """
-        return self._targets.get((state, event, guard if guard in self.guards else None), state)
+        if guard not in self.guards:
+            guard = None
+        return self._targets.get((state, event, guard), state)
 
     def explain(self, state: str) -> tuple[Row, ...]:
         """Return the rows that would end this state."""

@@ -336,7 +336,7 @@ def with_decided_cards(timeline: Timeline, before: Gates, after: Gates) -> Timel
     if not closed_ids:
         return timeline
     # The state retains only the most recent decisions. If one event closes more gates than that, it closes all of them
-    # in the same way, so the last decision stands for those that aren't retained.
+    # in the same way, so the last decision is also that of the gates whose decisions aren't retained.
     last = after.decided[-1]
     decisions = {decision.gate_id: decision for decision in after.decided}
     decided = timeline.decided.update({gate_id: decisions.get(gate_id, last) for gate_id in closed_ids})
@@ -512,7 +512,7 @@ def turn_restored(timeline: Timeline, event: Event, body: ev.TurnRestored, _: St
 def entries_of_history(history: Iterable[HistoryMessage]) -> list[Entry]:
     """Convert an agent's history to entries as if its events had been seen live (004's `loadMessagesFromHistory`).
 
-    Results are matched to their calls by call id, in whatever order they come. Blank blocks are skipped.
+    Results are matched to their calls by call id, in any order. Blank blocks are skipped.
     """
     entries: dict[str, Entry] = {}
     for message in history:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from quarterdeck.kernel.machine import ANY, Machine, Row
 
 STATES = ("none", "starting", "up")
-#: Signals that mean that somebody stopped the process on purpose. Every other signal is a crash.
+#: Signals that a user or the system sends to stop a process. Every other signal is a crash.
 STOP_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGKILL", "SIGHUP"})
 
 MACHINE = Machine(

@@ -1,7 +1,7 @@
 """Derive what clients see of a session: the summary in lists, and the details of one session (contract section 2).
 
-Nothing here is stored. FIELDS tables say how each field is derived and from which parts of the state, so that patch.py
-can recompute only the fields whose parts changed.
+Nothing here is stored. SUMMARY_FIELDS and DETAILS_FIELDS say how each field is derived and from which parts of the state,
+so that patch.py can recompute only the fields whose parts changed.
 """
 
 from __future__ import annotations

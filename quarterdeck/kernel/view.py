@@ -8,6 +8,7 @@ rebuilt after a restart and explained at any time (`why`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -71,12 +72,24 @@ _SUB_NARRATORS = _narrators_without(_TURN_EVENTS | _SESSION_EVENTS)
 _INACTIVE_SUB_MOVES = {kind: move for kind, move in INACTIVE_MOVES.items() if kind in SUB_MOVES}
 
 
-def _tables_for(state: State, body: Body) -> tuple[Mapping[type[Body], Move], Mapping[type[Body], Narrator]]:
-    """Choose the moves and narrators for an event, by its agent and the session's lifecycle."""
-    is_active = state.lifecycle.value in (NOT_OPENED, "active")
-    if body.agent_path:
-        return (SUB_MOVES if is_active else _INACTIVE_SUB_MOVES), _SUB_NARRATORS
-    return (MOVES, NARRATORS) if is_active else (INACTIVE_MOVES, _INACTIVE_NARRATORS)
+class _Handlers(NamedTuple):
+    """The handlers for one kind of agent in one kind of session."""
+
+    moves: Mapping[type[Body], Move]
+    narrators: Mapping[type[Body], Narrator]
+
+
+_ACTIVE = (NOT_OPENED, "active")
+_INACTIVE = ("suspended", "archived", "error")
+#: The handlers by lifecycle, for events of the main agent and of sub-agents.
+_MAIN_HANDLERS = {
+    **dict.fromkeys(_ACTIVE, _Handlers(MOVES, NARRATORS)),
+    **dict.fromkeys(_INACTIVE, _Handlers(INACTIVE_MOVES, _INACTIVE_NARRATORS)),
+}
+_SUB_HANDLERS = {
+    **dict.fromkeys(_ACTIVE, _Handlers(SUB_MOVES, _SUB_NARRATORS)),
+    **dict.fromkeys(_INACTIVE, _Handlers(_INACTIVE_SUB_MOVES, _SUB_NARRATORS)),
+}
 
 
 def fold(view: View, event: Event) -> View:
@@ -84,7 +97,7 @@ def fold(view: View, event: Event) -> View:
     if event.index <= view.index:
         return view
     body, state, timeline = event.body, view.state, view.timeline
-    moves, narrators = _tables_for(state, body)
+    moves, narrators = (_SUB_HANDLERS if body.agent_path else _MAIN_HANDLERS)[state.lifecycle.value]
     move, narrate = moves.get(type(body)), narrators.get(type(body))
     after = state if move is None else move(state, event, body)
     if narrate is not None:
@@ -107,8 +120,8 @@ def stepped(state: State, event: Event) -> State:
 
     The caller must pass the events in order: unlike `fold`, this function doesn't skip events it has already seen.
     """
-    moves, _ = _tables_for(state, event.body)
-    move = moves.get(type(event.body))
+    handlers = _SUB_HANDLERS if event.body.agent_path else _MAIN_HANDLERS
+    move = handlers[state.lifecycle.value].moves.get(type(event.body))
     return state if move is None else move(state, event, event.body)
 
 

@@ -204,7 +204,8 @@ class SessionWriter:
     def _add_waiter(self, bodies: Iterable[Body], origin: Origin) -> asyncio.Future[None]:
         # Each caller gets its own future, so one that is cancelled takes nothing away from the others.
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._add(_Batch(tuple(bodies), origin, self._now(), waiter=waiter))
+        bodies = tuple(bodies)
+        self._add(_Batch(bodies, origin, self._now() if bodies else self.view.at, waiter=waiter))
         if self._appender is None:
             self._publish_unlogged()
         else:

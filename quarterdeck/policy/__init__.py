@@ -7,7 +7,7 @@ is asked.** Every verdict names the rules that led to it.
 Requests are read differently for the two directions:
 
 - A rule that *allows* is applied narrowly. The command line must be understood completely, each of its commands must be
-  allowed, and nothing may leave the session's folder. Whatever isn't understood is asked.
+  allowed, and nothing may leave the session's folder. If a part isn't understood, the user is asked.
 - A rule that *denies or asks* is applied widely: to any command anywhere in the line, and to any name of a path.
 
 Rules aren't a sandbox: a program that is allowed to run can do anything.

@@ -30,7 +30,7 @@ _PATH_NAME = re.compile(
 _SEARCHES = ("pattern", "glob", "include")
 _PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*$", re.MULTILINE)
 _MAX_DEPTH = 8
-#: Stands for arguments that are nested too deep. No file has this name, so no rule allows it.
+#: Replaces arguments that are nested too deep. No file has this name, so no rule allows it.
 UNREADABLE = "\0"
 #: Codex asks for network access with the arguments of the command that needs it. That isn't a request for the command.
 _NETWORK_TITLE = "Network access to "

@@ -1,1 +1,1 @@
-"""The deck over HTTP, SSE and WebSocket. `app.py` puts it together, `routes/` says what can be asked."""
+"""The deck over HTTP, SSE and WebSocket. `main.py` is the process, `app.py` the application, `routes/` has the API."""

@@ -79,9 +79,9 @@ class Ingest:
             agent = ""
         else:
             agent = request.path.split("/")[2]
-            session = await self._session_of(agent, hooks.native_session(payload), hooks.folder(payload))
+            session = await self._session_of(agent, hooks.session_id_of(payload), hooks.cwd_of(payload))
         # Agents that we started ask for decisions in their own protocol; their hooks are evidence only.
-        if hooks.is_deciding(payload) and session.connection is None:
+        if hooks.awaits_decision(payload) and session.connection is None:
             return _json_response(await self._decide(session, agent, payload))
         self._feed_hook(session, agent, payload)
         return _json_response(hooks.NO_ANSWER)
@@ -106,10 +106,10 @@ class Ingest:
             decision = await observed.wait_for_decision(gate.id)
         except asyncio.CancelledError:
             # The agent has disconnected: the user answered in the terminal, or the agent exited.
-            observed.feed(Signal("hook.disconnect", hooks.hung_up(payload, gate.ref)))
+            observed.feed(Signal("hook.disconnect", hooks.disconnect_data(payload, gate.ref)))
             raise
-        answer = hooks.NO_ANSWER if decision is None else hooks.answer(agent, payload, decision)
-        reply = Signal("hook.reply", hooks.replied(payload, gate.ref, answer))
+        answer = hooks.NO_ANSWER if decision is None else hooks.encode_decision(agent, payload, decision)
+        reply = Signal("hook.reply", hooks.reply_data(payload, gate.ref, answer))
         # The decision is durable already, so nothing depends on this event.
         observed.feed(reply, durability=Durability.LAZY)
         return answer

@@ -89,8 +89,8 @@ class TextFormatter(logging.Formatter):
             for name, value in line.items()
             if name not in ("at", "level", "logger", "message", "where")
         )
-        places = "".join(f"\n    {place}" for place in line.get("where", ()))
-        return f"{self.formatTime(record, '%H:%M:%S')} {level}{line['message']}{fields}{places}"
+        frames = "".join(f"\n    {frame}" for frame in line.get("where", ()))
+        return f"{self.formatTime(record, '%H:%M:%S')} {level}{line['message']}{fields}{frames}"
 
 
 # --- The file

@@ -297,7 +297,7 @@ def main(arguments: Sequence[str]) -> int:
     files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     logs = log_setup.configure(files.folder, to_terminal=not options.is_background)
     try:
-        config = read_config(files.config, os.environ, options.options, agents=registry.known)
+        config = read_config(files.config, os.environ, options.options, agents=registry.known_agents)
         for warning in config.warnings:
             log.warning("%s", warning)
         uvloop.run(ServerProcess(files, config, options, lifeline_fd, keeper).run(starter))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -94,8 +94,8 @@ RunCommand: TypeAlias = Callable[[str, str, dict[str, Any], str], Awaitable[Any]
 # --- Frames that connections share
 
 
-class _ChangeFrames:
-    """Frames with the difference between two views, encoded once for all clients that were sent the same view last.
+class _SharedChanges:
+    """The changes of a session, encoded once for all clients that were sent the same view last.
 
     Only the last pair of views is remembered: the feed delivers an event to all readers before the next one.
     """
@@ -103,52 +103,62 @@ class _ChangeFrames:
     def __init__(self) -> None:
         self._old: View | None = None
         self._new: View | None = None
-        self._frames: dict[tuple[str, int], bytes] = {}
+        #: By the number of timeline entries that a client mirrors.
+        self._frames: dict[int, bytes] = {}
 
-    def frame(
-        self, op: Literal["view", "summary", "patch"], session_id: str, old: View, new: View, limit: int
-    ) -> bytes:
-        """Return the frame that updates a client, or b"" if nothing it shows has changed."""
+    def frames(self, session_id: str, old: View, new: View, limit: int) -> bytes:
+        """Return the frames that take a client from one view to another; b"" if nothing it shows has changed."""
         if old is not self._old or new is not self._new:
             self._old, self._new, self._frames = old, new, {}
-        key = (op, limit)
-        if key not in self._frames:
-            self._frames[key] = _changes_frame(op, session_id, old, new, limit)
-        return self._frames[key]
+        frames = self._frames.get(limit)
+        if frames is None:
+            frames = self._frames[limit] = _encode_changes(session_id, old, new, limit)
+        return frames
 
 
-def _changes_frame(op: str, session_id: str, old: View, new: View, limit: int) -> bytes:
-    if op == "summary":
-        changes = summary_changes(old, new)
-        return _row_frame(session_id, changes, new.index) if changes else b""
-    changes = timeline_changes(old.timeline, new.timeline, limit) if op == "patch" else view_changes(old, new)
-    message = {"op": op, "session": session_id, "index": new.index, "changes": changes}
-    return message_frame(message) if changes else b""
+def _encode_changes(session_id: str, old: View, new: View, limit: int) -> bytes:
+    frames = _changes_frame("view", session_id, view_changes(old, new), new.index)
+    if limit:
+        frames += _changes_frame("patch", session_id, timeline_changes(old.timeline, new.timeline, limit), new.index)
+    return frames
+
+
+def _changes_frame(op: str, session_id: str, changes: list[Change], index: int) -> bytes:
+    if not changes:
+        return b""
+    return message_frame({"op": op, "session": session_id, "index": index, "changes": changes})
 
 
 class _Row:
-    """A session in the list, as all subscriptions of `*` share it."""
+    """A session in the list, with the frames that all subscriptions of `*` share."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
-        #: The last view, without its conversation.
+        #: The current view, without its conversation.
         self.view = View()
-        self._summary_frame: tuple[View, bytes] | None = None
-        self._changes = _ChangeFrames()
+        self._summary_frame = b""
+        #: The view that the last change was computed from, and its frame.
+        self._last_change: tuple[View, bytes] | None = None
 
-    def update(self, view: View) -> View:
-        """Return the view without its conversation: the same object until the state changes."""
+    def update(self, view: View) -> None:
         if self.view.state is not view.state:
             self.view = View(view.index, view.at, view.state)
-        return self.view
+            self._summary_frame = b""
+            self._last_change = None
 
     def summary_frame(self) -> bytes:
-        if self._summary_frame is None or self._summary_frame[0] is not self.view:
-            self._summary_frame = (self.view, _summary_frame(self._session_id, self.view))
-        return self._summary_frame[1]
+        """Return the frame with the whole summary."""
+        if not self._summary_frame:
+            self._summary_frame = _summary_frame(self._session_id, self.view)
+        return self._summary_frame
 
     def changes_frame(self, old: View) -> bytes:
-        return self._changes.frame("summary", self._session_id, old, self.view, 0)
+        """Return the frame with the changes since `old`; b"" if nothing in the list has changed."""
+        if self._last_change is None or self._last_change[0] is not old:
+            changes = summary_changes(old, self.view)
+            frame = _row_frame(self._session_id, changes, self.view.index) if changes else b""
+            self._last_change = (old, frame)
+        return self._last_change[1]
 
 
 def _summary_frame(session_id: str, view: View) -> bytes:
@@ -169,7 +179,7 @@ class Sockets:
         self.all_pages: Pages[str] = Pages(lambda _, since: log.read_all(since, PAGE))
         self.heartbeat_s = heartbeat_s
         self.events = SharedEncoding(event_frame)
-        self.changes = _ChangeFrames()
+        self.changes = _SharedChanges()
         self.open: dict[web.WebSocketResponse, SocketConnection] = {}
         #: Events handed to connections, before their filters.
         self.delivered = 0
@@ -260,9 +270,7 @@ class _SessionSubscription:
         data = b"" if self._types == _NO_EVENTS else sockets.events.encode(events, self._types)
         new, old = self._session.writer.durable_view, self._sent
         if new is not old:
-            data += sockets.changes.frame("view", session_id, old, new, 0)
-            if self._limit:
-                data += sockets.changes.frame("patch", session_id, old, new, self._limit)
+            data += sockets.changes.frames(session_id, old, new, self._limit)
             self._sent = new
         if type(events[-1].body) is SessionDeleted:
             removal = [Change("remove", session_id)]

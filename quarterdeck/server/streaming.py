@@ -74,10 +74,11 @@ class SharedEncoding:
         """Return these events, or those of these types."""
         if events is not self._events:
             self._events, self._encoded = events, {}
-        if types not in self._encoded:
+        encoded = self._encoded.get(types)
+        if encoded is None:
             parts = [self._encode(event) for event in events if types is None or event.type in types]
-            self._encoded[types] = self._wrap(b"".join(parts))
-        return self._encoded[types]
+            encoded = self._encoded[types] = self._wrap(b"".join(parts))
+        return encoded
 
 
 def include_final_events(types: Collection[str]) -> frozenset[str]:

@@ -220,7 +220,7 @@ class Tokens:
         try:
             self._stored = self.stored()
         except TokensUnreadable as error:
-            # The owner must be able to get in; nobody else may.
+            # Let only the owner in, who can fix the file.
             log.warning("%s", error.message)
             self._stored = ()
         is_first, self._stamps = self._stamps is None, stamps

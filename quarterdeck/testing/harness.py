@@ -1,4 +1,4 @@
-"""The scripted agent's harness: the smallest whole one there is, translator and driver."""
+"""Drive and read the scripted agent (`quarterdeck.testing.agent`). This is the smallest complete harness."""
 
 from __future__ import annotations
 
@@ -31,41 +31,44 @@ CAPABILITIES = Capabilities(
 
 
 class TestTranslator(BaseTranslator):
-    """What quarterdeck.testing.agent says."""
+    """Reads the lines of `quarterdeck.testing.agent`. Each type of line has a method `read_TYPE`."""
 
-    __test__ = False  # not a test, whatever pytest thinks of the name
+    __test__ = False  # Keeps pytest from collecting this class because of its name.
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: dict[str, str] = {}
-        self.readers |= {"stdout": self.read_line, "stdin": self.read_input}
+        #: Gates that the agent waits for → their kind.
+        self.open_gates: dict[str, str] = {}
+        self.readers |= {"stdout": self._read_stdout, "stdin": self._read_stdin}
 
-    def read_line(self, data: Json) -> bool:
+    def _read_stdout(self, data: Json) -> bool:
         line = object_of(data)
-        reader = getattr(self, f"told_{text_of(line, 'type')}", None)
+        reader = getattr(self, f"read_{text_of(line, 'type')}", None)
         if reader is None:
             return isinstance(data, str)
         reader(line)
         return True
 
-    def read_input(self, data: Json) -> bool:
-        """What we answered is known before the agent says that it heard it."""
+    def _read_stdin(self, data: Json) -> bool:
+        """Read our answer to a gate, before the agent confirms it."""
         line = object_of(data)
-        name = text_of(line, "id")
-        kind = self.asked.get(name) if text_of(line, "op") == "answer" else None
+        gate_id = text_of(line, "id")
+        kind = self.open_gates.get(gate_id) if text_of(line, "op") == "answer" else None
         by = text_of(line, "by")
         if kind == "approval":
-            self.tracker.resolve_approval(name, "approved" if line.get("allow") else "rejected", by=by)
+            self.tracker.resolve_approval(gate_id, "approved" if line.get("allow") else "rejected", by=by)
         elif kind == "question":
-            self.tracker.answer_question(name, line.get("text"), by=by, message_id=text_of(line, "message_id"))
+            self.tracker.answer_question(gate_id, line.get("text"), by=by, message_id=text_of(line, "message_id"))
         elif kind == "dialog":
-            self.tracker.close_dialog(name, line.get("value"), "cancelled" if line.get("cancelled") else "answered", by)
+            self.tracker.close_dialog(
+                gate_id, line.get("value"), "cancelled" if line.get("cancelled") else "answered", by
+            )
         return True
 
-    def told_ready(self, line: Object) -> None:
+    def read_ready(self, line: Object) -> None:
         self.tracker.report_ready(text_of(line, "session"), "test-model", "1", CAPABILITIES.names, resumable=True)
 
-    def told_turn_start(self, line: Object) -> None:
+    def read_turn_start(self, line: Object) -> None:
         images = tuple(
             Image(media_type=text_of(one, "media_type"), data=text_of(one, "data"), path=text_of(one, "path"))
             for one in map(object_of, list_of(line, "images"))
@@ -73,7 +76,7 @@ class TestTranslator(BaseTranslator):
         self.tracker.record_prompt(text_of(line, "text"), text_of(line, "id"), images=images)
         self.tracker.start_request()
 
-    def told_turn_end(self, line: Object) -> None:
+    def read_turn_end(self, line: Object) -> None:
         outcome = text_of(line, "outcome")
         if outcome == "interrupted":
             self.tracker.abort_turn("interrupted")
@@ -82,69 +85,69 @@ class TestTranslator(BaseTranslator):
         else:
             self.tracker.end_turn()
 
-    def told_text(self, line: Object) -> None:
+    def read_text(self, line: Object) -> None:
         self.tracker.add_text(text_of(line, "id"), 0, text_of(line, "delta"))
 
-    def told_text_end(self, line: Object) -> None:
+    def read_text_end(self, line: Object) -> None:
         self.tracker.finish_message(text_of(line, "id"))
 
-    def told_thought(self, line: Object) -> None:
+    def read_thought(self, line: Object) -> None:
         self.tracker.add_thinking(text_of(line, "id"), 0, text_of(line, "delta"))
 
-    def told_thought_end(self, line: Object) -> None:
+    def read_thought_end(self, line: Object) -> None:
         self.tracker.finish_message(text_of(line, "id"))
 
-    def told_call(self, line: Object) -> None:
+    def read_call(self, line: Object) -> None:
         self.tracker.open_call(text_of(line, "id"), text_of(line, "name"), line.get("args"))
 
-    def told_call_start(self, line: Object) -> None:
+    def read_call_start(self, line: Object) -> None:
         self.tracker.start_call(text_of(line, "id"), text_of(line, "name"), line.get("args"))
 
-    def told_call_end(self, line: Object) -> None:
+    def read_call_end(self, line: Object) -> None:
         self.tracker.end_call(text_of(line, "id"), bool(line.get("ok")), line.get("result"))
 
-    def told_may_i(self, line: Object) -> None:
-        name = text_of(line, "id")
-        self.asked[name] = "approval"
-        self.tracker.open_approval(name, text_of(line, "name"), line.get("args"), text_of(line, "call"), "command")
+    def read_may_i(self, line: Object) -> None:
+        gate_id = text_of(line, "id")
+        self.open_gates[gate_id] = "approval"
+        self.tracker.open_approval(gate_id, text_of(line, "name"), line.get("args"), text_of(line, "call"), "command")
 
-    def told_question(self, line: Object) -> None:
-        name = text_of(line, "id")
-        self.asked[name] = "question"
-        self.tracker.open_question(name, text_of(line, "text"))
+    def read_question(self, line: Object) -> None:
+        gate_id = text_of(line, "id")
+        self.open_gates[gate_id] = "question"
+        self.tracker.open_question(gate_id, text_of(line, "text"))
 
-    def told_dialog(self, line: Object) -> None:
-        name, found = text_of(line, "id"), text_of(line, "method")
-        self.asked[name] = "dialog"
-        self.tracker.open_dialog(name, _METHODS.get(found, "confirm"), text_of(line, "title"))
+    def read_dialog(self, line: Object) -> None:
+        gate_id, method = text_of(line, "id"), text_of(line, "method")
+        self.open_gates[gate_id] = "dialog"
+        self.tracker.open_dialog(gate_id, _METHODS.get(method, "confirm"), text_of(line, "title"))
 
-    def told_background(self, line: Object) -> None:
+    def read_background(self, line: Object) -> None:
         self.tracker.start_background("shell", text_of(line, "id"), text_of(line, "title"))
 
-    def told_background_end(self, line: Object) -> None:
+    def read_background_end(self, line: Object) -> None:
         self.tracker.end_background(text_of(line, "id"), bool(line.get("ok")))
 
-    def told_heard(self, line: Object) -> None:
-        self.asked.pop(text_of(line, "id"), None)
+    def read_heard(self, line: Object) -> None:
+        self.open_gates.pop(text_of(line, "id"), None)
 
-    def told_steered(self, line: Object) -> None:
+    def read_steered(self, line: Object) -> None:
         self.tracker.emit(
             ev.SteeringApplied(refs=(text_of(line, "id"),), count=1, turn_id=self.tracker.turn_id or None)
         )
 
-    def told_model(self, line: Object) -> None:
+    def read_model(self, line: Object) -> None:
         self.tracker.emit(ev.ModelSwitched(to=text_of(line, "model")))
 
-    def told_deaf(self, line: Object) -> None:
-        """For whoever must know when it hears nothing any more."""
+    def read_deaf(self, line: Object) -> None:
+        """Report that the agent stopped reading its input, for tests that must wait for that."""
         self.tracker.emit(ev.StatusUpdate(text="deaf"))
 
-    def told_complaint(self, line: Object) -> None:
+    def read_complaint(self, line: Object) -> None:
         self.tracker.add_notice(text_of(line, "text"), "warning")
 
 
 class TestDriver:
-    """How to speak to it."""
+    """Drives one process of the scripted agent."""
 
     __test__ = False
 
@@ -155,15 +158,15 @@ class TestDriver:
         resume = ("--resume", start.native_session_id) if start.native_session_id else ()
         return Spawn(argv=(sys.executable, "-m", "quarterdeck.testing.agent", *resume, *start.arguments))
 
-    def opening(self, start: Start) -> Lines:
+    def open(self, start: Start) -> Lines:
         return [{"op": "model", "model": start.model}] if start.model else []
 
-    def heard(self, signal: Signal) -> Lines:
+    def respond(self, signal: Signal) -> Lines:
         return []
 
     def prompt(self, text: str, message_id: str, images: tuple[Image, ...] = ()) -> Lines:
-        shown = {"images": msgspec.to_builtins(images)} if images else {}
-        return [{"op": "prompt", "id": message_id, "text": text, **shown}]
+        attached = {"images": msgspec.to_builtins(images)} if images else {}
+        return [{"op": "prompt", "id": message_id, "text": text, **attached}]
 
     def steer(self, text: str, ref: str) -> Lines:
         return [{"op": "steer", "id": ref, "text": text}]
@@ -189,11 +192,12 @@ class TestDriver:
         raise CannotDo("test", "compact")
 
     def bash(self, command: str, bash_id: str) -> Lines:
-        raise CannotDo("test", "run shell commands of yours")
+        raise CannotDo("test", "run shell commands")
 
-    def farewell(self) -> Lines:
+    def quit(self) -> Lines:
         return [{"op": "bye"}]
 
 
 def harness(agent: str) -> Harness:
+    """Return the scripted agent's harness."""
     return Harness(agent, TestDriver, TestTranslator)

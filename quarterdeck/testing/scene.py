@@ -1,7 +1,7 @@
-"""One harness with a real process of its agent: driver, process, translator and kernel tied together, and all of it kept.
+"""Run one harness with a real process of its agent, and record everything that happens.
 
-After every event the view is held against what must be true of any session, and at the end everything that was heard is
-translated once more by a fresh translator, which must say the same.
+After every event the view is checked for states that contradict each other. At the end all signals are translated again by
+a new translator, which must produce the same events.
 """
 
 from __future__ import annotations
@@ -30,55 +30,58 @@ B = TypeVar("B", bound=Body)
 
 
 class Script(Struct, frozen=True, kw_only=True):
-    """Which prompt brings this agent to do what. A prompt is needed for everything that its driver says it can do.
+    """The prompts that make an agent do what the checks need. Each capability of its driver needs its prompt.
 
-    A real agent behind a scripted model answers these as the model is told to; then they may be any texts.
+    If a real agent runs with a scripted model, the model decides what happens, and the prompts may be any texts.
     """
 
-    #: It answers in words, and ends its turn by itself. `answer_has` is in the answer.
+    #: The agent answers in words and ends its turn. The answer contains `answer_has`.
     answer: str
     answer_has: str = ""
-    #: It is busy until it is interrupted.
+    #: The agent works until it is interrupted.
     hang: str
-    #: It wants an approval for one call, and after the decision ends its turn.
+    #: The agent asks for approval of one call, and ends its turn after the decision.
     ask: str = ""
-    #: It asks something; `reply` is what it is answered.
+    #: The agent asks a question, which is answered with `reply`.
     question: str = ""
     reply: Json = "yes"
-    #: An extension of it wants something; `choice` is what it is given.
+    #: An extension of the agent opens a dialog, which is answered with `choice`.
     dialog: str = ""
     choice: Json = True
-    #: It works in several steps, so that a text can reach it in the middle.
+    #: The agent works in several steps, so that a text can reach it between them.
     steps: str = ""
-    #: It leaves processes running, one of them in a session of its own. Empty if it cannot.
+    #: The agent leaves processes running, one of them in a session of its own. Empty if it can't.
     children: str = ""
-    #: It is asked in a resumed session for what it can only know from before; `recall_has` is in the answer.
+    #: A resumed agent answers what it can only know from before. The answer contains `recall_has`.
     recall: str = ""
     recall_has: str = ""
-    #: Another model that it can be switched to.
+    #: Another model that the agent can switch to.
     other_model: str = ""
 
     model: str = ""
     mode: str = ""
     arguments: tuple[str, ...] = ()
-    #: What its environment holds besides ours.
+    #: Variables to set in addition to the current environment.
     environment: Mapping[str, str] = {}
-    #: How long anything may take before it counts as failed, and how long a stop may.
+    #: Seconds after which anything that didn't happen counts as failed.
     patience: float = 30.0
+    #: Seconds that a stop may take.
     grace: float = 5.0
 
 
 class Part(Struct):
-    """What one process was heard to say: where its translator began, each signal or deadline with its time, and what came
-    of it. A deadline is no signal."""
+    """The recording of one process."""
 
+    #: The view with which its translator started.
     view: View
-    heard: list[tuple[float, Signal | None]]
-    said: list[list[Body]]
+    #: Each signal with its time. None is a deadline.
+    signals: list[tuple[float, Signal | None]]
+    #: The events of each signal or deadline.
+    events: list[list[Body]]
 
 
 class Scene:
-    """Start the agent with `begin`, speak to it, and wait for events with `until`; `close` checks what is left."""
+    """Start the agent with `begin`, send it commands, wait for events with `until`, and end it with `close`."""
 
     def __init__(self, harness: Harness, script: Script, folder: str) -> None:
         self.harness = harness
@@ -95,10 +98,10 @@ class Scene:
         self._timer: asyncio.TimerHandle | None = None
         self._failure: AssertionError | None = None
 
-    # --- what a deck does
+    # --- what a deck does with an agent
 
     async def begin(self, native_session_id: str = "") -> None:
-        """A new process, for a new conversation or to go on with an old one."""
+        """Start a process, for a new conversation or to continue an earlier one."""
         self.driver = self.harness.make_driver()
         self.translator = self.harness.make_translator()
         self.translator.restore(self.view)
@@ -114,29 +117,29 @@ class Scene:
         )
         environment = {**os.environ, **self.script.environment}
         spawn = self.driver.spawn(start)
-        self.process = AgentProcess.start(spawn, self.folder, environment, self.nonces[-1], self._hear)
-        self.say(self.driver.opening(start))
+        self.process = AgentProcess.start(spawn, self.folder, environment, self.nonces[-1], self._on_signal)
+        self.say(self.driver.open(start))
 
     def _history(self) -> tuple[Event, ...]:
-        """What the log would hold of it, of the types that the agent wants back."""
-        told = (Event("scene", place, 0, "engine", body) for place, body in enumerate(self.bodies, 1))
-        return tuple(event for event in told if event.type in self.harness.history)
+        """Return the earlier events that the agent needs to continue."""
+        events = (Event("scene", index, 0, "engine", body) for index, body in enumerate(self.bodies, 1))
+        return tuple(event for event in events if event.type in self.harness.history)
 
     def say(self, lines: Lines) -> None:
-        assert self.process.write(lines), "the agent does not take what it is told"
+        assert self.process.write(lines), "the agent doesn't read its input"
 
     async def ready(self) -> None:
         await self.until(lambda: self.state.process.value == "up", "it becomes ready")
 
     async def prompt(self, text: str, message_id: str = "p1") -> None:
-        """Says it, and waits until the turn is open."""
+        """Send a prompt and wait until its turn started."""
         await self.ready()
         since = len(self.bodies)
         self.say(self.driver.prompt(text, message_id))
-        await self.until(lambda: bool(self.since(since, ev.AgentStart)), "the prompt begins a turn")
+        await self.until(lambda: bool(self.since(since, ev.AgentStart)), "the prompt starts a turn")
 
     async def finish(self, text: str, message_id: str = "p1") -> list[Body]:
-        """A whole turn; what happened in it."""
+        """Send a prompt, wait for the end of its turn and return the events."""
         since = len(self.bodies)
         await self.prompt(text, message_id)
         await self.over()
@@ -146,7 +149,7 @@ class Scene:
         await self.until(lambda: not self.state.turn.is_open, "the turn ends")
 
     async def gate(self, kind: str) -> Gate:
-        """The gate of this kind that the agent opens."""
+        """Wait for a gate of this kind and return it."""
         await self.until(lambda: any(gate.kind == kind for gate in self.state.gates.open), f"a gate ({kind}) opens")
         return next(gate for gate in self.state.gates.open if gate.kind == kind)
 
@@ -154,70 +157,75 @@ class Scene:
         self.say(self.driver.answer(gate, decision))
 
     async def stop(self) -> None:
-        assert await self.process.stop(self.driver.farewell(), self.script.grace), "it could not be ended"
+        assert await self.process.stop(self.driver.quit(), self.script.grace), "the process couldn't be stopped"
 
     async def crash(self) -> None:
-        """The agent itself is killed from outside, as a machine out of memory does."""
+        """Kill the agent's process, as the kernel does when memory runs out."""
         os.kill(self.process.identity.pid, signal.SIGKILL)
-        await self.until(self.process.exited.done, "its end is heard")
+        await self.until(self.process.exited.done, "its exit is reported")
 
-    # --- what a test asks
+    # --- what a check looks at
 
     @property
     def state(self) -> State:
         return self.view.state
 
-    def since(self, place: int, kind: type[B]) -> list[B]:
-        """Events of this type of the main agent, from this place on."""
-        return [body for body in self.bodies[place:] if isinstance(body, kind) and not body.agent_path]
+    def since(self, index: int, kind: type[B]) -> list[B]:
+        """Return the main agent's events of this type, from this index on."""
+        return [body for body in self.bodies[index:] if isinstance(body, kind) and not body.agent_path]
 
     def texts(self, bodies: list[Body]) -> str:
-        """What the main agent said in these events."""
+        """Return the main agent's text in these events."""
         return "".join(body.delta for body in bodies if isinstance(body, ev.MessageDelta) and not body.agent_path)
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until a condition holds.
+
+        Raises:
+            AssertionError: it doesn't hold in time, the process exited before, or a state was invalid.
+        """
         try:
             async with asyncio.timeout(self.script.patience):
                 while not holds():
                     self._check_failure()
-                    assert not self.process.exited.done(), f"it ended before {what}. {self._where()}"
+                    assert not self.process.exited.done(), f"the process exited before {what}. {self._describe()}"
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise AssertionError(f"not within {self.script.patience:g} s: {what}. {self._where()}") from None
+            raise AssertionError(f"not within {self.script.patience:g} s: {what}. {self._describe()}") from None
         self._check_failure()
 
-    def _where(self) -> str:
+    def _describe(self) -> str:
         cells = (f"{name} {getattr(self.state, name).value}" for name in ("process", "run", "activity", "phase"))
         last = ", ".join(type(body).__name__ for body in self.bodies[-8:])
-        return f"It is at {', '.join(cells)}; the last events are {last}; {' '.join(self.process.last_words)}"
+        return f"States: {', '.join(cells)}; last events: {last}; {' '.join(self.process.last_words)}"
 
-    # --- what comes in
+    # --- signals
 
-    def _hear(self, signal: Signal) -> None:
+    def _on_signal(self, signal: Signal) -> None:
         now = asyncio.get_running_loop().time()
-        self._take(now, signal, self.translator.feed(signal, now), origin_of(signal.src))
-        if answer := self.driver.heard(signal):
-            self.process.write(answer)
+        self._record(now, signal, self.translator.feed(signal, now), origin_of(signal.src))
+        if lines := self.driver.respond(signal):
+            self.process.write(lines)
 
     def _tick(self) -> None:
         now = asyncio.get_running_loop().time()
-        self._take(now, None, self.translator.tick(now), "supervisor")
+        self._record(now, None, self.translator.tick(now), "supervisor")
 
-    def _take(self, now: float, signal: Signal | None, bodies: list[Body], origin: Origin) -> None:
+    def _record(self, now: float, signal: Signal | None, bodies: list[Body], origin: Origin) -> None:
         part = self.parts[-1]
-        part.heard.append((now, signal))
-        part.said.append(bodies)
+        part.signals.append((now, signal))
+        part.events.append(bodies)
         for body in bodies:
             self.view = fold(self.view, Event("scene", self.view.index + 1, int(now * 1000), origin, body))
             self.bodies.append(body)
-        if broken := list(violations(self.view)):
-            self._failure = self._failure or AssertionError(f"after {signal}: {'; '.join(broken)}")
-        self._arm()
+        if problems := list(contradictions(self.view)):
+            self._failure = self._failure or AssertionError(f"after {signal}: {'; '.join(problems)}")
+        self._set_timer()
         self._changed.set()
 
-    def _arm(self) -> None:
-        """The timer stands at the translator's deadline."""
+    def _set_timer(self) -> None:
+        """Set the timer to the translator's deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -232,36 +240,41 @@ class Scene:
     # --- the end
 
     async def close(self) -> None:
-        """Ends what is left, and checks what holds of every scene."""
+        """Kill the process if it still runs."""
         if self._timer is not None:
             self._timer.cancel()
         if self.parts and not self.process.exited.done():
             self.process.kill()
             await asyncio.wait([self.process.exited])
 
-    def check_whole(self) -> None:
-        """Nothing is left running, no rule was broken, and whatever was heard means the same when it is heard again."""
-        assert not find_by_nonce(self.nonces), "processes are left"
+    def check_end(self) -> None:
+        """Check that no process is left, no state was invalid, and translating all signals again gives the same events.
+
+        Raises:
+            AssertionError: one of these doesn't hold.
+        """
+        assert not find_by_nonce(self.nonces), "processes are left running"
         assert not is_alive(self.process.identity)
         self._check_failure()
         for part in self.parts:
-            assert _translated_again(self.harness.make_translator(), part) == part.said, "translated again it differs"
+            repeated = _translate_again(self.harness.make_translator(), part)
+            assert repeated == part.events, "translating the signals again gives other events"
 
 
-def _translated_again(translator: Translator, part: Part) -> list[list[Body]]:
+def _translate_again(translator: Translator, part: Part) -> list[list[Body]]:
     translator.restore(part.view)
-    return [translator.tick(now) if one is None else translator.feed(one, now) for now, one in part.heard]
+    return [translator.tick(now) if signal is None else translator.feed(signal, now) for now, signal in part.signals]
 
 
-def violations(view: View) -> Iterator[str]:
-    """What can never be, whatever an agent says. Each is about two owners that would contradict each other."""
+def contradictions(view: View) -> Iterator[str]:
+    """Yield states of a view that contradict each other. No agent may ever cause one."""
     state = view.state
     phase, run, activity, process = (cell.value for cell in (state.phase, state.run, state.activity, state.process))
     is_open, asks = state.turn.is_open, bool(state.gates.open)
     if run != "idle" and not is_open:
         yield f"run {run} outside a turn"
     if process == "none" and (is_open or asks or run != "idle"):
-        yield f"run {run}, turn open {is_open}, gates open {asks}, and no process"
+        yield f"run {run}, turn open {is_open}, gates open {asks}, without a process"
     if activity == "idle" and is_open:
         yield "activity idle in an open turn"
     if activity.startswith("active") and not is_open and not asks:
@@ -271,4 +284,4 @@ def violations(view: View) -> Iterator[str]:
     if view.timeline.streaming != is_open:
         yield f"timeline streaming {view.timeline.streaming}, turn open {is_open}"
     if reconstructed(view) != phase:
-        yield f"phase {phase}, and by its three sources {reconstructed(view)}"
+        yield f"phase {phase}, but {reconstructed(view)} when computed from its three sources"

@@ -1,4 +1,4 @@
-"""Part 0: the nine phases of seed 000, at the machine (`phase.step`) and as a person sees them (the folded view)."""
+"""Show part 0: the nine phases of seed 000, in the machine (`phase.step`) and in the folded view."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAILURES: dict[str, ev.TurnFailed] = {
 
 
 def asked(ask: str) -> ev.ApprovalRequired:
-    """A complete approval ask of 000 as its canonical event."""
+    """Create the event of a complete approval ask of 000."""
     request = GateRequest(gate_id="g1", call_id="c1", tool="shell", ask=ASKS[ask])  # pyright: ignore[reportArgumentType]
     return ev.ApprovalRequired(gate=request)
 

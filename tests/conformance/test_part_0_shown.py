@@ -1,4 +1,4 @@
-"""Part 0, what follows from a phase: the six flags, the notes of seed 000, and what it leaves open."""
+"""Show part 0: the six flags of a phase, the notes of seed 000, and what it leaves open."""
 
 from __future__ import annotations
 
@@ -238,7 +238,10 @@ def test_an_idle_process_that_is_ended_changes_no_phase(state: str, code: int | 
 @case("0-116")
 @pytest.mark.parametrize("state", ["creating", "streaming", "waiting_approval", "waiting_input"])
 def test_ending_a_busy_process_is_neither_of_the_two_exit_rows(state: str) -> None:
-    """The reaper never ends a busy one; whoever else does has stopped the session, it neither failed nor finished."""
+    """The reaper never stops a busy process.
+
+    Any other requested exit means that the session was stopped: it neither failed nor finished.
+    """
     assert in_phase(state).add(ev.ProcessExited(code=0, asked=True)).phase == "stopped"
     assert in_phase(state).add(ev.ProcessExited(code=1, asked=True)).phase == "stopped"
 

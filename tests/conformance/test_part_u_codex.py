@@ -38,13 +38,13 @@ def limited() -> CodexTalk:
 @case("U-080")
 def test_the_second_input_is_the_difference_and_a_decrease_begins_anew() -> None:
     talk = prompted()
-    events = []
+    usages = []
     for count, cached, output in (("1000", 200, "30"), ("1600", 500, "20"), ("400", 100, "10")):
         talk.sse("response.created")
         talk.decided("approved", f"call_{count}")
         talk.completed(input_token_count=count, cached_token_count=cached, output_token_count=output)
-        events.append(talk.last(ev.Usage).tokens)
-    assert [(item.input, item.cache_read, item.output) for item in events] == [
+        usages.append(talk.last(ev.Usage).tokens)
+    assert [(tokens.input, tokens.cache_read, tokens.output) for tokens in usages] == [
         (800, 200, 30),
         (300, 300, 20),
         (300, 100, 10),

@@ -78,7 +78,7 @@ class TestRecords:
     @case("U-008")
     def test_a_title_names_the_session(self) -> None:
         talk = kilo().out({"event": "session_title_generated", "sessionId": "k1", "title": "Fix it", "timestamp": 5})
-        assert [item.title for item in talk.events_of(ev.TitleGenerated)] == ["Fix it"]
+        assert [event.title for event in talk.events_of(ev.TitleGenerated)] == ["Fix it"]
         assert (talk.state.profile.native_session_id, talk.state.profile.name) == ("k1", "Fix it")
 
     @case("U-009")
@@ -92,7 +92,7 @@ class TestRecords:
         )
         buffer = LineBuffer()
         talk = StreamTalk("sayask").out(*buffer.feed(line[:40]), *buffer.feed(line[40:]))
-        assert [item.payload for item in talk.events_of(ev.PluginEvent)] == [
+        assert [event.payload for event in talk.events_of(ev.PluginEvent)] == [
             {"worktreeBranch": "fix-it", "worktreePath": "/w/fix-it", **payload}
         ]
 
@@ -101,7 +101,7 @@ class TestRecords:
         talk = requested()
         before = talk.texts()
         talk.out(message("say:checkpoint_saved", 9, lastCheckpointHash="abc"))
-        assert [item.checkpoint_id for item in talk.events_of(ev.CheckpointSaved)] == ["abc"]
+        assert [event.checkpoint_id for event in talk.events_of(ev.CheckpointSaved)] == ["abc"]
         assert talk.texts() == before
 
     @case("U-085")
@@ -179,7 +179,7 @@ class TestMessages:
         talk.after(QUESTION_GRACE_S * 0.9)
         assert (talk.phase, len(talk.events_of(ev.AskUser))) == ("streaming", 0)
         talk.after(QUESTION_GRACE_S * 0.2)
-        assert (talk.phase, [item.question for item in talk.events_of(ev.AskUser)]) == ("waiting_input", ["Which?"])
+        assert (talk.phase, [event.question for event in talk.events_of(ev.AskUser)]) == ("waiting_input", ["Which?"])
 
     @case("U-020")
     def test_the_whole_message_stays_and_a_longer_one_replaces_it(self) -> None:
@@ -190,16 +190,16 @@ class TestMessages:
 
     @case("U-021")
     def test_two_sessions_do_not_mix(self) -> None:
-        item, two = requested(), requested()
+        first, second = requested(), requested()
         for number in range(3):
-            item.out(message("say:text", 4, "one" * (number + 1), partial=True))
-            two.out(message("say:text", 4, "two" * (number + 1), partial=True))
-        item.out(message("ask:command", 5, "ls"))
-        assert (item.texts("assistant"), two.texts("assistant")) == (
+            first.out(message("say:text", 4, "one" * (number + 1), partial=True))
+            second.out(message("say:text", 4, "two" * (number + 1), partial=True))
+        first.out(message("ask:command", 5, "ls"))
+        assert (first.texts("assistant"), second.texts("assistant")) == (
             [("assistant", "one" * 3)],
             [("assistant", "two" * 3)],
         )
-        assert (item.phase, two.phase) == ("waiting_approval", "streaming")
+        assert (first.phase, second.phase) == ("waiting_approval", "streaming")
 
 
 class TestFailuresAndLists:
@@ -209,13 +209,13 @@ class TestFailuresAndLists:
         (failed,) = talk.events_of(ev.TurnFailed)
         assert (failed.kind, failed.message) == ("auth", "Authentication failed: Provider error: 401 Unauthorized")
         again = requested().out(message("ask:api_req_failed", 4, failed.message))
-        assert [item.message for item in again.events_of(ev.TurnFailed)] == [failed.message]
+        assert [event.message for event in again.events_of(ev.TurnFailed)] == [failed.message]
 
     @case("U-042")
     @pytest.mark.parametrize("text", ["failed in line 403 of x", "used 402 tokens", "port 429 refused", "14010 bytes"])
     def test_other_numbers_are_no_status(self, text: str) -> None:
         talk = requested().out(message("ask:api_req_failed", 4, text))
-        assert [(item.kind, item.message) for item in talk.events_of(ev.TurnFailed)] == [("api", text)]
+        assert [(event.kind, event.message) for event in talk.events_of(ev.TurnFailed)] == [("api", text)]
 
     @case("U-045")
     def test_the_last_todo_list_wins_bad_json_is_ignored_and_it_is_counted(self) -> None:

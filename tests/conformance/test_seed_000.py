@@ -1,4 +1,4 @@
-"""Seed 000's own text against the machine: its two tables, its gates, and its way to rebuild a phase."""
+"""Compare seed 000's text with the machine: its two tables, its gates, and its reconstruction of a phase."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONDITIONS = {
 
 
 def table(title: str) -> list[list[str]]:
-    """The cells of the table under this heading, without its head."""
+    """Return the cells of the table under this heading, without its header."""
     section = SEED.split(f"## {title}\n")[1].split("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
@@ -38,7 +38,7 @@ def names_in(cell: str) -> list[str]:
 
 
 def transitions_of_the_seed() -> list[dict[str, str | None]]:
-    """Its rows in the form of `qd machine phase --json`, with `*` written out."""
+    """Return the seed's rows in the form of `qd machine phase --json`, with `*` expanded."""
     rows: list[dict[str, str | None]] = []
     for source, event, target, condition in table("Transition Table"):
         kind = re.search(r"\((\w+)\)", event)
@@ -77,10 +77,10 @@ def test_the_flags_are_the_seeds_table() -> None:
     assert len(derived) == 6
 
 
-# -------------------------------------------------------------------------------- its gates, which lie over ours
+# ------------------------------------------------------------------------------------------------- its gates
 #
-# 000 moves into a waiting state and out of it again; here a gate lies over what goes on beneath. For one gate in one
-# open turn nobody can tell the two apart.
+# 000 moves into a waiting state and out of it again. Here an open gate covers the base phase. For a single gate in an
+# open turn both show the same.
 
 YES = ev.ApprovalResolved(gate_id="g1", status="approved", by="user")
 NO = ev.ApprovalResolved(gate_id="g1", status="rejected", by="user")
@@ -113,7 +113,7 @@ ROWS_OF_GATES = {
 
 
 def shown_by_both(steps: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """The phases by 000's machine alone, and by the view, after each of these steps of an open turn."""
+    """Return the phases of 000's machine alone and of the view, after each of these steps of an open turn."""
     tape, machine = works(), works().state.base_phase
     by_machine, by_view = [machine.value], [tape.phase]
     for name in steps:
@@ -153,7 +153,7 @@ def test_one_gate_after_the_other_is_000_all_along(rounds: list[tuple[str, ...]]
 
 
 class Stored:
-    """What 000 keeps of a session, by its own words and not by our machine: status, last complete ask, process."""
+    """What 000 stores of a session, as it describes it: status, last complete ask, process."""
 
     def __init__(self) -> None:
         self.status: Status | None = None
@@ -182,14 +182,14 @@ class Stored:
         return by_name.get(event, "running")
 
     def _note_exit(self, ok: bool) -> None:
-        """While a session runs the process is a source of its own; else the exit itself becomes the status."""
+        """While a session runs, its process is a separate source; otherwise the exit itself becomes the status."""
         self.process = "exited_zero" if ok else "exited_nonzero"
         if self.status != "running":
             self.status = "done" if ok else "error"
 
 
 def possible_inputs(before: Phase, stored: Stored) -> list[tuple[str, str | None]]:
-    """What can happen by a row of the table. A process exits once, says only how it went, and does not fail twice."""
+    """Return what can happen according to the table. A process exits once, reports only how, and doesn't fail twice."""
     remembered = {"requested": None, "waiting": None, "created": None, "success_ask_open": "success"}
     rows = [row for row in phase.MACHINE.rows if row.source == before.value and (row.guard or row.target != row.source)]
     inputs = {(row.event, remembered.get(row.guard, row.guard) if row.guard else None) for row in rows}

@@ -1,4 +1,4 @@
-"""X-028 over every recording: after each signal, whichever sources are heard, the owners fit a row of the table."""
+"""Show X-028 with every recording: after each signal, for any choice of sources, the owners match a row of the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def agents_of(path: Path) -> list[str]:
 
 
 def selections(lines: list[bytes]) -> list[tuple[str, ...]]:
-    """Every choice of the sources that there are: all, each alone, all but one, and what lies between."""
+    """Return every choice of the available sources: all, each alone, all but one, and everything between."""
     sources = sorted({json.loads(line)["src"].partition(".")[0] for line in lines})
     return [chosen for size in range(1, len(sources) + 1) for chosen in combinations(sources, size)]
 

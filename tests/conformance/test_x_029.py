@@ -1,12 +1,12 @@
-"""X-029: an agent of our own and every external one, doing the same work, show the same activities and phases.
+"""Show X-029: a built-in agent and every external agent that do the same work show the same activities and phases.
 
-Two comparisons, both over whole sessions, from the first rest to the end of the process:
+Two comparisons over whole sessions, from the first idle state to the exit of the process:
 
-* Sessions that are told here by hand, turn by turn, in the events of 001, against recordings of real agents that did the
-  same. One difference is the agents' own and documented (3-068): a tool is in use for an instant before its approval is
-  asked, because PreToolUse comes first; it is left out.
-* Every recording, by every source that is enough by itself: what the agent did is taken from it as 001's events, without the
-  activities that its own signals say (003); the activities that an engine says of the same events (8.2) must be the same.
+* Sessions written by hand, turn by turn, as events of 001, are compared with recordings of real agents that did the
+  same. One difference is documented (3-068) and ignored: a tool is in use for an instant before its approval is
+  requested, because PreToolUse comes first.
+* Every recording, through every source that suffices alone, is converted to 001's events without the activities that the
+  agent's own signals report (003). The activities that an engine reports for these events (8.2) must be the same.
 """
 
 from __future__ import annotations
@@ -109,7 +109,10 @@ def without_repetitions(pairs: Iterable[tuple[str, str]]) -> Sequence:
 
 
 def session(pairs: Iterable[tuple[str, str]]) -> Sequence:
-    """From the first rest on. A process that ends with its turn has no rest between the two; 3-068 is left out."""
+    """Start at the first idle state.
+
+    If a process exits with its turn, there is no idle state between them. 3-068 is ignored.
+    """
     found = without_repetitions(pairs)
     found = found[next(at for at, pair in enumerate(found) if pair[0] == "idle") :]
     return [
@@ -128,7 +131,7 @@ def rows_of(agent: str, recording: Path, only: tuple[str, ...] = ()) -> list[Row
 
 
 def native(turns: tuple[str, ...], ended: Body) -> Sequence:
-    """Judged where a batch ends: after a state_change, which closes each step of the engine."""
+    """Compare after each state_change, which ends each step of the engine."""
     tape = Tape().opened().add(ev.ProcessStarting(), ev.AgentReady())
     pairs: Sequence = [shown(tape.view)]
     for turn in turns:
@@ -160,7 +163,7 @@ LINGERS = ("app_tool_auto", ("otlp", "notify", "proc"))
 
 
 def is_heard(path: Path, only: tuple[str, ...]) -> bool:
-    """Whether the recording has more of these sources than the coming and going of the process."""
+    """Return whether the recording has more from these sources than the start and exit of the process."""
     return not only or any(f'"src": "{source}' in path.read_text() for source in only if source != "proc")
 
 
@@ -173,7 +176,7 @@ HEARD = [
 
 
 class Engine:
-    """Says the activity from 001's events alone (8.2): compacting, what a person is asked, calls, then the turn."""
+    """Report the activity from 001's events alone (8.2): compacting, else gates, else calls, else the turn."""
 
     def __init__(self, agent: str) -> None:
         self.view = View()
@@ -192,7 +195,7 @@ class Engine:
                 self._fold(self._activity())
 
     def _remember(self, body: Body) -> None:
-        """8.2: a refused call is in use until its failed end, which comes at once, or until the agent goes on."""
+        """A rejected call is in use until its failed end, or until the agent moves on (8.2)."""
         if isinstance(body, ev.CompactStart | ev.CompactEnd | ev.AgentEnd | ev.AgentAbort):
             self.compacts = isinstance(body, ev.CompactStart)
         if isinstance(body, ev.ToolCalls | ev.RequestStart | ev.AgentEnd | ev.AgentAbort | ev.ToolBlocked):
@@ -218,7 +221,7 @@ AFTER_A_REFUSAL = (ev.ToolExecutionEnd, ev.ToolBlocked, ev.ToolKilled, ev.Reques
 
 
 def engine(agent: str, rows: list[Row]) -> Iterable[tuple[str, str]]:
-    """What an engine shows that does all of this; judged where the agent's own batches end."""
+    """Return what an engine shows for these events, compared where the agent's own batches end."""
     ours = Engine(agent)
     for row in rows:
         for body in row.bodies:

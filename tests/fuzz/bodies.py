@@ -1,10 +1,10 @@
-"""Any event body with any content: made from the vocabulary's own types, so a new event is tried without a word here.
+"""Generate event bodies with any content, from the event types themselves, so that a new event is included.
 
-Words come from one small pool whatever they are for. So ids repeat, are missing, and are sometimes the same for a
-message and a call: what a confused agent sends, and what a test by hand forgets.
+All words come from one small pool. So ids repeat, are missing, or are the same for a message and a call: what a confused
+agent sends, and what handwritten tests forget.
 
-The bodies are made once, from a fixed seed, and a tape is a list of draws from them. Drawing every field of every body
-would be a hundred draws an event; so tapes can be long, and still shrink to a few plain events.
+The bodies are created once from a fixed seed, and a tape is a list of draws from them. Drawing every field of every body
+would take a hundred draws per event. This way tapes can be long and still shrink to a few plain events.
 """
 
 from __future__ import annotations
@@ -93,18 +93,18 @@ def _value(kind: inspect.Type, random: Random) -> Any:
 
 
 def bodies_of(kinds: tuple[type[Body], ...], each: int) -> list[Body]:
-    """So many bodies of each of these types; the first ones are plain, because examples shrink towards them."""
+    """Create `count` bodies of each of these types. Plain ones come first, because hypothesis shrinks towards them."""
     random = Random(0)
     return [*map(plain, kinds), *(_value(inspect.type_info(kind), random) for _ in range(each) for kind in kinds)]
 
 
 def one_of_each() -> list[Body]:
-    """A plain body of every type."""
+    """Create a plain body of every type."""
     return [*map(plain, ev.TYPES), ev.Unknown(name="from_the_future")]
 
 
 def plain(kind: type[Body]) -> Body:
-    """A body of this type that says no more than it must."""
+    """Create a body of this type with its required fields only."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     return kind(**{one.name: _value(one.type, Random(0)) for one in info.fields if one.required})
@@ -122,18 +122,18 @@ _BEGINNINGS: tuple[list[Body], ...] = (
 
 
 def any_body() -> SearchStrategy[Body]:
-    """Any body; two of three are of the types that move the most."""
+    """Generate any body. Two of three are of the types that change the state most."""
     return st.sampled_from(_LIVELY) | st.sampled_from(_LIVELY) | st.sampled_from(_ALL)
 
 
 def many_bodies() -> SearchStrategy[list[Body]]:
-    """What a log may hold: a beginning, then anything."""
+    """Generate what a log may contain: a start, then anything."""
     short, long = st.lists(any_body(), max_size=8), st.lists(any_body(), min_size=16, max_size=48)
     return st.builds(lambda first, rest: [*first, *rest], st.sampled_from(_BEGINNINGS), short | long)
 
 
 def numbered(bodies: list[Body]) -> list[Event]:
-    """These bodies as a log: indexes rise by one, times never fall, origins differ."""
+    """Turn bodies into a log: indexes rise by one, times never decrease, origins vary."""
     return [
         Event("s1", index, 1_000 + index // 2 * 60_000, ORIGINS[index % len(ORIGINS)], body)
         for index, body in enumerate(bodies, 1)
@@ -141,5 +141,5 @@ def numbered(bodies: list[Body]) -> list[Event]:
 
 
 def tapes() -> SearchStrategy[list[Event]]:
-    """Logs."""
+    """Generate logs."""
     return many_bodies().map(numbered)

@@ -1,5 +1,8 @@
-"""What no translator may ever bring about, whatever its agent sends: X-028 by the one table (tests/table.py), and what of
-X-040 the table leaves to the moment (a spinner before a turn) or does not look at (the turn behind the timeline)."""
+"""Check views against the rules that no translator may break, whatever its agent sends.
+
+These are the table of X-028 (tests/table.py), and the parts of X-040 that the table doesn't cover: a spinner before a turn,
+and the turn behind a streaming timeline.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from tests.table import legal, shown_by
 
 
 def violations(view: View) -> list[str]:
-    """Every rule that this view breaks, in words."""
+    """Describe every rule that this view breaks."""
     return list(_violations(view))
 
 
@@ -31,7 +34,7 @@ def _violations(view: View) -> Iterator[str]:
 
 
 def unclosed(bodies: Sequence[Body]) -> list[str]:
-    """Turns of the main agent that were begun twice without an end between (X-024)."""
+    """Return the turns of the main agent that were started while another was open (X-024)."""
     open_turn, found = False, []
     for body in bodies:
         if body.agent_path:

@@ -1,7 +1,7 @@
-"""Recordings, mutated: lines dropped, doubled, reordered, cut short; fields removed, retyped, nested, blown up.
+"""Mutate recordings: drop, repeat, reorder and truncate lines; remove, retype, nest and enlarge fields.
 
-`mutated(lines)` is a hypothesis strategy over whole traces; `replayed(agent, lines)` runs one and hands every view to a
-check. Mutations keep the envelope of a line (t, src) mostly whole, because it is ours; what is inside came from an agent.
+`mutated(lines)` is a hypothesis strategy over whole recordings. `replayed(agent, lines)` replays one and passes every view
+to a check. The envelope of a line (t, src) mostly stays intact, because Quarterdeck writes it; the rest came from an agent.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _OPERATIONS = ("drop", "double", "swap", "cut", "remove", "retype", "nest", "blo
 
 @cache
 def recordings(folder: str) -> list[Path]:
-    """The committed recordings of an agent."""
+    """Return the committed recordings of an agent."""
     return sorted((TRACES / folder).rglob("*.jsonl"))
 
 
 @cache
 def lines_of(path: Path) -> list[bytes]:
-    """The first lines of a recording; the whole would make the search slow and find no more."""
+    """Return the first lines of a recording. Whole recordings would make the search slow and find no more."""
     return path.read_bytes().splitlines(keepends=True)[:MOST_LINES]
 
 
 @st.composite
 def mutated(draw: st.DrawFn, lines: list[bytes]) -> list[bytes]:
-    """A recording after a few mutations."""
+    """Generate a recording with a few mutations."""
     result = list(lines)
     for _ in range(draw(st.integers(1, 8))):
         if not result:
@@ -111,7 +111,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 
 def replayed(agent: str, lines: list[bytes], check: Callable[[View], None] | None = None) -> Replay:
-    """Runs a trace and holds every view against the rules."""
+    """Replay a recording and check every view."""
     run = Replay(translator(agent), agent)
     said: list[Body] = []
     for row in run.rows(lines):

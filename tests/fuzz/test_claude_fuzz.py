@@ -1,4 +1,4 @@
-"""Claude Code's recordings, mutated: never an exception, never an impossible state, whichever sources are left."""
+"""Replay mutated recordings of Claude Code: never an exception or an illegal state, for any choice of sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = st.sampled_from(
 
 
 def no_false_idle(view: View) -> None:
-    """Nobody is told that the agent waits for a prompt while a call of its turn runs."""
+    """Check that the agent isn't shown as idle while a call of its turn runs."""
     assert not (view.state.activity.value == "idle" and view.state.turn.calls)
 
 

@@ -100,6 +100,6 @@ def test_a_recording_may_end_anywhere(path: Path, data: st.DataObject) -> None:
 def test_the_line_parser_takes_any_bytes_and_any_cuts(chunks: list[bytes]) -> None:
     whole, pieces = LineBuffer(), LineBuffer()
     expected = [*whole.feed(b"".join(chunks)), *whole.flush()]
-    fields = [item for chunk in chunks for item in pieces.feed(chunk)] + pieces.flush()
-    assert repr(fields) == repr(expected)
-    assert all(isinstance(item, dict) or item.strip() for item in fields)
+    parsed = [piece for chunk in chunks for piece in pieces.feed(chunk)] + pieces.flush()
+    assert repr(parsed) == repr(expected)
+    assert all(isinstance(piece, dict) or piece.strip() for piece in parsed)

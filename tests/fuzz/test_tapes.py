@@ -1,4 +1,4 @@
-"""Whatever agents say, in whatever order: nothing raises, and the log alone decides what is shown."""
+"""Fold any events in any order: nothing raises, and the view depends only on the log."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _DELTA_NAMES = {ev.NAMES[kind] for kind in DELTAS}
 
 
 def encoded(state: State) -> bytes:
-    """A state as it is stored and sent."""
+    """Encode a state as it is stored and sent."""
     return msgspec.json.encode(state)
 
 
 def views(log: list[Event]) -> list[View]:
-    """The view before the first event and after every one."""
+    """Return the view before the first event and after each one."""
     seen = [View()]
     for event in log:
         seen.append(fold(seen[-1], event))
@@ -152,7 +152,7 @@ def test_deltas_that_were_restated_may_be_dropped_and_nothing_shows_it(bodies: l
 
 
 def _is_restated(body: Body, later: list[Event]) -> bool:
-    """Whether an event after this delta says all of it again."""
+    """Return whether a later event restates this delta."""
     if not isinstance(body, tuple(DELTAS)):
         return False
     return any(_restates(event.body, body) for event in later)
@@ -257,7 +257,7 @@ def _nested(kind: str, field: str, levels: int) -> bytes:
     ("kind", "field"), [("tool_call", "args"), ("tool_execution_start", "args"), ("tool_execution_end", "result")]
 )
 def test_what_the_codec_takes_however_deep_is_folded(kind: str, field: str) -> None:
-    """The decoder goes deeper than Python's own repr; what lies between the two must not stop a session."""
+    """The decoder accepts deeper nesting than Python's repr, and such values must not break a session."""
     folded = 0
     for levels in range(1, 1_200):
         try:

@@ -1,17 +1,18 @@
-"""The whole product, small enough to be searched to its end.
+"""Search a model of the whole product exhaustively.
 
-One session is modelled with everything around it: the agent, its calls, its sub-agents and background work (agent.py,
-children.py), the deck with its processes (deck.py), and the person with their commands (person.py). What is really the case
-is a Truth (truth.py). Each possible step is a Move: what happens, the batch of events that tells it, and the truth after it.
-The batches go through the real door (kernel.order) into the real fold (kernel.view), and after every batch what the view
-shows is held against the truth and against the rules (invariants.py, and tests/table.py).
+One session is modelled with everything around it: the agent, its calls, sub-agents and background work (agent.py,
+children.py), the deck with its processes (deck.py), and the user with their commands (person.py). The actual
+situation is a Truth (truth.py). Each possible step is a Move: what happens, the events that report it, and the truth
+after it. The events go through the real log invariants (kernel/log_invariants.py) into the real fold
+(kernel/view.py). After each move the view is compared with the truth and with the rules (invariants.py and
+tests/table.py).
 
-search.py goes from the empty session through every move there is, breadth first, so that the way to a broken rule is the
-shortest one; it ends when nothing new is found. The bounds say how many calls, sub-agents and waiting texts there may be.
+search.py follows every move from the empty session, breadth first, so that it reports the shortest path to a broken
+rule. It ends when it finds nothing new. The bounds limit how many calls, sub-agents and queued messages there may be.
 
     python -m tests.model                     what `make test` searches
     python -m tests.model --calls 3 --texts 2
-    python -m tests.model --depth 9           every way of nine batches, whatever the bounds leave
+    python -m tests.model --depth 9           every path of nine moves, regardless of the other bounds
 
-To find out how the system behaves, start reading at truth.py and agent.py.
+To learn how the system behaves, start with truth.py and agent.py.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.model`: the search with other bounds than those of `make test`."""
+"""Search the product model with other bounds than `make test`: `python -m tests.model`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT = Bounds()
 @click.option("--dialogs/--no-dialogs", default=True, help="Extensions open dialogs.")
 @click.option("--shells/--no-shells", default=True, help="Shells go to the background.")
 def main(depth: int | None, calls: int, subs: int, texts: int, dialogs: bool, shells: bool) -> None:
-    """Search the product model and say what was found."""
+    """Search the product model and print the result."""
     bounds = Bounds(depth=depth, calls=calls, subs=subs, texts=texts, dialogs=dialogs, shells=shells)
     report = explore(bounds)
     click.echo(report)

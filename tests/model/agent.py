@@ -1,11 +1,12 @@
-"""The main agent: how a turn begins, what it does, how it ends. Batches are what a translator or the engine writes.
+"""Model the main agent: how a turn starts, what it does, how it ends. Each batch is what a translator or the engine
+writes.
 
-    no turn ── begins ──▶ asking ── chunks ──▶ writing ── calls ──▶ tools ── all answered ──▶ asking …
+    no turn ── starts ──▶ asking ── chunks ──▶ writing ── calls ──▶ tools ── all answered ──▶ asking …
                              └── compacts ─▶ compacting          └── calls run, ask, are allowed, end, two at a time
 
-It compacts from everywhere (003: PreCompact in thinking, tool_use and waiting), and it may speak beside its calls.
-A turn ends by itself, fails, or is interrupted in the agent's own terminal, from nearly everywhere. A gate may close without
-a decision of ours, because the person answered in the terminal or because the agent simply moved on.
+It may compact in any of these steps (003: PreCompact in thinking, tool_use and waiting), and send text beside its
+calls. A turn finishes, fails, or is interrupted in the agent's own terminal, from nearly everywhere. A gate may close
+without a decision of ours, because the user answered in the terminal or because the agent moved on.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ASKS: tuple[Literal["tool", "command", "browser", "mcp"], ...] = ("tool", "comma
 
 
 def moves(world: World, bounds: Bounds) -> Iterator[Move]:
-    """Everything that the main agent may do now."""
+    """Return everything that the main agent may do now."""
     truth, new = world.truth, str(world.view.index + 1)
     if not truth.is_live:
         return
@@ -48,12 +49,12 @@ BEGINNING: tuple[Body, ...] = (ev.AgentStart(), ev.RequestStart(model="m"))
 
 
 def begun(truth: Truth) -> Truth:
-    """A turn is open, its first request is out."""
+    """Open a turn and send its first request."""
     return replace(truth, step="asking", promise="")
 
 
 def prompted(name: str = "") -> tuple[Body, ...]:
-    """A turn that begins with a text of a person, or with one that the agent gave itself."""
+    """Start a turn with a message of the user or of the agent itself."""
     return (ev.PromptReceived(text="go", message_id=name, source="user" if name else "agent"), *BEGINNING)
 
 
@@ -97,7 +98,7 @@ def _writes(truth: Truth, new: str, bounds: Bounds) -> Iterator[Move]:
 
 
 def _goes_on(truth: Truth, new: str, bounds: Bounds, whole: tuple[Body, ...]) -> Iterator[Move]:
-    """The reply is there: calls, or the end of the turn."""
+    """Complete the reply: calls, or the end of the turn."""
     yield from _opens_calls(truth, new, bounds, whole)
     yield _ends(truth, whole)
     for kinds in FAILURES:
@@ -132,7 +133,7 @@ def _compacts(truth: Truth, _new: str, _bounds: Bounds) -> Iterator[Move]:
 
 
 def _opens_calls(truth: Truth, new: str, bounds: Bounds, whole: tuple[Body, ...] = ()) -> Iterator[Move]:
-    """A call, one more beside those that are open, or a question."""
+    """Start a call, a second call beside an open one, or a question."""
     tools = replace(truth, step="tools", lingers=False)
     if len(truth.calls) < bounds.calls:
         announced = ev.ToolCall(name="shell", call_id=new)
@@ -171,30 +172,30 @@ def _approval(call: str) -> Body:
 
 
 def resolved(call: str, status: ev.GateStatus, by: str = "") -> Body:
-    """The approval of this call is decided."""
+    """Decide the approval of this call."""
     return ev.ApprovalResolved(gate_id=gate_of(call), status=status, by=by)
 
 
 def blocked(call: str) -> Body:
-    """A call that was refused gets a result too."""
+    """End a rejected call: it gets a result too."""
     return ev.ToolBlocked(name="shell", call_id=call, reason="refused")
 
 
 def with_call(truth: Truth, call: Call) -> Truth:
-    """With this call in the place of the one of the same name."""
+    """Replace the call with the same name."""
     return replace(truth, calls=tuple(call if one.id == call.id else one for one in truth.calls))
 
 
 def without_call(truth: Truth, call: str) -> Truth:
-    """Without this call."""
+    """Remove this call."""
     return replace(truth, calls=tuple(one for one in truth.calls if one.id != call))
 
 
 def answered(move: Move, *, ran: bool = False) -> Iterator[Move]:
-    """After a call or a question is answered: the others go on; after the last one the next request comes.
+    """Continue after a call or question was answered: with the other calls, or with the next request after the last one.
 
-    It comes at once (the engine), or is seen later. Until then Claude's hooks say thinking; Codex's rule, for calls that
-    `ran`, says tool_use.
+    The request is sent in the same batch (the engine), or seen later. Until then Claude's hooks report thinking, and Codex's
+    rule for calls that `ran` reports tool_use.
     """
     truth = move.truth
     if truth.step != "tools" or truth.calls or truth.question is not None:
@@ -227,7 +228,7 @@ def _works(truth: Truth, new: str, bounds: Bounds) -> Iterator[Move]:
 
 
 def _compacts_beside_calls(truth: Truth) -> Move:
-    """As with any request, what was asked is answered; a call that was told as running goes on."""
+    """Compact. As for any request, the gates were answered; a call that was reported as running continues."""
     statuses: dict[str, Status] = {"asks": "allowed", "asks_late": "runs"}
     calls = tuple(replace(call, status=statuses.get(call.status, call.status)) for call in truth.calls)
     after = replace(truth, step="compacting", calls=calls, question=None, lingers=False)
@@ -235,7 +236,7 @@ def _compacts_beside_calls(truth: Truth) -> Move:
 
 
 def _leaves_calls_behind(truth: Truth) -> Iterator[Move]:
-    """A command goes on in the background, and the turn goes on without it (Codex)."""
+    """Continue the turn without a command that goes on in the background (Codex)."""
     for call in truth.calls:
         if call.status == "runs" and not call.sub:
             after = replace(without_call(truth, call.id), shell=call.id)
@@ -247,7 +248,7 @@ def _left_behind(call: str) -> Body:
 
 
 def _call_asks(truth: Truth, call: Call) -> Iterator[Move]:
-    """Approvals that no decision of ours closes: answered in the terminal, refused by a rule, timed out."""
+    """Close approvals without a decision of ours: answered in the terminal, rejected by a rule, timed out."""
     elsewhere = resolved(call.id, "answered_elsewhere")
     gone = without_call(truth, call.id)
     yield Move("the call starts after all", "agent", (_start(call.id),), with_call(truth, replace(call, status="runs")))
@@ -262,7 +263,7 @@ def _call_asks(truth: Truth, call: Call) -> Iterator[Move]:
 
 
 def resumed(truth: Truth, trigger: str) -> tuple[Body, ...]:
-    """A held turn goes on, unless another approval still holds it."""
+    """Continue a held turn, unless another approval still holds it."""
     held = any(call.status in ("asks", "asks_late") for call in truth.calls)
     return () if held else (ev.AgentResumed(trigger=trigger),)  # type: ignore[arg-type]
 
@@ -300,7 +301,7 @@ def _question_closes(truth: Truth, question: Question) -> Iterator[Move]:
 
 
 def _leaves_tools(truth: Truth, new: str, bounds: Bounds) -> Iterator[Move]:
-    """The agent moves on: nothing of it runs, and what it asked is asked no more."""
+    """Move on: no call runs any more, and the gates are closed."""
     open_calls = [call for call in truth.calls if call.status != "asks"]
     if truth.question is not None and truth.question.call:
         return
@@ -340,7 +341,7 @@ def _fails(truth: Truth, kind: FailureKind, before: tuple[Body, ...] = ()) -> Mo
 
 
 def cut_short(truth: Truth) -> tuple[Body, ...]:
-    """What an interrupt says of the turn's own before it closes the turn: sub-agents end, calls are killed."""
+    """Report what an interrupt ends before it closes the turn: sub-agents end, calls are killed."""
     ends = [ev.SubagentEnd(child_sid=sub.id, ok=False) for sub in truth.subs if not sub.in_background]
     running = [call.id for call in truth.calls if call.status in ("runs", "asks_late")]
     if truth.question is not None and truth.question.call:
@@ -349,7 +350,10 @@ def cut_short(truth: Truth) -> tuple[Body, ...]:
 
 
 def _is_interrupted(truth: Truth) -> Iterator[Move]:
-    """In its own terminal. Some agents say what they cut off, some say nothing but that it is over."""
+    """Interrupt the turn in the agent's terminal.
+
+    Some agents report what they interrupted, some only the end of the turn.
+    """
     after = without_turn(truth)
     yield Move("it is interrupted", "agent", (*cut_short(truth), ev.AgentAbort(reason="esc")), after, "stopped")
     if len({sub.in_background for sub in truth.subs}) < 2:

@@ -1,7 +1,7 @@
-"""What stands beside the turn: sub-agents with gates of their own, work in the background, dialogs of extensions.
+"""Model what exists beside the turn: sub-agents with their own gates, background work, and dialogs of extensions.
 
-A sub-agent works for a call of the turn, or in the background, where it outlives the turn and may wake the main agent when
-it is done. Its events carry its path, and of the session they move nothing but gates.
+A sub-agent works for a call of the turn, or in the background, where it outlives the turn and may start a new turn of
+the main agent when it is done. Its events have an agent_path and change only gates of the session.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.model.truth import Bounds, Call, Move, Sub, Truth, World, gate_of
 
 
 def moves(world: World, bounds: Bounds) -> Iterator[Move]:
-    """Everything that may happen beside the main agent now."""
+    """Return everything that may happen beside the main agent now."""
     truth, new = world.truth, str(world.view.index + 1)
     if not truth.is_live:
         return
@@ -33,7 +33,7 @@ def moves(world: World, bounds: Bounds) -> Iterator[Move]:
 
 
 def _spawns(truth: Truth, call: Call, new: str, bounds: Bounds) -> Iterator[Move]:
-    """A running call becomes work for a sub-agent, or goes to the background."""
+    """Turn a running call into a sub-agent's work or into background work."""
     ended = ev.ToolExecutionEnd(name="shell", call_id=call.id)
     gone = without_call(truth, call.id)
     if bounds.shells and not truth.shell:
@@ -97,7 +97,7 @@ def _doing(truth: Truth, sub: Sub, doing: str) -> Truth:
 
 
 def _sub_agent_ends(truth: Truth, sub: Sub) -> Iterator[Move]:
-    """Also in the middle of a question: then nobody waits for the answer any more."""
+    """End a sub-agent, also while it asks: its gates are closed then."""
     gone = replace(truth, subs=tuple(one for one in truth.subs if one.id != sub.id))
     ended = (ev.AgentEnd(agent_path=(sub.id,)), ev.SubagentEnd(child_sid=sub.id))
     if sub.in_background:
@@ -113,7 +113,7 @@ def _sub_agent_ends(truth: Truth, sub: Sub) -> Iterator[Move]:
 
 
 def _wakes(move: Move) -> Iterator[Move]:
-    """Work in the background is over; it may give the main agent a turn."""
+    """End background work. It may start a turn of the main agent."""
     yield move
     if move.truth.is_free:
         label, bodies = f"{move.label} and wakes the agent", (*move.bodies, *prompted())

@@ -1,6 +1,6 @@
-"""The deck by itself: it starts and ends processes, delivers what waits, shuts down, repairs and takes over.
+"""Model the deck: it starts and stops processes, delivers messages, shuts down, recovers and takes over sessions.
 
-Processes also die on their own: with a code, by a signal, before they are ready, in the middle of everything.
+Processes also exit by themselves: with a code, by a signal, before they are ready, at any time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ READY = ev.AgentReady(native_session_id="n1", capabilities=("steer",), resumable
 
 
 def moves(world: World, _bounds: Bounds) -> Iterator[Move]:
-    """Everything that the deck may do, or find, now."""
+    """Return everything that the deck may do or observe now."""
     truth = world.truth
     if truth.lifecycle == "none":
         adopted = Truth(lifecycle="active", process="up", has_run=True)
@@ -59,7 +59,7 @@ def _starts(truth: Truth, world: World) -> Iterator[Move]:
 
 
 def _delivers(truth: Truth, world: World) -> Iterator[Move]:
-    """What waits is read when the agent is free; what was promised may turn out to be impossible."""
+    """Deliver queued messages when the agent is free. A promised turn may turn out to be impossible."""
     waiting = (*truth.prompts, *truth.steers)
     if waiting and (truth.is_free or (truth.is_live and truth.promise == "restore" and not truth.step)):
         rest = replace(truth, prompts=truth.prompts[1:], steers=truth.steers if truth.prompts else truth.steers[1:])
@@ -78,7 +78,7 @@ def _delivers(truth: Truth, world: World) -> Iterator[Move]:
 
 
 def _restores(truth: Truth, world: World) -> Iterator[Move]:
-    """A suspended session is loaded: it waits to be resumed, or the agent asks again what it had asked."""
+    """Load a suspended session: it waits to be resumed, or the agent repeats what it had asked."""
     still_idle = world.view.state.base_phase.value == "idle"
     for finished in (False, True):
         restored = (ev.TurnRestored(finished=finished),)
@@ -100,7 +100,7 @@ def _ends_processes(truth: Truth, world: World) -> Iterator[Move]:
     if truth.process not in ("starting", "up"):
         return
     gone = without_process(truth)
-    beneath, shown = world.view.state.base_phase.value, world.view.state.phase.value
+    base_phase, shown = world.view.state.base_phase.value, world.view.state.phase.value
     crashes: tuple[tuple[str, Body], ...] = (
         ("exits with 1", ev.ProcessExited(code=1)),
         ("crashes by a signal", ev.ProcessExited(signal="SIGSEGV")),
@@ -112,36 +112,36 @@ def _ends_processes(truth: Truth, world: World) -> Iterator[Move]:
     yield Move("the process exits with 0", "death", (ev.ProcessExited(code=0),), gone, quiet)
     stopped = ev.ProcessExited(signal="SIGTERM")
     yield Move("somebody ends the process", "death", (stopped,), gone, _after_cancel(shown))
-    yield from _asked_exits(truth, gone, beneath)
+    yield from _asked_exits(truth, gone, base_phase)
 
 
-def _after_quiet_exit(beneath: Phase, shown: str) -> str:
-    """Design section 9: an open ask is withdrawn and that is a stop; paused and failed stay; else it is completed.
+def _after_quiet_exit(base_phase: Phase, shown: str) -> str:
+    """Return the phase after exit code zero: an open ask is withdrawn (stopped), paused and failed stay, else completed.
 
-    A process that had crashed asked nothing: when the one after it ends well, that is 0-075's completed.
+    A process that crashed asked nothing. If the process after it exits with zero, the phase is 0-075's completed.
     """
     if shown in ("waiting_approval", "waiting_input"):
         return "stopped"
-    return beneath.value if beneath.value in ("paused", "error") and beneath.ask else "completed"
+    return base_phase.value if base_phase.value in ("paused", "error") and base_phase.ask else "completed"
 
 
 def _after_cancel(shown: str) -> str:
-    """000's rows of cancel_session."""
+    """Apply 000's rows of cancel_session."""
     return shown if shown in ("idle", "completed") else "stopped"
 
 
-def _asked_exits(truth: Truth, gone: Truth, beneath: str) -> Iterator[Move]:
-    """Exits that we asked for are no failures."""
+def _asked_exits(truth: Truth, gone: Truth, base_phase: str) -> Iterator[Move]:
+    """Exit on our request, which is never a failure."""
     asked_for = (ev.ProcessExited(code=143, asked=True),)
     if truth.step or truth.promise:
-        stopped = "idle" if truth.promise == "restore" and beneath == "idle" else "stopped"
+        stopped = "idle" if truth.promise == "restore" and base_phase == "idle" else "stopped"
         yield Move("the deck kills the process", "death", asked_for, gone, stopped)
     elif truth.process == "up" and is_reapable(truth):
-        yield Move("the reaper ends the idle process", "death", asked_for, gone, beneath)
+        yield Move("the reaper ends the idle process", "death", asked_for, gone, base_phase)
 
 
 def is_reapable(truth: Truth) -> bool:
-    """X-039: never while busy, asked, queued, or with work in the background."""
+    """Return whether the reaper may stop the process: not while busy, asking, queued or with background work (X-039)."""
     busy = truth.step or truth.prompts or truth.steers or truth.subs or truth.shell
     return not busy and not any(asked(truth))
 
@@ -177,7 +177,7 @@ LATE: tuple[Body, ...] = (
 
 
 def _at_rest(truth: Truth) -> Iterator[Move]:
-    """Nothing that claims life moves a session at rest; only live evidence of its own process, found by us, wakes it."""
+    """Send events to an inactive session. Only evidence of its own process, found by the deck, makes it active again."""
     yield Move("late words of a dying agent", "agent", LATE, truth)
     if truth.lifecycle == "suspended":
         found = replace(truth, lifecycle="active", process="up")

@@ -1,8 +1,8 @@
-"""What must hold after every batch. Each rule takes the world and gives None, or what is wrong.
+"""List what must hold after every batch. Each rule takes the world and returns None or what is wrong.
 
-The first rules hold the view against the truth; they are what "exactly, and with the evidence" means. Then come the rules
-across the owners (X-028, X-040), and then what must hold of any view: it is found again from 000's three sources, the
-composer is there, and what is said to be allowed is allowed. What is judged of single steps stands in search.py.
+The first rules compare the view with the truth. Then come the rules across owners (X-028, X-040), and then what must
+hold of any view: the phase can be reconstructed from 000's three sources, the composer is enabled, and exactly the
+allowed commands are accepted. Rules about single steps are in search.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _differs(what: str, shown: object, true: object) -> str | None:
 
 
 def owners_are_true(world: World, _: Bounds) -> str | None:
-    """Lifecycle, process, activity and run."""
+    """Compare lifecycle, process, activity and run."""
     truth, state = world.truth, world.view.state
     process = "none" if truth.process == "waiting" else truth.process
     shown = (state.lifecycle.value, state.process.value, state.activity.value)
@@ -49,13 +49,13 @@ def owners_are_true(world: World, _: Bounds) -> str | None:
 
 
 def gates_are_true(world: World, _: Bounds) -> str | None:
-    """Every gate has somebody who waits at it, and everybody who waits has a gate."""
+    """Check that each gate has a waiting agent, and each waiting agent a gate."""
     shown = {(gate.id, gate.kind, gate.path) for gate in world.view.state.gates.open}
     return _differs("gates", shown, {(one.gate_id, one.kind, one.path) for one in asked(world.truth)})
 
 
 def turn_is_true(world: World, _: Bounds) -> str | None:
-    """The turn and its running calls."""
+    """Compare the turn and its running calls."""
     truth, turn = world.truth, world.view.state.turn
     running = {call.id for call in truth.calls if call.status in ("runs", "asks_late")}
     if truth.question is not None and truth.question.call:
@@ -65,7 +65,7 @@ def turn_is_true(world: World, _: Bounds) -> str | None:
 
 
 def background_is_true(world: World, _: Bounds) -> str | None:
-    """Work that outlives the turn."""
+    """Compare the work that outlives the turn."""
     truth = world.truth
     true = {("subagent", sub.id) for sub in truth.subs if sub.in_background}
     if truth.shell:
@@ -74,20 +74,20 @@ def background_is_true(world: World, _: Bounds) -> str | None:
 
 
 def queue_is_true(world: World, _: Bounds) -> str | None:
-    """No text is lost, none is there twice."""
+    """Check that no message is lost or duplicated."""
     shown = sorted((item.kind, item.id) for item in world.view.state.queue)
     true = [("prompt", name) for name in world.truth.prompts] + [("steer", name) for name in world.truth.steers]
     return _differs("queue", shown, sorted(true))
 
 
 def spinner_is_true(world: World, _: Bounds) -> str | None:
-    """X-040: a spinner exactly while something runs, or is on its way; beneath the gates, that is."""
-    truth, beneath = world.truth, world.view.state.base_phase.value
-    if truth.promise == "restore" and beneath == "idle":
+    """Check that the base phase has a spinner exactly while a turn is open or about to start (X-040)."""
+    truth, base_phase = world.truth, world.view.state.base_phase.value
+    if truth.promise == "restore" and base_phase == "idle":
         return None  # a session that never had a prompt has nothing to go on with
     under_way = bool(truth.step or truth.promise)
-    spins = phase.spinner(beneath) is not None
-    return None if spins == under_way else f"{beneath} lies beneath, and {_under_way(truth)}"
+    spins = phase.spinner(base_phase) is not None
+    return None if spins == under_way else f"{base_phase} is the base phase, and {_under_way(truth)}"
 
 
 def _under_way(truth: Truth) -> str:
@@ -98,12 +98,12 @@ def _under_way(truth: Truth) -> str:
 
 
 def combination_is_legal(world: World, _: Bounds) -> str | None:
-    """X-028."""
+    """Check the table of X-028."""
     return None if legal(world.view) else f"no row of the table fits {shown_by(world.view)}"
 
 
 def owners_agree(world: World, _: Bounds) -> str | None:
-    """X-040, its other parts."""
+    """Check the other parts of X-040."""
     state, shown = world.view.state, world.view.state.phase.value
     if state.run.value != "idle" and shown not in ("streaming", *phase.WAITING):
         return f"the run is {state.run.value} under {shown}"
@@ -122,18 +122,18 @@ def owners_agree(world: World, _: Bounds) -> str | None:
 
 
 def phase_is_found_again(world: World, _: Bounds) -> str | None:
-    """000: the phase from the stored status, the last ask and the process."""
+    """Reconstruct the phase from the stored status, the last ask and the process (000)."""
     return _differs("phase by the three sources", reconstructed(world.view), world.view.state.phase.value)
 
 
 def causes_are_kept(world: World, _: Bounds) -> str | None:
-    """No state cites an event that a log may drop."""
+    """Check that no state names an event as its cause that a log may drop."""
     cited = {getattr(world.view.state, owner).type for owner in OWNERS}
     return f"cited: {cited & _DELTA_NAMES}" if cited & _DELTA_NAMES else None
 
 
 def person_is_wanted(world: World, _: Bounds) -> str | None:
-    """An open gate of an active session is what attention is for."""
+    """Check that an open gate of an active session needs attention."""
     state = world.view.state
     wanted = attention(state)
     by_gate = wanted is not None and wanted.gate_id is not None
@@ -141,7 +141,10 @@ def person_is_wanted(world: World, _: Bounds) -> str | None:
 
 
 def composer_is_there(world: World, _: Bounds) -> str | None:
-    """X-017 as amended: disabled only in archived and failed sessions; X-022: while it spins, a text waits its turn."""
+    """Check that the composer is disabled only in archived and failed sessions (X-017).
+
+    While the session is busy, a message is queued (X-022).
+    """
     state = world.view.state
     field = composer(state)
     if field.enabled != (state.lifecycle.value not in ("archived", "error")):
@@ -156,9 +159,9 @@ def composer_is_there(world: World, _: Bounds) -> str | None:
 
 
 def commands_are_judged(world: World, bounds: Bounds) -> str | None:
-    """Each command is admitted or refused as the documents say, with a typed error; and what is allowed is what is admitted.
+    """Check that each command is accepted or refused as the documents say, with a typed error.
 
-    `allowed` names a command exactly if some command of that name is admitted. Asking changes nothing.
+    `allowed` must name a command exactly if some command of that name is accepted. Checking changes nothing.
     """
     state = world.view.state
     before = msgspec.json.encode(state)
@@ -187,7 +190,7 @@ def _refused(state: State, command: cmd.Command, bounds: Bounds) -> type[Quarter
 
 
 def refusal(world: World, command: cmd.Command, bounds: Bounds) -> type[QuarterdeckError] | None:
-    """What the documents say: the error, or None for a command that is admitted."""
+    """Return the error that the documents demand, or None if the command is accepted."""
     truth, state = world.truth, world.view.state
     if command in person.INVALID:
         return cmd.InvalidCommand
@@ -218,7 +221,7 @@ def _gate_refusal(world: World, command: cmd.Approve | cmd.Reject | cmd.Respond)
 
 
 def words_move_nothing(world: World, _: Bounds) -> str | None:
-    """What is only told moves no owner."""
+    """Check that events which only report something change no owner."""
     view, before = world.view, world.view.state
     for body in WORDS:
         view = fold(view, Event("s1", view.index + 1, view.index + 1, "engine", body))

@@ -1,7 +1,7 @@
-"""The person: every command that there is, admitted or refused by the kernel's own check, and what the deck makes of it.
+"""Model the user: every command, accepted or refused by the kernel's own check, and what the deck does with it.
 
-A text goes where kernel.routing sends it. A decision is written by the deck; what the agent does with it is in the same
-batch (the engine), or comes later by itself (agent.py).
+A message goes where kernel.routing sends it. The deck writes a decision; what the agent does with it is in the same
+batch (the engine) or comes later (agent.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Moves: TypeAlias = Iterator[Move]
 
 
 def moves(world: World, bounds: Bounds) -> Moves:
-    """The effect of every command that is admitted now; creation comes before there is a session to ask."""
+    """Return the effect of every command that is accepted now. Creation comes first, before there is a session."""
     if world.truth.lifecycle == "none":
         yield from _creates()
         return
@@ -56,7 +56,7 @@ def moves(world: World, bounds: Bounds) -> Moves:
 
 
 def is_admitted(world: World, command: cmd.Command, bounds: Bounds) -> bool:
-    """What the kernel says; anything but a typed refusal is a fault."""
+    """Return whether the kernel accepts a command. Any exception other than a typed refusal is a fault."""
     try:
         cmd.check(world.view.state, command, bounds.texts)
     except QuarterdeckError:
@@ -65,7 +65,7 @@ def is_admitted(world: World, command: cmd.Command, bounds: Bounds) -> bool:
 
 
 def commands(world: World) -> Iterator[cmd.Command]:
-    """Every command, for every gate that is open, that was decided lately, and that never was."""
+    """Generate every command, for gates that are open, were decided recently, or never existed."""
     yield cmd.Prompt(text="go")
     yield cmd.Prompt(text="go", supersede=True)
     yield cmd.Prompt(text="go", new_task=True)
@@ -142,7 +142,7 @@ def _effect(world: World, command: cmd.Command, bounds: Bounds) -> Moves:
 
 
 def _promised(label: str, bodies: tuple[Body, ...], truth: Truth, promise: str) -> Move:
-    """Something is on its way to the agent; without a process one is started for it."""
+    """Promise a turn. Without a process, one is started for it."""
     process = "waiting" if truth.process == "none" else truth.process
     after = replace(truth, process=process, promise=promise)
     return Move(label, "person", bodies, after, "creating" if promise == "anew" else "streaming")
@@ -183,7 +183,7 @@ def _waits(truth: Truth, meaning: str, name: str) -> Move:
 
 
 def _supersedes(truth: Truth, name: str) -> Moves:
-    """Closes what holds the turn, and the turn, and begins another one. The door puts the missing abort in."""
+    """Close what holds the turn, close the turn and start another. The log invariants insert the missing abort."""
     held = [call.id for call in truth.calls if call.status in ("asks", "asks_late")]
     if held:
         closed = tuple(resolved(call, "superseded", "user") for call in held)
@@ -192,7 +192,7 @@ def _supersedes(truth: Truth, name: str) -> Moves:
 
 
 def _takes_back(truth: Truth) -> Moves:
-    """The person takes a text out of the queue. If it was what the creation waited for, nothing is left to wait for."""
+    """Remove a message from the queue. If the creation waited for it, there is nothing left to wait for."""
     for name in (*truth.prompts[-1:], *truth.steers[-1:]):
         after = replace(
             truth,
@@ -216,7 +216,7 @@ def _takes_back(truth: Truth) -> Moves:
 
 
 def _stops(truth: Truth, clear_queue: bool) -> Moves:
-    """Stop first answers every open gate as cancelled, then ends the turn; agents in terminals end it a little later."""
+    """Stop: close every open gate as cancelled, then end the turn. Agents in terminals end it a little later."""
     answers = tuple(_withdrawn(one) for one in asked(truth))
     dropped = tuple(ev.PromptDropped(text="go", message_id=name) for name in (*truth.prompts, *truth.steers))
     after = replace(without_turn(truth), promise="", dialog="", subs=_left_alone(truth))
@@ -231,12 +231,12 @@ def _stops(truth: Truth, clear_queue: bool) -> Moves:
 
 
 def _left_alone(truth: Truth) -> tuple:
-    """Sub-agents in the background go on, with their questions cancelled."""
+    """Cancel the questions of background sub-agents, which continue."""
     return tuple(replace(sub, doing="works") for sub in truth.subs if sub.in_background)
 
 
 def _asks_to_stop(truth: Truth, answers: tuple[Body, ...]) -> Move:
-    """The gates are cancelled, the interrupt is on its way, and the agent has not said anything yet."""
+    """Cancel the gates and send the interrupt. The agent hasn't reacted yet."""
     cancelled = [call.id for call in truth.calls if call.status in ("asks", "asks_late")]
     ended = [blocked(call) for call in cancelled]
     if truth.question is not None and truth.question.call:
@@ -266,7 +266,7 @@ def _resumes(truth: Truth, world: World) -> Moves:
     active = replace(truth, lifecycle="active")
     move = _promised("resume the session", (ev.SessionResumed(by="user"),), active, "restore")
     # a session that never had a prompt has nothing to go on with, and shows no spinner while it loads
-    yield move._replace(beneath="idle" if world.view.state.base_phase.value == "idle" else "streaming")
+    yield move._replace(base_phase="idle" if world.view.state.base_phase.value == "idle" else "streaming")
 
 
 # --- decisions
@@ -322,7 +322,7 @@ def _rejects(truth: Truth, call: Call, resume: bool) -> Moves:
 
 
 def _closes_turn(label: str, decided: Body, truth: Truth) -> Move:
-    """`auto_resume: false`: the decision is stored and the turn is closed."""
+    """Store the decision and close the turn (`auto_resume: false`)."""
     bodies = (decided, *cut_short(truth), ev.AgentAbort(reason="not resumed"))
     return Move(label, "decision", bodies, without_turn(truth), "stopped")
 
@@ -334,7 +334,7 @@ def _answers(truth: Truth, question: Question) -> Moves:
 
 
 def _answers_sub_agent(truth: Truth, one: Asked, command: cmd.Command) -> Move:
-    """The sub-agent goes on; the main agent's turn is not touched, whatever it does."""
+    """Answer a sub-agent. The main agent's turn doesn't change."""
     path = one.path
     after = replace(truth, subs=tuple(replace(sub, doing="works") if sub.id == path[0] else sub for sub in truth.subs))
     if one.kind == "question":

@@ -1,7 +1,7 @@
-"""What must always be possible. The worlds and the moves between them are a graph by now, and this is asked of all of it.
+"""Check what must always be possible, on the graph of all worlds and moves.
 
-A rule names the worlds that it is about, the worlds that they must be able to come to, and whose moves may be used for it:
-that everything ends when somebody kills the process would say nothing.
+A rule names the worlds that it is about, the worlds that must be reachable from them, and whose moves may be used: that
+everything ends when a process is killed would prove nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from quarterdeck.kernel.phase import FLAGS, WAITING
 
 
 class Edge(NamedTuple):
-    """A move that was made: who made it, and to which world it led."""
+    """A move: who made it, and to which world it led."""
 
     by: str
     to: int
 
 
 class Node(Struct):
-    """What is kept of a world."""
+    """What is retained of a world."""
 
     parent: int
     step: str
@@ -50,7 +50,7 @@ class Node(Struct):
 
 
 class Liveness(NamedTuple):
-    """From each of `these` one of `those` can be reached by moves of `by`; in one step, if `at_once`."""
+    """From each of `these` worlds, one of `those` is reachable by moves of `by`, in one step if `at_once`."""
 
     name: str
     these: Callable[[Node], bool]
@@ -99,7 +99,7 @@ LIVENESS = (
 
 
 def stuck(nodes: list[Node], rule: Liveness) -> list[int]:
-    """The worlds in which the rule does not hold, nearest first. Nothing is said of worlds that were not searched."""
+    """Return the worlds that break the rule, nearest first. Worlds that weren't searched don't count."""
     reaching = {place for place, node in enumerate(nodes) if rule.those(node) or not node.is_searched}
     if rule.at_once:
         ends = [place for place, node in enumerate(nodes) if _leads(node, rule, reaching)]
@@ -114,7 +114,7 @@ def _leads(node: Node, rule: Liveness, reaching: set[int]) -> bool:
 
 
 def _spread(nodes: list[Node], rule: Liveness, reaching: set[int]) -> None:
-    """Adds every world from which one that is there already can be reached."""
+    """Add every world from which one in the set can be reached."""
     sources: dict[int, list[int]] = {}
     for place, node in enumerate(nodes):
         for edge in node.edges:

@@ -1,8 +1,8 @@
-"""The search: every world that can be reached, breadth first, each judged once; so the way to a broken rule is the shortest.
+"""Search every reachable world breadth first, checking each once, so that the path to a broken rule is the shortest.
 
-Worlds are the same when they differ in names, indexes and times only (`key`). Of a world that was searched nothing is kept
-but how it was reached and where it leads. Each world is carried along twice, with the state as it was folded and with one
-that was stored as JSON and read back: both must go on equally, and the search goes on from the stored one.
+Worlds are equal if they differ only in names, indexes and times (`key`). Of a searched world only its predecessor and
+its moves are retained. Each world is carried along twice, with the folded state and with a state that was stored and
+decoded: both must continue equally, and the search continues from the stored one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _decode_state = msgspec.json.Decoder(State).decode
 
 
 class Violation(NamedTuple):
-    """A broken rule, and the shortest way to it."""
+    """A broken rule, and the shortest path to it."""
 
     rule: str
     what: str
@@ -43,7 +43,7 @@ class Violation(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What was found."""
+    """The result of a search."""
 
     nodes: list[Node]
     transitions: int
@@ -52,7 +52,7 @@ class Report(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing was left unsearched."""
+        """Whether everything was searched."""
         return all(node.is_searched for node in self.nodes)
 
     def __str__(self) -> str:
@@ -67,22 +67,22 @@ class Report(NamedTuple):
 
 
 def moves(world: World, bounds: Bounds) -> Iterator[Move]:
-    """Everything that may happen next."""
+    """Return everything that may happen next."""
     for actor in (person, deck, agent, children):
         yield from actor.moves(world, bounds)
 
 
 def key(world: World) -> tuple[object, ...]:
-    """The world without names, indexes and times."""
+    """Return the world without names, indexes and times."""
     state, truth = world.view.state, world.truth
-    beneath = state.base_phase
+    base_phase = state.base_phase
     is_resuming = truth.lifecycle == "suspended" or truth.promise == "restore"
     return (
         shape(truth),
         shown_by(world.view),
-        beneath.ask,
+        base_phase.ask,
         # the two signals that a start waits for mean nothing later
-        beneath.value == "creating" and (beneath.created, beneath.requested),
+        base_phase.value == "creating" and (base_phase.created, base_phase.requested),
         tuple(sorted([(gate.kind, len(gate.path)) for gate in state.gates.open])),
         (state.turn.is_open, len(state.turn.calls)),
         tuple(sorted([item.kind for item in state.queue])),
@@ -105,7 +105,7 @@ class Broken(Exception):
 
 
 def stepped(world: World, move: Move) -> World:
-    """The world after this move: its batch goes through the door and is folded event by event."""
+    """Return the world after this move: its batch passes the log invariants and is folded event by event."""
     view = world.view
     written = in_order(view, (*move.bodies, *told(world.truth, move.truth)))
     _judge_turns(written, world.truth, move.truth)
@@ -113,13 +113,13 @@ def stepped(world: World, move: Move) -> World:
         before, view = view, fold(view, Event("s1", view.index + 1, view.index + 1, "engine", body))
         _judge_lifecycle(before, view)
     found = view.state.base_phase.value
-    if move.beneath and found != move.beneath:
-        raise Broken("a move ends in its phase", f"{found} lies beneath, expected {move.beneath}")
+    if move.base_phase and found != move.base_phase:
+        raise Broken("a move ends in its phase", f"{found} is the base phase, expected {move.base_phase}")
     return World(move.truth, view)
 
 
 def _judge_turns(written: Iterable[Body], before: Truth, after: Truth) -> None:
-    """X-024, by the log alone: every agent_start is closed by one agent_end or agent_abort before the next."""
+    """Check on the log alone that each agent_start is closed by one agent_end or agent_abort before the next (X-024)."""
     is_open = bool(before.step)
     for body in written:
         if body.agent_path or not isinstance(body, ev.AgentStart | ev.AgentEnd | ev.AgentAbort):
@@ -144,7 +144,7 @@ def _judge_lifecycle(before: View, after: View) -> None:
 
 
 class Search:
-    """The worlds seen so far. `run` goes on until nothing new is found."""
+    """The worlds found so far. `run` continues until nothing new is found."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -185,7 +185,7 @@ class Search:
             node.edges.add(Edge(move.by, found))
 
     def _take_in(self, world: World, live: World, parent: int, step: str) -> int:
-        """A new world is judged, and searched later unless a rule is broken in it."""
+        """Check a new world, and queue it unless it breaks a rule."""
         place = self.seen[key(world)] = len(self.nodes)
         depth = self.nodes[parent].depth + 1 if parent >= 0 else 0
         shown = shown_by(world.view)
@@ -220,7 +220,7 @@ def _judge(rules: dict[str, Rule], world: World, bounds: Bounds) -> None:
 
 
 def _stored(view: View, live: View) -> View:
-    """The view with its state stored and read back, if nothing is lost by it, now or since any time before."""
+    """Store and decode the view's state, and check that nothing is lost."""
     stored = msgspec.json.encode(view.state)
     state = _decode_state(stored)
     if msgspec.json.encode(state) != stored:
@@ -239,5 +239,5 @@ def _said(body: Body) -> str:
 
 
 def explore(bounds: Bounds) -> Report:
-    """Searches the product within these bounds."""
+    """Search the product within these bounds."""
     return Search(bounds).run()

@@ -1,4 +1,4 @@
-"""What the search found in the kernel, each as the shortest way to it. It would be found again; here it has a name."""
+"""Reproduce the faults that the search found in the kernel, each by its shortest path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHILD = ("a1",)
 
 
 def at_work(*bodies: Body) -> Tape:
-    """A turn is open, a request is out; then these."""
+    """Open a turn with a request, then add these bodies."""
     return tape(READY, ev.AgentStart(), ev.RequestStart(), *bodies)
 
 

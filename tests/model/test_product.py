@@ -1,4 +1,4 @@
-"""The whole product, searched to its end within small bounds: nothing that can happen breaks a rule."""
+"""Search the product model within small bounds: nothing that can happen breaks a rule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEARCHES = {
 
 @pytest.fixture
 def untraced() -> Iterator[None]:
-    """A search runs the same few lines a million times: tracing all of them tells coverage nothing and takes minutes."""
+    """Disable coverage during a search: it executes the same few lines a million times, which takes minutes to trace."""
     trace = sys.gettrace()
     sys.settrace(None)
     yield
@@ -49,7 +49,7 @@ def test_every_row_of_the_table_is_needed() -> None:
 
 
 class TestTheSearchItself:
-    """A search that finds nothing proves little unless it is known to find what is there."""
+    """Check that the search finds faults that are there."""
 
     def test_it_finds_a_turn_that_never_ends_and_the_shortest_way_to_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def deaf(view: View, event: ev.Event) -> View:

@@ -1,8 +1,9 @@
-"""What is really the case in one session, as opposed to what the view shows: the two are compared after every batch.
+"""Define what is actually the case in one session, as opposed to what the view shows. Both are compared after every
+batch.
 
-The truth also says which activity a good translator tells (`activity_of`) and which runs may show (`runs_of`); both are
-written from the documents, not from the kernel. Names (of calls, gates, texts) are only there to make events; two worlds
-that differ in nothing else are one world (`shape`).
+The truth also says which activity a correct translator reports (`activity_of`) and which states of the run are
+possible (`runs_of`). Both follow the documents, not the kernel. Names of calls, gates and messages only serve to
+create events: two worlds that differ in nothing else are the same (`shape`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Path: TypeAlias = tuple[str, ...]
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """How much there may be of what could grow for ever. `depth` cuts the search off after so many batches."""
+    """Limits for what could grow forever. `depth` ends the search after that many batches."""
 
     calls: int = 2
     subs: int = 1
@@ -35,13 +36,13 @@ Status: TypeAlias = Literal["asks", "asks_late", "allowed", "refused", "runs"]
 
 
 class Call(Struct, frozen=True, gc=False):
-    """A call that has no end yet.
+    """A call that hasn't ended.
 
-    asks       a person is asked, and it was never told as running (the engine holds it)
-    asks_late  told as running first, asked then (Codex, pi: the start comes before the approval)
-    allowed    approved, its start is not seen yet
-    refused    rejected, its failed end is not seen yet; until then 003 says tool_use, for a no as for a yes
-    runs       it runs; with `sub` it is the call that a sub-agent works for
+    asks       waits for approval, and was never reported as running (the engine holds it)
+    asks_late  reported as running, then waits for approval (Codex, pi: the start precedes the approval)
+    allowed    approved; its start isn't seen yet
+    refused    rejected; its failed end isn't seen yet. Until then 003 reports tool_use, as for an approval
+    runs       it runs; with `sub`, a sub-agent works for it
     """
 
     id: str
@@ -50,14 +51,14 @@ class Call(Struct, frozen=True, gc=False):
 
 
 class Question(Struct, frozen=True, gc=False):
-    """A question of the main agent; `call` is the tool that asks, if the agent has one for it."""
+    """A question of the main agent. `call` is the tool that asks it, if the agent has one."""
 
     id: str
     call: str = ""
 
 
 class Sub(Struct, frozen=True, gc=False):
-    """A sub-agent. `call` is the call that waits for it; in the background none does."""
+    """A sub-agent. `call` is the call that waits for it; in the background there is none."""
 
     id: str
     doing: Literal["works", "approval", "question"] = "works"
@@ -69,15 +70,15 @@ class Sub(Struct, frozen=True, gc=False):
 
 
 class Truth(Struct, frozen=True, gc=False):
-    """All that is the case.
+    """Everything that is the case.
 
-    process   none · waiting (a start waits for a free place) · starting · up
-    has_run   there was a process, so that without one the agent is gone, not yet to come
-    left      the agent said that its session is over; the process may live on
-    promise   what is on its way to the agent although no turn is open yet: `first` (the prompt of the creation), `text`,
-              `anew` (a text that starts over), `go_on` (resume, retry), `restore` (a suspended session is being loaded)
-    step      what the open turn does; empty when none is open
-    lingers   all calls are answered and the translator still says tool_use (Codex)
+    process   none · waiting (queued for a free slot) · starting · up
+    has_run   there was a process, so that without one the activity is exited and not initialized
+    left      the agent reported the end of its session; the process may continue
+    promise   what is about to start a turn: `first` (the prompt of the creation), `text`, `anew` (a message that
+              starts a new task), `go_on` (resume, retry), `restore` (a suspended session is being loaded)
+    step      what the open turn does; empty if none is open
+    lingers   all calls are answered and the translator still reports tool_use (Codex)
     """
 
     lifecycle: str = "none"
@@ -97,12 +98,12 @@ class Truth(Struct, frozen=True, gc=False):
 
     @property
     def is_live(self) -> bool:
-        """An agent that can say something."""
+        """Return whether there is an agent that can send events."""
         return self.lifecycle == "active" and self.process == "up" and not self.left
 
     @property
     def is_free(self) -> bool:
-        """An agent that could begin a turn now."""
+        """Return whether there is an agent that could start a turn now."""
         return self.is_live and not self.step and not self.promise
 
 
@@ -114,17 +115,17 @@ class World(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One step. `by` says who makes it; `beneath` is the phase that must lie beneath any gate afterwards, if one must."""
+    """One step. `by` says who makes it; `base_phase` is the base phase that it must lead to, if any."""
 
     label: str
     by: Literal["agent", "deck", "person", "decision", "stop", "death"]
     bodies: tuple[Body, ...]
     truth: Truth
-    beneath: str = ""
+    base_phase: str = ""
 
 
 class Asked(NamedTuple):
-    """A gate that somebody really waits at."""
+    """A gate that an agent waits for."""
 
     gate_id: str
     kind: Literal["approval", "question", "dialog"]
@@ -133,12 +134,12 @@ class Asked(NamedTuple):
 
 
 def gate_of(name: str) -> str:
-    """The deck's name of the gate of this call, question, dialog or sub-agent."""
+    """Return the deck's id of the gate of this call, question, dialog or sub-agent."""
     return f"g.{name}"
 
 
 def asked(truth: Truth) -> Iterator[Asked]:
-    """Everything that a person is asked."""
+    """Return all gates that must be open."""
     for call in truth.calls:
         if call.status in ("asks", "asks_late"):
             yield Asked(gate_of(call.id), "approval", (), call.id)
@@ -152,7 +153,7 @@ def asked(truth: Truth) -> Iterator[Asked]:
 
 
 def activity_of(truth: Truth) -> str:
-    """What a good translator says (003): compacting, then what a person is asked, then calls, then the turn."""
+    """Return the activity that a correct translator reports (003): compacting, else gates, else calls, else the turn."""
     if truth.lifecycle == "none":
         return "initialized"
     if truth.lifecycle != "active" or truth.left:
@@ -169,7 +170,7 @@ def activity_of(truth: Truth) -> str:
 
 
 def runs_of(truth: Truth) -> tuple[str, ...]:
-    """What the run may show (001, and the held call of design section 5)."""
+    """Return the states of the run that may be shown (001, and held calls)."""
     if truth.step in ("", "asking", "writing", "compacting"):
         return ({"": "idle", "writing": "streaming"}.get(truth.step, "running"),)
     statuses = {call.status for call in truth.calls}
@@ -182,7 +183,7 @@ def runs_of(truth: Truth) -> tuple[str, ...]:
 
 
 def told(before: Truth, after: Truth) -> tuple[Body, ...]:
-    """The activity, if a translator has to say it; that an agent came or went says it by itself."""
+    """Return the state_change that a translator must send, if any. Starts and ends of an agent imply the activity."""
     if after.lifecycle != "active" or after.process != "up" or after.left:
         return ()
     value = activity_of(after)
@@ -194,7 +195,7 @@ def told(before: Truth, after: Truth) -> tuple[Body, ...]:
 
 
 def without_turn(truth: Truth) -> Truth:
-    """The turn is over: what belonged to it is gone. A dialog is an extension's, and goes on waiting."""
+    """End the turn and what belongs to it. A dialog belongs to an extension and stays open."""
     return replace(
         truth,
         step="",
@@ -206,13 +207,13 @@ def without_turn(truth: Truth) -> Truth:
 
 
 def without_process(truth: Truth) -> Truth:
-    """The process is gone, and all that lived in it."""
+    """End the process and everything in it."""
     bare = without_turn(truth)
     return replace(bare, process="none", has_run=True, left=False, promise="", dialog="", subs=(), shell="")
 
 
 def shape(truth: Truth) -> tuple[object, ...]:
-    """The truth without its names."""
+    """Return the truth without its names."""
     subs = {sub.id: (sub.doing, sub.in_background) for sub in truth.subs}
     return (
         truth.lifecycle,

@@ -1,4 +1,4 @@
-"""Work that outlives the turn."""
+"""Test background work, which outlives the turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between an event and its bytes: what a newer release wrote comes through, and what is wrong is refused with a place."""
+"""Test the codec: events of newer releases survive a round trip, and invalid data is refused with its position."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ANYTHING = b'{"a":[1,-2.5e3,null,true,"\\u00e9\xc3\xa9",{"b":{}}],"a b":""}'
 
 
 def sample(kind: inspect.Type) -> Any:
-    """A value of this type with every field given, as JSON; lists have one item, so every type is met."""
+    """Create a JSON value of this type with every field set. Lists have one item, so every type occurs."""
     if isinstance(kind, inspect.StructType):
         fields = {one.encode_name: sample(one.type) for one in kind.fields}
         return ({"type": kind.tag} if kind.tag else {}) | fields
@@ -56,7 +56,7 @@ by_name = pytest.mark.parametrize("name", SAMPLES)
 
 
 def envelope(body: bytes) -> bytes:
-    """A body as an event has it; what comes before it ends at byte 66."""
+    """Wrap a body in an event. The part before the body ends at byte 66."""
     return b'{"session_id":"s","index":1,"cursor":"c","at":5,"origin":"user",' + body.lstrip()[1:]
 
 
@@ -72,7 +72,7 @@ def refusal(decode: Decode, data: bytes | str) -> MalformedEvent:
 
 
 def objects_in(value: Any, kind: inspect.Type, path: str = "$") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every JSON object in a sample that is a struct of ours, with the path to it."""
+    """Return every JSON object in a sample that is a struct of ours, with its path."""
     if isinstance(kind, inspect.UnionType):
         kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
     if isinstance(kind, inspect.VarTupleType):
@@ -115,7 +115,7 @@ class TestWhatANewerReleaseWrote:
         assert encode_body(body, raw) == data
 
     def test_structs_stand_in_lists_and_in_structs(self) -> None:
-        """The test above means something only if there is such depth in the vocabulary."""
+        """The test above is meaningful only if the event types nest structs."""
         depths = {
             path.count(".") + path.count("[")
             for path, _ in objects_in(SAMPLES["turn_restored"], inspect.type_info(ev.TurnRestored))
@@ -155,7 +155,7 @@ class TestWhatANewerReleaseWrote:
     @pytest.mark.parametrize("field", ["session_id", "index", "cursor", "at", "origin"])
     @pytest.mark.parametrize("kind", ["next", "agent_start"])
     def test_a_body_cannot_bring_a_field_of_the_envelope(self, field: str, kind: str) -> None:
-        """In the flat form it would stand there twice and change whose event this is."""
+        """In the flat form the field would occur twice and change whose event this is."""
         error = refusal(decode_body, f'{{"type":"{kind}","{field}":1}}')
         assert error.where == f"$.{field}"
 
@@ -300,7 +300,7 @@ class TestWhatIsNoBody:
 
 
 def wrong_for(kind: inspect.Type) -> list[Any]:
-    """JSON values that this type does not take."""
+    """Return JSON values that this type doesn't accept."""
     taken = list(kind.types) if isinstance(kind, inspect.UnionType) else [kind]
     samples: dict[type[inspect.Type], Any] = {
         inspect.StrType: "x",
@@ -371,7 +371,7 @@ class TestWhatIsNoEvent:
 
 
 class TestAFieldThatComesTwice:
-    """JSON leaves open what it means. Here the last one counts, in every way in which it is read."""
+    """JSON doesn't define what a repeated field means. Here the last one counts, in every decoder."""
 
     def test_in_a_body(self) -> None:
         assert decode_body(b'{"type":"notice","text":"a","text":"b"}')[0] == ev.Notice(text="b")
@@ -392,7 +392,7 @@ class TestAFieldThatComesTwice:
 
 
 class Stranger:
-    """Not JSON in any way."""
+    """An object that JSON can't represent."""
 
 
 def _endless() -> list[Any]:
@@ -432,7 +432,7 @@ class TestWhatCannotBeWritten:
 
 
 def mutated(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
-    """With some bytes cut out and others put in."""
+    """Remove some bytes and insert others."""
     for at, cut, piece in changes:
         place = at % (len(data) + 1)
         data = data[:place] + piece + data[place + cut :]
@@ -448,7 +448,7 @@ _valid = st.one_of(st.sampled_from(list(SAMPLES.values())).map(msgspec.json.enco
 
 
 def survives(decode: Decode, encode: Callable[[Any], bytes], data: bytes | str) -> None:
-    """Either it is refused in the one way, or it is read, and what is written from it is read the same."""
+    """Check that data is either refused with MalformedEvent, or decoded so that encoding it gives an equal event."""
     try:
         found = decode(data)
     except MalformedEvent:

@@ -99,7 +99,9 @@ def test_a_command_is_allowed_or_refused_with_the_state_and_what_is_allowed(name
 
 
 def test_nothing_is_decided_where_nothing_was_asked() -> None:
-    with pytest.raises(NotAllowed, match="approve is not allowed while the session is streaming: nothing is waiting for a decision"):
+    with pytest.raises(
+        NotAllowed, match="approve is not allowed while the session is streaming: nothing is waiting for a decision"
+    ):
         check(works().state, commands.Approve(gate_id="g1"))
 
 

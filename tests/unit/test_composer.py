@@ -1,4 +1,4 @@
-"""The text field: when it is off, what Enter does, and the line that says so."""
+"""Test the text field: when it is disabled, what Enter does, and the line that says so."""
 
 from __future__ import annotations
 

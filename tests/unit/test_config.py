@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ PATH = Path("/deck/config.toml")
 
 
 def config(text: str = "", environment: dict[str, str] | None = None, **options: Any) -> Config:
-    return merge_config(ConfigFile(PATH, text), environment or {}, options, registry.known)
+    return merge_config(ConfigFile(PATH, text), environment or {}, options, registry.known_agents)
 
 
 def mistake(text: str = "", environment: dict[str, str] | None = None, **options: Any) -> InvalidSetting:
@@ -269,3 +270,12 @@ def test_every_key_has_help() -> None:
     fields = [field for kind in kinds for field in msgspec.structs.fields(kind)]
     assert [field.name for field in fields if not help_of(field)] == []
     assert mistake("port = 'x'").hint == "Fix the line. Port to listen on. 0 picks a free port."
+
+
+def test_the_operations_page_lists_every_setting() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
+    fields = [field for kind in (ServerSettings, Settings) for field in msgspec.structs.fields(kind)]
+    for field in fields:
+        assert re.search(rf"^\| `{field.name}` \| .* \| {re.escape(help_of(field))} \|$", page, re.MULTILINE), (
+            field.name
+        )

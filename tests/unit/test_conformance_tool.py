@@ -1,4 +1,4 @@
-"""tools/conformance.py on small made-up repositories."""
+"""Test tools/conformance.py on small invented repositories."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ def write_test(repository: Path, source: str, name: str = "test_made_up.py") -> 
 
 
 def shown(repository: Path) -> dict[str, list[str]]:
-    """Each case with the tests that show it, named without their file."""
+    """Return each case with the tests that show it, without their file."""
     found: dict[str, list[str]] = {}
     for mark in find_marks(repository).marks:
         found.setdefault(mark.case_id, []).append(mark.test.removeprefix("tests/test_made_up.py"))
@@ -238,11 +238,11 @@ class TestWhatIsRefused:
         ("decorator", "complaint"),
         [
             ("case()", "case() names no case"),
-            ("case(f'0-00{1}')", "the id of a case must be written as a plain string"),
-            ("case(*IDS)", "the id of a case must be written as a plain string"),
-            ("cases_from({**ROWS})", "the id of a case must be written as a plain string"),
-            ("cases_from(ELSEWHERE)", "cases_from() takes a dict that is written out in this file"),
-            ("cases_from()", "cases_from() takes a dict that is written out in this file"),
+            ("case(f'0-00{1}')", "the id of a case must be a string literal"),
+            ("case(*IDS)", "the id of a case must be a string literal"),
+            ("cases_from({**ROWS})", "the id of a case must be a string literal"),
+            ("cases_from(ELSEWHERE)", "cases_from() takes a dict literal of this file"),
+            ("cases_from()", "cases_from() takes a dict literal of this file"),
         ],
     )
     def test_an_id_that_cannot_be_read(self, repository: Path, decorator: str, complaint: str) -> None:
@@ -274,7 +274,7 @@ class TestWhatIsRefused:
 
     def test_a_file_that_is_not_python(self, repository: Path) -> None:
         write_test(repository, "x = 1\ndef test_it(:")
-        assert problems(repository) == ["tests/test_made_up.py:2: cannot be read: invalid syntax"]
+        assert problems(repository) == ["tests/test_made_up.py:2: can't be parsed: invalid syntax"]
 
     def test_one_broken_file_hides_no_other(self, repository: Path) -> None:
         write_test(repository, "def test_it(:", "test_broken.py")

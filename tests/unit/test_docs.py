@@ -1,4 +1,4 @@
-"""The documentation cannot fall behind: its pages are what the code exports, and its examples run."""
+"""Check that the generated pages are current and that the examples in the documentation run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_generated_pages_are_what_the_code_says(tool: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES_WITH_EXAMPLES, ids=lambda page: page.name)
 def test_examples_run(page: Path) -> None:
-    """All examples of a page are one program, from top to bottom."""
+    """All examples of a page form one program, from top to bottom."""
     program = "\n".join(EXAMPLES.findall(page.read_text()))
     names: dict[str, object] = {"__name__": page.stem}
     exec(compile(program, str(page), "exec"), names)

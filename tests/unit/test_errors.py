@@ -1,4 +1,4 @@
-"""Errors that a person can meet: what happened, what to do next, and a code for programs."""
+"""Test the errors that users see: what happened, what to do next, and a code for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vocabulary: every event that seed 001 and the design name is there, under its name and with its fields."""
+"""Check that every event of seed 001 and the design exists, with its name and fields."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ class TestTheEnvelope:
 
 
 class TestTheContractsExamples:
-    """The contract writes these four out."""
+    """The contract contains these four events in full."""
 
     def test_tool_execution_start(self) -> None:
         body = ev.ToolExecutionStart(name="shell", call_id="c1", args={"command": "ls"})

@@ -1,4 +1,4 @@
-"""Gates: what a person is asked, how each is decided once, and what shows while any is open."""
+"""Test gates: how they open, how each is decided once, and which phase is shown while one is open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's own history as entries: as if it had been seen live. The run itself is compared in part 4 (4-050)."""
+"""Test converting an agent's history to entries. 4-050 compares it with a live session."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TestCalls:
         assert [entry.id for entry in entries] == ["a:0", "a:1"]
 
     def test_a_result_under_the_id_of_something_else_makes_it_a_step(self) -> None:
-        """Ids are the agent's own; a clash must not lose the text."""
+        """Agents choose the ids. A clash must not lose the text."""
         history = [message("c1", "user", Block(text="Go")), message("t", "tool", result("c1", "x"))]
         assert entries_of_history(history) == [Entry("c1", "user", "Go", ToolStep("shell", "", "done", "x"))]
         assert [entry.kind for entry in entries_of_history([history[0], message("a", "assistant", call("c1"))])] == [

@@ -1,4 +1,4 @@
-"""Where the files are, on each platform."""
+"""Test the paths of Quarterdeck's files on each platform."""
 
 from __future__ import annotations
 

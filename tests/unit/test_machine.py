@@ -1,4 +1,4 @@
-"""A machine is its table: every pair of every machine leads to a known state, and a pair without a row leads nowhere."""
+"""Test that every machine follows its table: each pair leads to a known state, without a row to the same one."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ by_name = pytest.mark.parametrize("machine", ALL, ids=[machine.name for machine 
 
 
 def guards_of(machine: Machine) -> list[str | None]:
-    """Every guard of the table, no guard, and one that no table knows."""
+    """Return every guard of the table, no guard, and an unknown one."""
     return [*{row.guard for row in machine.rows if row.guard}, None, "no such guard"]
 
 
 def expected_target(machine: Machine, state: str, event: str, guard: str | None) -> str | None:
-    """The table, read by hand: the row of the guard that holds, else the row that asks for none; None: no row."""
+    """Look up the target in the rows: the row with this guard, else the row without a guard, else None."""
     for wanted in (guard, None):
         for row in machine.rows:
             if (row.source, row.event, row.guard) == (state, event, wanted):

@@ -1,4 +1,4 @@
-"""Where owners meet: the run, the calls of a turn, and the approvals that hold them."""
+"""Test how run, calls and approvals interact."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.tape import Tape, approval, tape
 
 
 def with_calls(*call_ids: str) -> Tape:
-    """A turn in which these calls began."""
+    """Create a turn in which these calls started."""
     begun = [ev.ToolExecutionStart(name="shell", call_id=call_id) for call_id in call_ids]
     return tape(ev.AgentReady(), ev.AgentStart(), *begun)
 
@@ -17,7 +17,7 @@ def run_of(played: Tape) -> str:
 
 
 class TestACallThatBeganAndThenAsks:
-    """Some agents tell that a call begins before they ask whether it may."""
+    """Some agents report the start of a call before they ask for its approval."""
 
     def test_alone_it_holds_the_turn(self) -> None:
         assert run_of(with_calls("c1").add(approval("g1", "c1"))) == "idle"

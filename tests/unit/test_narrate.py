@@ -1,4 +1,4 @@
-"""How each event is told in the timeline, and which ones are not told at all."""
+"""Test how each event appears in the timeline, and which events don't."""
 
 from __future__ import annotations
 

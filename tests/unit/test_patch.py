@@ -1,4 +1,4 @@
-"""A mirror that is patched from view to view equals a fresh look, at every index and over any distance."""
+"""Check that a mirror which is patched from view to view equals a fresh snapshot, at every index and over any distance."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_another_text_in_the_same_place_is_no_growth():
 
 
 def test_a_text_in_the_place_of_another_session_is_no_growth():
-    """Two views that never followed each other: the same number of open texts, in entries that are the same object."""
+    """Two unrelated views with the same number of open texts, in the same entries."""
     before = message(works(), "one ").view.timeline
     (open_text,) = before.open
     other = replace(before, open=(replace(open_text, message_id="other"),))

@@ -1,4 +1,4 @@
-"""What a session is: its name, its settings, and which events change them."""
+"""Test a session's name and settings, and which events change them."""
 
 from __future__ import annotations
 

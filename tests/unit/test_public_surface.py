@@ -1,4 +1,4 @@
-"""The names that users import are a promise: this file holds the list, and the ways to it must agree."""
+"""Check the public names: this file lists them, and all ways to import them must agree."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ PUBLIC = [
 
 
 def type_checking_imports() -> dict[str, str]:
-    """The names that type checkers are told of, each with its module."""
+    """Return the names that type checkers see, each with its module."""
     tree = ast.parse(Path(quarterdeck.__file__).read_text(encoding="utf-8"))
     blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -109,7 +109,7 @@ def type_checking_imports() -> dict[str, str]:
 
 
 def modules_after(statement: str) -> set[str]:
-    """The top-level modules that a fresh interpreter has loaded after the statement."""
+    """Return the top-level modules that a new interpreter has loaded after the statement."""
     code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
     # -I: what the caller's environment adds to an interpreter is not to be seen here.
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Texts that wait to be read."""
+"""Test the queue of unread messages."""
 
 from __future__ import annotations
 

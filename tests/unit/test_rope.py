@@ -1,4 +1,4 @@
-"""A text that grows by pieces: it is their join, in few parts, and the same pieces make the same rope."""
+"""Test ropes: a rope is the join of its pieces, has few parts, and the same pieces make equal ropes."""
 
 from __future__ import annotations
 

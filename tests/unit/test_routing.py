@@ -1,4 +1,4 @@
-"""What a text means now: refused, resume, answer, steer, queue or prompt."""
+"""Test what a message means: refused, resume, answer, steer, queue or prompt."""
 
 from __future__ import annotations
 

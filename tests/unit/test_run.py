@@ -1,4 +1,4 @@
-"""What the turn loop does, by the events that move it: open turns, parallel calls, calls that are held."""
+"""Test the run: open turns, parallel calls and held calls."""
 
 from __future__ import annotations
 

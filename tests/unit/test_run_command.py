@@ -123,7 +123,7 @@ class TestPlain:
             (["test", "say hi", "-C", "/nowhere"], Exit.NO_SUCH_THING, "there is no folder /nowhere"),
             (["test", "say hi", "-i", "text.txt"], Exit.WRONG_USE, "isn't an image"),
             (["test", "say hi", "-i", "gone.png"], Exit.NO_SUCH_THING, "gone.png cannot be read"),
-            (["test", "say hi", "--mode", "plan"], Exit.NOT_ALLOWED_NOW, "cannot work in mode plan"),
+            (["test", "say hi", "--mode", "plan"], Exit.NOT_ALLOWED_NOW, "can't work in mode plan"),
             (["test", "say hi", "--worktree"], Exit.WRONG_USE, "--worktree"),
         ],
     )

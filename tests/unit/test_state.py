@@ -1,4 +1,4 @@
-"""The state of a session is stored: it comes back from its bytes as it was, and goes on from there."""
+"""Check that a stored state is decoded without loss and can be folded further."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TestStoring:
         assert stored(state) == state
 
     def test_the_rich_state_is_rich(self) -> None:
-        """Every field was somewhere on the way another one than at the start; so every field's type is tried."""
+        """Every field must have differed from its default at some point, so that every field's type is tested."""
         played, changed = Tape(), set[str]()
         for body in RICH:
             played.add(body)

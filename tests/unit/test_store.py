@@ -1,4 +1,4 @@
-"""The store of a front end: what it publishes, to whom, and for which session. Part 4 has the seed's own cases."""
+"""Test the store of a web client: what it publishes, and for which session. Part 4 has the cases of the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session as clients see it: exactly the contract's names, and what each of them says."""
+"""Test what clients see of a session: the names of the contract and their values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def as_json(value: object) -> Any:
 
 
 def full() -> Tape:
-    """A session in which every part of a view has something in it."""
+    """Create a session in which every part of a view has a value."""
     opened = ev.SessionOpened(
         agent="claude", prompt="Go", message_id="m0", cwd="/src", repo=Repo(root="/src", name="src", branch="main")
     )

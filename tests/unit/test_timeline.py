@@ -1,4 +1,4 @@
-"""The list of entries: places that never move, blocks that grow, windows, previews."""
+"""Test the timeline: fixed positions, growing blocks, windows and previews."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def holding(*entries: Entry) -> Timeline:
 
 
 def growing(*blocks: tuple[str, int]) -> Timeline:
-    """With a block begun for each message and number."""
+    """Start a block for each message and number."""
     timeline = EMPTY
     for message_id, block in blocks:
         timeline = begun(timeline, said(entry_id(message_id, block)), message_id, block)
@@ -311,7 +311,7 @@ def test_entries_before_the_first_user_entry_are_a_group_of_their_own() -> None:
 
 
 class Stubborn:
-    """Neither JSON nor printable."""
+    """An object that is neither JSON nor printable."""
 
     def __repr__(self) -> str:
         raise ValueError

@@ -1,4 +1,4 @@
-"""The open turn: which calls run in it, and what each one works on."""
+"""Test the open turn: its running calls and their targets."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ def nested(levels: int) -> Any:
     "value", [10**5_000, nested(5_000), [nested(5_000)], {"\ud800"}], ids=["int", "dict", "list", "set"]
 )
 def test_what_cannot_be_written_out_is_no_reason_to_fail(value: Any) -> None:
-    """Arguments are the agent's own, and some agents send anything."""
+    """Agents choose the arguments, and some send anything."""
     assert 0 < len(target_of({"path": value})) <= 200

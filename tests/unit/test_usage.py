@@ -1,4 +1,4 @@
-"""The ledger: four buckets that never overlap, each message once, and no cost that nobody said."""
+"""Test the ledger: four exclusive buckets, each message counted once, and no invented cost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TestMessages:
     def test_a_message_that_is_told_again_counts_with_its_last_word(
         self, told: list[tuple[str, TokenUsage]], turns: set[int]
     ) -> None:
-        """Within two turns: as far back as agents repeat themselves."""
+        """Within two turns, which is as far back as agents repeat themselves."""
         ledger = Ledger()
         for place, (name, one) in enumerate(told):
             if place in turns and not ledger.counted_before:

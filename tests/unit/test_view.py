@@ -1,4 +1,4 @@
-"""The view: folded once by each event, at rest when its session is, and able to say why."""
+"""Test the fold, the moves of inactive sessions, and `why`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_event_that_was_seen_changes_nothing() -> None:
 
 
 def test_a_gap_in_the_indexes_is_no_gap_in_the_view() -> None:
-    """The log may drop what was restated; what is left keeps its index."""
+    """The log may drop deltas that were restated. The remaining events keep their indexes."""
     view = fold(works().view, Event("s1", 900, works().view.at, "engine", ev.AgentEnd()))
     assert (view.index, view.state.phase.value) == (900, "completed")
 

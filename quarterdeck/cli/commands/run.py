@@ -240,7 +240,7 @@ def _is_ready(agent: AgentInfo) -> bool:
         return agent.login == "ok"
     from quarterdeck.harness.registry import harness
 
-    return harness(agent.name).standing(os.environ).login == "ok"
+    return harness(agent.name).availability(os.environ).login == "ok"
 
 
 # --- checks of what the user gave

@@ -107,7 +107,7 @@ def _print_config(home: Home, as_json: bool) -> None:
     from quarterdeck.config import read_config
     from quarterdeck.harness import registry
 
-    config = read_config(home.config, os.environ, agents=registry.known)
+    config = read_config(home.config, os.environ, agents=registry.known_agents)
     if as_json:
         import msgspec
 

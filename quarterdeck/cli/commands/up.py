@@ -65,7 +65,7 @@ def _check_settings(home: Home, options: dict[str, Any]) -> None:
     from quarterdeck.config import read_config
     from quarterdeck.harness import registry
 
-    config = read_config(home.config, os.environ, options, agents=registry.known)
+    config = read_config(home.config, os.environ, options, agents=registry.known_agents)
     for warning in config.warnings:
         _warn(warning)
     server = config.server

@@ -64,7 +64,7 @@ class AgentConnection(SignalReader):
         spawn = self.driver.spawn(self.start)
         self.translator.restore(self.session.view)
         self.process = AgentProcess.start(spawn, self.start.cwd, environment, self.nonce, self._on_signal)
-        self.send(self.driver.opening(self.start))
+        self.send(self.driver.open(self.start))
 
     def _on_signal(self, signal: Signal) -> None:
         self.feed(signal)
@@ -81,7 +81,7 @@ class AgentConnection(SignalReader):
         if event == "exit":
             self.ready_or_exited.set()
             self.session.launcher.on_exited(self)
-        reply = self.driver.heard(signal)
+        reply = self.driver.respond(signal)
         if reply and self.driver.waits_for_log:
             # This driver's replies tell the agent that its events are stored, so they must be durable first.
             self.session.writer.after_durable(lambda: self.send(reply))
@@ -102,7 +102,7 @@ class AgentConnection(SignalReader):
     async def stop(self, grace: float) -> None:
         """End the process and everything that it started. Return when they are gone."""
         if self.process is not None:
-            await self.process.stop(self.driver.farewell(), grace)
+            await self.process.stop(self.driver.quit(), grace)
 
     def kill(self) -> None:
         """Kill the process and everything that it started."""

@@ -29,7 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, Hold, InvalidPluginOption, Plugin
-from quarterdeck.engine.plugins.fence import block_on_failure, place_of
+from quarterdeck.engine.plugins.call_checks import block_on_failure, workspace_of
 from quarterdeck.events import GateRequest, Json, Notice, Option
 from quarterdeck.policy import InvalidRule, Request, Rule, always, decide, parse, request_for_call, rule_about, shell
 from quarterdeck.policy.rule import SHELL
@@ -103,7 +103,7 @@ class HumanApproval(Plugin):
         return block_on_failure(self, name, lambda: self._judge(name, args, call_id, context))
 
     def _judge(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
-        request = request_for_call(name, args, place_of(context))
+        request = request_for_call(name, args, workspace_of(context))
         if context.mode == "plan":
             return self._judge_in_plan_mode(name, request, context)
         if (

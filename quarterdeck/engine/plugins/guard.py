@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from quarterdeck.engine.plugins.base import Answers, BlockTool, Context, Emit, InvalidPluginOption, Plugin
-from quarterdeck.engine.plugins.fence import block_on_failure, place_of
+from quarterdeck.engine.plugins.call_checks import block_on_failure, workspace_of
 from quarterdeck.events import Json, PluginEvent
 from quarterdeck.home import home
 from quarterdeck.policy import InvalidRule, Request, Rule, decide, request_for_call
@@ -82,7 +82,7 @@ class SecurityGuard(Plugin):
         return await asyncio.to_thread(judge) if is_long else judge()
 
     def _judge(self, name: str, args: dict[str, Json], call_id: str, context: Context) -> Answers:
-        rule = self._denying_rule(request_for_call(name, args, place_of(context)))
+        rule = self._denying_rule(request_for_call(name, args, workspace_of(context)))
         payload = {"tool": name, "call_id": call_id, "verdict": "blocked" if rule else "passed", "rule": rule}
         event = Emit(PluginEvent(name="security_audit", payload=payload))
         if rule:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck.engine.plugins.base import Abort, Answers, Context, Emit, Intervene, InvalidPluginOption, Plugin
-from quarterdeck.engine.plugins.fence import place_of
+from quarterdeck.engine.plugins.call_checks import workspace_of
 from quarterdeck.events import Json, LoopDetected
 from quarterdeck.policy import paths, request_for_call
 
@@ -104,11 +104,11 @@ class LoopDetection(Plugin):
         return (Emit(LoopDetected(loop="repeat_pattern", detail=detail)),)
 
     def _check_files(self, name: str, args: dict[str, Json], context: Context) -> tuple[Emit | Abort, ...]:
-        place = place_of(context)
-        request = request_for_call(name, args, place)
+        workspace = workspace_of(context)
+        request = request_for_call(name, args, workspace)
         if request.command is not None or not context.tool_writes(name):
             return ()
-        files = {paths.resolved(place, path) for path in request.paths if paths.is_name(path)}
+        files = {paths.resolved(workspace, path) for path in request.paths if paths.is_name(path)}
         return tuple(answer for path in sorted(files) for answer in self._count_write(path))
 
     def _count_write(self, path: str) -> tuple[Emit | Abort, ...]:

@@ -39,14 +39,14 @@ def shipped(name: str) -> type[Plugin]:
     return getattr(import_module(f"quarterdeck.engine.plugins.{module}"), kind)
 
 
-def default_plugins(mode: str = "", wanted: Mapping[str, Json] | None = None) -> list[Plugin]:
+def default_plugins(mode: str = "", overrides: Mapping[str, Json] | None = None) -> list[Plugin]:
     """Create the plugins that the built-in agent mounts in a mode.
 
     Planning is added in plan mode, where the plan is the result.
 
     Args:
         mode: the session's mode.
-        wanted: changes to the default set. Each name maps to the plugin's options, to True (default options) or to False
+        overrides: changes to the default set. Each name maps to the plugin's options, to True (default options) or to False
             (not mounted). A name that isn't a shipped plugin is looked up among the installed packages.
 
     Raises:
@@ -55,7 +55,7 @@ def default_plugins(mode: str = "", wanted: Mapping[str, Json] | None = None) ->
     if mode and mode not in MODES:
         raise InvalidPluginOption("", "mode", f"unknown mode {mode!r}", f"Modes: {', '.join(MODES)}.")
     planning: dict[str, Json] = {"planning": {}} if mode == "plan" else {}
-    selected: dict[str, Json] = {**DEFAULTS, **planning, **(wanted or {})}
+    selected: dict[str, Json] = {**DEFAULTS, **planning, **(overrides or {})}
     return [create_plugin(name, _merge_options(name, value)) for name, value in selected.items() if value is not False]
 
 

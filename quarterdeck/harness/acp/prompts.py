@@ -220,7 +220,7 @@ class Prompts:
 
     def cancel(self, params: Object, _request_id: Id) -> bool:
         """Mark all prompts as cancelled: whatever the agent answers to them, they were stopped."""
-        is_ours = self.session.owns(params.get("sessionId"))
+        is_ours = self.session.claim(params.get("sessionId"))
         for prompt in self.session.prompts if is_ours else ():
             prompt.cancelled = True
         return is_ours

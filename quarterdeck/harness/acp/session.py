@@ -198,8 +198,8 @@ class AcpSession:
 
     # --- whose session
 
-    def owns(self, session_id: object) -> bool:
-        """Return whether a message with this session id is about our session. The first id may become ours."""
+    def claim(self, session_id: object) -> bool:
+        """Return whether a session id is ours. If we have none yet, the first id that the agent mentions may become ours."""
         if session_id == self.session_id:
             return bool(session_id)
         # A fork has no id yet while its history is replayed, and if what we send isn't recorded, the first session that
@@ -215,7 +215,7 @@ class AcpSession:
 
         A session that no request opened belongs to a sub-agent of ours.
         """
-        if self.owns(session_id):
+        if self.claim(session_id):
             return ()
         is_unopened = session_id and session_id not in self.other_sessions and self.session_id
         is_opening = any(request.method in OPENING_METHODS for request in self.sent.values())

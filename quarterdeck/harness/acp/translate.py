@@ -24,7 +24,7 @@ from quarterdeck.harness.acp.profile import Profile, recognise
 from quarterdeck.harness.acp.prompts import QUIET_S, Prompts, error_kind, error_text
 from quarterdeck.harness.acp.session import OPENING_METHODS, AcpSession, Id, SentRequest, TextKind
 from quarterdeck.harness.base import BaseTranslator, Object, Translator, object_of, objects_of, text_of
-from quarterdeck.harness.protocol_detection import Detecting, acp_or_sayask
+from quarterdeck.harness.protocol_detection import DetectingTranslator, acp_or_sayask
 from quarterdeck.kernel.view import View
 
 #: Requests of the agent that change nothing: its client answers them.
@@ -338,19 +338,19 @@ class AcpTranslator(BaseTranslator):
     # --- settings
 
     def _read_mode_set(self, request: SentRequest, _result: Object, error: Object | None) -> None:
-        if self._was_accepted(request, error):
+        if self._check_success(request, error):
             self.settings.set_mode(text_of(request.params, "modeId"))
 
     def _read_model_set(self, request: SentRequest, _result: Object, error: Object | None) -> None:
-        if self._was_accepted(request, error):
+        if self._check_success(request, error):
             self.settings.set_model(text_of(request.params, "modelId"))
 
     def _read_option_set(self, request: SentRequest, result: Object, error: Object | None) -> None:
-        if self._was_accepted(request, error):
+        if self._check_success(request, error):
             self.settings.apply(result)
 
-    def _was_accepted(self, request: SentRequest, error: Object | None) -> bool:
-        """Return whether a request about our session succeeded; record its failure."""
+    def _check_success(self, request: SentRequest, error: Object | None) -> bool:
+        """Return whether a request about our session succeeded, after recording its failure if it didn't."""
         if request.is_ours and error is not None:
             self._fail_command(request, error)
         return request.is_ours and error is None
@@ -365,11 +365,11 @@ class AcpTranslator(BaseTranslator):
         reader = self._updates.get(kind)
         if reader is None:
             return kind.startswith("_")
-        if self.session.owns(params.get("sessionId")) and not self._is_replayed(kind, update):
+        if self.session.claim(params.get("sessionId")) and not self._add_to_history(kind, update):
             reader(update)
         return True
 
-    def _is_replayed(self, kind: str, update: Object) -> bool:
+    def _add_to_history(self, kind: str, update: Object) -> bool:
         """Add the update to the history if a replay is under way. Return whether it was."""
         session, history = self.session, self.session.history
         if history is None or kind not in REPLAYED:
@@ -513,7 +513,7 @@ def kilo_acp() -> Translator:
 
 def kilo() -> Translator:
     """Create a translator for any Kilo: version 7 speaks ACP, earlier ones print say/ask messages as JSON lines."""
-    return Detecting(_KILO, acp_or_sayask)
+    return DetectingTranslator(_KILO, acp_or_sayask)
 
 
 @cache

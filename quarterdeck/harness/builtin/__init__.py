@@ -1,1 +1,1 @@
-"""The built-in agent, in a process of its own (quarterdeck/engine), and the demo: the same with a scripted model."""
+"""Drive and read the built-in agent, which runs in a process of its own (`quarterdeck/engine`), and its demo."""

@@ -1,4 +1,4 @@
-"""What the built-in agent can do: everything."""
+"""List what the built-in agent can do."""
 
 from __future__ import annotations
 

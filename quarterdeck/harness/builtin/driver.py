@@ -1,4 +1,4 @@
-"""How to speak to the engine's process (quarterdeck/engine/process.py)."""
+"""Drive the engine's process (`quarterdeck/engine/process.py`) with one JSON line per command."""
 
 from __future__ import annotations
 
@@ -13,41 +13,43 @@ from quarterdeck.harness.builtin import history
 from quarterdeck.harness.builtin.capabilities import CAPABILITIES
 from quarterdeck.harness.builtin.translate import BuiltinTranslator
 from quarterdeck.harness.driver import Decision, KillTools, Lines, Spawn, Start
-from quarterdeck.harness.registry import Harness, Standing
+from quarterdeck.harness.registry import Availability, Harness
 from quarterdeck.kernel.gate import Gate
 
-#: What a newcomer's first session does, if nobody says anything else.
+#: The prompt of a demo session that was started without one.
 FIRST_PROMPT = "Show me what you can do."
 
 
 class BuiltinDriver:
-    """Says what a person wants as orders of one line each."""
+    """Drives one engine process."""
 
     capabilities = CAPABILITIES
+    #: The engine continues only when the events that it sent are durable, like an agent that writes its own log.
     waits_for_log = True
 
     def spawn(self, start: Start) -> Spawn:
-        """Without the session's folder on the path, where a file may have the name of a module."""
+        # -P keeps the session's directory off sys.path, where a file could shadow a module.
         return Spawn(argv=(sys.executable, "-P", "-m", "quarterdeck.engine", *start.arguments))
 
-    def opening(self, start: Start) -> Lines:
+    def open(self, start: Start) -> Lines:
         line: dict[str, Json] = {"model": self.model(start.model), "mode": start.mode}
         if not start.native_session_id:
             return [{"op": "open", **line}]
-        events = history.told(start.history, start.native_session_id)
+        events = history.bodies_to_restore(start.history, start.native_session_id)
         return [{"op": "restore", "session": start.native_session_id, **line, "events": events}]
 
-    def model(self, wanted: str) -> str:
-        return wanted
+    def model(self, name: str) -> str:
+        """Return the model to use for what the user asked for."""
+        return name
 
-    def heard(self, signal: Signal) -> Lines:
-        """What it wants kept is answered when it is (`waits_for_log`)."""
+    def respond(self, signal: Signal) -> Lines:
+        """Acknowledge events that the engine wants stored. The deck sends this once they are durable."""
         number = object_of(signal.data).get("keep") if signal.src == "stdout" else None
         return [{"op": "kept", "n": number}] if isinstance(number, int) else []
 
     def prompt(self, text: str, message_id: str, images: tuple[Image, ...] = ()) -> Lines:
-        shown = {"images": to_builtins(images)} if images else {}
-        return [{"op": "prompt", "id": message_id, "text": text, **shown}]
+        attached = {"images": to_builtins(images)} if images else {}
+        return [{"op": "prompt", "id": message_id, "text": text, **attached}]
 
     def steer(self, text: str, ref: str) -> Lines:
         return [{"op": "steer", "id": ref, "text": text}]
@@ -77,28 +79,30 @@ class BuiltinDriver:
     def bash(self, command: str, bash_id: str) -> Lines:
         return [{"op": "bash", "id": bash_id, "command": command}]
 
-    def farewell(self) -> Lines:
+    def quit(self) -> Lines:
         return [{"op": "bye"}]
 
 
 class DemoDriver(BuiltinDriver):
-    """The same with a model that follows a script: no key, no network."""
+    """Drives an engine whose model follows a script: it needs no key and no network."""
 
-    def model(self, wanted: str) -> str:
-        return wanted if wanted.startswith("demo:") else f"demo:{wanted or 'tour'}"
+    def model(self, name: str) -> str:
+        return name if name.startswith("demo:") else f"demo:{name or 'tour'}"
 
 
-def _standing(environment: Mapping[str, str]) -> Standing:
+def _availability(environment: Mapping[str, str]) -> Availability:
     from quarterdeck.engine.setup import ready_providers
 
     if ready_providers(environment):
-        return Standing(login="ok")
-    return Standing(login="missing", hint="Set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY.")
+        return Availability(login="ok")
+    return Availability(login="missing", hint="Set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY.")
 
 
 def harness(agent: str) -> Harness:
-    return Harness(agent, BuiltinDriver, BuiltinTranslator, history.TYPES, _standing)
+    return Harness(agent, BuiltinDriver, BuiltinTranslator, history.TYPES, _availability)
 
 
 def demo(agent: str) -> Harness:
-    return Harness(agent, DemoDriver, BuiltinTranslator, history.TYPES, lambda _: Standing(login="ok"), FIRST_PROMPT)
+    return Harness(
+        agent, DemoDriver, BuiltinTranslator, history.TYPES, lambda _: Availability(login="ok"), FIRST_PROMPT
+    )

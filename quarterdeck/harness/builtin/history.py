@@ -1,7 +1,8 @@
-"""What a session's log tells the engine when the session goes on: enough for the conversation, the list, the plugins.
+"""Select the events of a log from which the engine restores a session: conversation, todo list, plugin state.
 
-Pure. Only the conversation that is to go on counts: before the first agent_ready of its name another one may stand, which
-a new task ended. Texts that wait are the deck's; a steering text counts when the agent had taken it.
+Only the conversation that continues counts. The events before the first agent_ready with its id belong to another one,
+which a new task ended. Texts that still wait are delivered by the deck, so a steering text counts only if the agent had
+taken it.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ KINDS: tuple[type[Body], ...] = (
 TYPES = frozenset(NAMES[kind] for kind in KINDS)
 
 
-def told(events: Iterable[Event], native_session_id: str) -> list[Json]:
-    """The bodies to hand over, in order."""
+def bodies_to_restore(events: Iterable[Event], native_session_id: str) -> list[Json]:
+    """Return the events to send to the engine, in order."""
     bodies = [event.body for event in events if isinstance(event.body, KINDS) and not event.body.agent_path]
-    begins = next((place for place, body in enumerate(bodies) if _is(body, native_session_id)), len(bodies))
-    bodies = bodies[begins + 1 :]
-    taken = {ref for body in bodies if isinstance(body, ev.SteeringApplied) for ref in body.refs}
-    return [to_builtins(_small(body)) for body in bodies if _counts(body, taken)]
+    start = next((index for index, body in enumerate(bodies) if _opens(body, native_session_id)), len(bodies))
+    bodies = bodies[start + 1 :]
+    applied = {ref for body in bodies if isinstance(body, ev.SteeringApplied) for ref in body.refs}
+    return [to_builtins(_without_messages(body)) for body in bodies if _is_needed(body, applied)]
 
 
-def _is(body: Body, native_session_id: str) -> bool:
+def _opens(body: Body, native_session_id: str) -> bool:
     return isinstance(body, ev.AgentReady) and body.native_session_id == native_session_id
 
 
-def _counts(body: Body, taken: set[str]) -> bool:
+def _is_needed(body: Body, applied_refs: set[str]) -> bool:
     if isinstance(body, ev.SteeringReceived):
-        return body.ref in taken and body.status == "queued"
+        return body.ref in applied_refs and body.status == "queued"
     return not isinstance(body, ev.AgentReady)
 
 
-def _small(body: Body) -> Body:
-    """The messages of a turn stand in their own events."""
+def _without_messages(body: Body) -> Body:
+    """Drop the messages of an agent_end: each has an event of its own."""
     return replace(body, messages=()) if isinstance(body, ev.AgentEnd) else body

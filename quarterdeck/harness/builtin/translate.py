@@ -1,10 +1,11 @@
-"""What the engine's process says are events already. They are checked, and passed on.
+"""Check the events of the engine's process and pass them on.
 
-Checked means: an event of the vocabulary, one that an agent may say, and none that would make two owners contradict each
-other (a turn in a turn, the end of one that is not open). Gates get their names from the deck, so the engine's own are
-left out and its `ref` stays. What the deck said first, in its own log, is not said twice.
+The engine writes canonical events, so there is nothing to translate. They are checked: each must be an event of the
+vocabulary, one that an agent may report, and one that fits what came before (no turn inside a turn, no end of a turn that
+isn't open). Gates get their ids from the deck, so the engine's own ids are removed and only its `ref` stays. What the deck
+recorded itself isn't recorded twice.
 
-The tracker knows what is open, for the one thing that the engine cannot tell: the end of its process.
+The tracker is kept in step with these events for the one thing that the engine can't report: the end of its process.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from quarterdeck.harness.builtin.capabilities import CAPABILITIES
 from quarterdeck.harness.tracker import GateKind, OpenCall, OpenGate
 from quarterdeck.kernel import activity
 
-#: Only the deck, or a process itself, can know these.
-NOT_ITS_OWN = (
+#: Events that only the deck or the process itself can report.
+RESERVED_EVENTS = (
     ev.SessionOpened,
     ev.SessionResumed,
     ev.SessionSuspended,
@@ -48,79 +49,78 @@ NOT_ITS_OWN = (
     ev.CommandReceipt,
     ev.ViewRefolded,
 )
-_ENDS = (ev.AgentEnd, ev.AgentAbort)
-_OPENING = (ev.ApprovalRequired, ev.AskUser, ev.DialogRequired)
-_RESOLVED = (ev.ApprovalResolved, ev.UserResponded, ev.DialogResolved)
-_CALLS_OVER = (
+_TURN_ENDS = (ev.AgentEnd, ev.AgentAbort)
+_GATE_OPENED = (ev.ApprovalRequired, ev.AskUser, ev.DialogRequired)
+_GATE_CLOSED = (ev.ApprovalResolved, ev.UserResponded, ev.DialogResolved)
+_CALL_ENDED = (
     ev.ToolExecutionEnd,
     ev.ToolBlocked,
     ev.ToolKilled,
     ev.ToolSkippedForSteering,
     ev.ToolCallUnknown,
 )
+_GATE_KINDS: dict[type[Body], GateKind] = {
+    ev.ApprovalRequired: "approval",
+    ev.AskUser: "question",
+    ev.DialogRequired: "dialog",
+}
 
 
 class BuiltinTranslator(BaseTranslator):
-    """Reads the lines of quarterdeck/engine/process.py."""
+    """Reads the lines of `quarterdeck/engine/process.py`."""
 
     origins: Mapping[str, Origin] = {"stdout": "engine"}
 
     def __init__(self) -> None:
         super().__init__()
-        self.readers |= {"stdout": self.read_event, "stdin": ignore}
+        self.readers |= {"stdout": self.read_stdout, "stdin": ignore}
 
-    def read_event(self, data: Json) -> bool:
-        """One event, or those of one batch. What of it cannot be read makes the line an unknown one; the rest counts."""
+    def read_stdout(self, data: Json) -> bool:
+        """Read one event or a batch of them. Events that can't be read make the line unknown; the others count."""
         if not isinstance(data, dict):
-            return isinstance(data, str)  # a line of prose is known for what it is
-        found = object_of(data)
-        if "keep" in found:
-            return True  # the driver answers it
-        several = list_of(found, "events") if "type" not in found else [found]
-        known = [self._read(one) for one in several]
+            return isinstance(data, str)  # A line of text, printed by a library.
+        line = object_of(data)
+        if "keep" in line:
+            return True  # A request to store events, which the driver answers.
+        batch = [line] if "type" in line else list_of(line, "events")
+        known = [self._read_event(item) for item in batch]
         return bool(known) and all(known)
 
-    def _read(self, data: Json) -> bool:
+    def _read_event(self, data: Json) -> bool:
         try:
             body = msgspec.convert(data, UNION)
         except (msgspec.ValidationError, RecursionError):
             return False
-        if isinstance(body, NOT_ITS_OWN):
+        if isinstance(body, RESERVED_EVENTS):
             return False
-        self._told(body)
+        if isinstance(body, ev.AgentReady):
+            session_id, model, version = body.native_session_id, body.model, body.version
+            self.tracker.report_ready(session_id, model, version, CAPABILITIES.names, resumable=True)
+        elif isinstance(body, ev.SteeringReceived):
+            self._record_rejected_text(body)
+        elif self._fits(body):
+            self._update_tracker(body)
+            self.tracker.emit(_without_gate_ids(body))
         return True
 
     def is_server(self) -> bool:
         return True
 
-    def _told(self, body: Body) -> None:
-        if isinstance(body, ev.AgentReady):
-            self.tracker.report_ready(
-                body.native_session_id, body.model, body.version, CAPABILITIES.names, resumable=True
-            )
-        elif isinstance(body, ev.SteeringReceived):
-            self._steering(body)
-        elif self._fits(body):
-            self._note(body)
-            self.tracker.emit(_named_by_the_deck(body))
-
-    def _steering(self, body: ev.SteeringReceived) -> None:
-        """The deck has the text, and keeps it until it is read: prompt_received tells that of one that begins a turn. Only
-        a refusal is news."""
+    def _record_rejected_text(self, body: ev.SteeringReceived) -> None:
+        """Record that the engine rejected a text. The deck has recorded the text, and that it waits, itself."""
         if body.status in ("rejected", "rejected_full"):
-            why = "the agent has no room for it" if body.status == "rejected_full" else "a plugin refused it"
-            self.tracker.emit(ev.DeliveryChanged(message_id=body.ref, status="failed", reason=why))
+            reason = "the agent's queue is full" if body.status == "rejected_full" else "a plugin rejected it"
+            self.tracker.emit(ev.DeliveryChanged(message_id=body.ref, status="failed", reason=reason))
 
     def _fits(self, body: Body) -> bool:
-        """Whether it can follow what came before. Of sub-agents nothing moves a turn."""
+        """Return whether an event can follow what came before. Events of sub-agents move no turn."""
         if body.agent_path:
             return True
         if isinstance(body, ev.AgentStart):
             return not self.tracker.turn_id
-        return bool(self.tracker.turn_id) if isinstance(body, _ENDS) else True
+        return bool(self.tracker.turn_id) if isinstance(body, _TURN_ENDS) else True
 
-    def _note(self, body: Body) -> None:
-        """Keeps the tracker in step."""
+    def _update_tracker(self, body: Body) -> None:
         tracker, path = self.tracker, body.agent_path
         if isinstance(body, ev.MessageDelta | ev.ThinkingDelta):
             kind = "text" if isinstance(body, ev.MessageDelta) else "thinking"
@@ -129,56 +129,45 @@ class BuiltinTranslator(BaseTranslator):
             tracker.messages.discard(body.message_id)
         elif isinstance(body, ev.AgentStart) and not path:
             tracker.turn_id = body.turn_id or "turn"
-        elif isinstance(body, _ENDS) and not path:
-            self._turn_over()
+        elif isinstance(body, _TURN_ENDS) and not path:
+            self._end_turn()
         elif isinstance(body, ev.StateChange) and not path:
             tracker.activity = activity.joined(body.state, body.sub)
-        else:
-            self._note_work(body)
-
-    def _note_work(self, body: Body) -> None:
-        tracker, path = self.tracker, body.agent_path
-        if isinstance(body, ev.ToolExecutionStart):
+        elif isinstance(body, ev.ToolExecutionStart):
             tracker.calls[body.call_id] = OpenCall(body.name, path, running=True)
-        elif isinstance(body, _CALLS_OVER):
+        elif isinstance(body, _CALL_ENDED):
             tracker.calls.pop(body.call_id, None)
-        elif isinstance(body, _OPENING):
-            tracker.gates[ref_of(body)] = OpenGate(_KINDS[type(body)], path, "")
-        elif isinstance(body, _RESOLVED):
+        elif isinstance(body, _GATE_OPENED):
+            tracker.gates[gate_ref(body)] = OpenGate(_GATE_KINDS[type(body)], path, "")
+        elif isinstance(body, _GATE_CLOSED):
             tracker.gates.pop(body.ref, None)
         elif isinstance(body, ev.BackgroundStarted):
             tracker.background[body.id] = body.kind
         elif isinstance(body, ev.BackgroundEnded):
             tracker.background.pop(body.id, None)
 
-    def _turn_over(self) -> None:
-        """What the main agent had open is closed by the engine in so many words, or goes on in the background."""
+    def _end_turn(self) -> None:
+        """Close the turn. The engine ends its calls with events of their own, or moves them to the background."""
         tracker = self.tracker
         tracker.turn_id = ""
         for ref in [ref for ref, gate in tracker.gates.items() if not gate.path and gate.kind != "dialog"]:
             del tracker.gates[ref]
 
 
-_KINDS: dict[type[Body], GateKind] = {
-    ev.ApprovalRequired: "approval",
-    ev.AskUser: "question",
-    ev.DialogRequired: "dialog",
-}
-
-
-def ref_of(body: Body) -> str:
-    """The engine's own name of what is asked."""
+def gate_ref(body: Body) -> str:
+    """Return the engine's own reference of a gate that an event opens."""
     if isinstance(body, ev.ApprovalRequired):
         return body.gate.ref or body.gate.gate_id
     assert isinstance(body, ev.AskUser | ev.DialogRequired)
     return body.ref or body.gate_id
 
 
-def _named_by_the_deck(body: Body) -> Body:
+def _without_gate_ids(body: Body) -> Body:
+    """Remove the engine's gate ids, because the deck assigns them. The reference stays."""
     if isinstance(body, ev.ApprovalRequired):
-        return replace(body, gate=replace(body.gate, gate_id="", ref=ref_of(body)))
+        return replace(body, gate=replace(body.gate, gate_id="", ref=gate_ref(body)))
     if isinstance(body, ev.AskUser | ev.DialogRequired):
-        return replace(body, gate_id="", ref=ref_of(body))
+        return replace(body, gate_id="", ref=gate_ref(body))
     if isinstance(body, ev.ApprovalResolved):
         return replace(body, gate_id="", ref=body.ref or body.gate_id, gate=None)
     if isinstance(body, ev.UserResponded | ev.DialogResolved):
@@ -187,4 +176,5 @@ def _named_by_the_deck(body: Body) -> Body:
 
 
 def builtin() -> BuiltinTranslator:
+    """Return a new translator for one engine process."""
     return BuiltinTranslator()

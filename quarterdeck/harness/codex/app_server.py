@@ -228,7 +228,7 @@ class AppServer:
 
     def _read_terminals_ended(self, params: Object, result: Object) -> None:
         """Record that commands in the background were ended: all of them, or the one that the request names."""
-        thread = self.threads.of(params)
+        thread = self.threads.find(params)
         terminal_id = text_of(params, "processId", "itemId")
         if thread is None or thread.path or result.get("terminated") is False:
             return
@@ -243,24 +243,24 @@ class AppServer:
 
     def _read_status(self, params: Object) -> None:
         self.threads.read_status(params)
-        thread = self.threads.of(params)
+        thread = self.threads.find(params)
         if thread is not None and thread.held_calls and not thread.flags:
             self.items.release_held(thread)
 
     def _read_thread_closed(self, params: Object) -> None:
-        thread = self.threads.of(params)
+        thread = self.threads.find(params)
         if thread is not None and thread.path:
             self.threads.end_child(thread, ok=True)
         elif thread is not None:
             self.tracker.end_session("closed")
 
     def _read_thread_name(self, params: Object) -> None:
-        thread = self.threads.of(params)
+        thread = self.threads.find(params)
         if thread is not None and not thread.path:
             self.threads.record_title(text_of(params, "threadName", "name"))
 
     def _read_settings(self, params: Object) -> None:
-        thread = self.threads.of(params)
+        thread = self.threads.find(params)
         if thread is None or thread.path:
             return
         settings = object_of(params, "threadSettings")
@@ -273,12 +273,12 @@ class AppServer:
         )
 
     def _read_turn_started(self, params: Object) -> None:
-        thread = self.threads.of_subscribed(params)
+        thread = self.threads.find_or_adopt(params)
         if thread is not None:
             self.threads.start_turn(thread, text_of(object_of(params, "turn"), "id"))
 
     def _read_turn_completed(self, params: Object) -> None:
-        thread = self.threads.of_subscribed(params)
+        thread = self.threads.find_or_adopt(params)
         if thread is not None:
             self.threads.end_turn(thread, object_of(params, "turn"))
 
@@ -286,7 +286,7 @@ class AppServer:
 
     def _read_error(self, params: Object) -> None:
         """Read a failed request. A retry or the end of the turn follows; outside a turn it is only shown."""
-        thread, error = self.threads.of(params), object_of(params, "error")
+        thread, error = self.threads.find(params), object_of(params, "error")
         if thread is None or thread.path:
             return
         message = names.error_text(error)
@@ -301,7 +301,7 @@ class AppServer:
             self.session.add_notice_once(message, "error")
 
     def _read_model_rerouted(self, params: Object) -> None:
-        thread, model = self.threads.of(params), text_of(params, "toModel")
+        thread, model = self.threads.find(params), text_of(params, "toModel")
         if thread is not None and not thread.path and model:
             self.tracker.emit(ev.ModelSwitched(to=model, from_=text_of(params, "fromModel")))
             self.session.model = model
@@ -330,7 +330,7 @@ class AppServer:
             self.threads.opening += 1
         elif method in ("turn/steer", "turn/start"):
             self._send_steer(request_id, params)
-        elif method == "turn/interrupt" and (thread := self.threads.of(params)) is not None:
+        elif method == "turn/interrupt" and (thread := self.threads.find(params)) is not None:
             thread.is_stopping = True
         if isinstance(request_id, int | str):
             self._pending[request_id] = (method, params)
@@ -344,7 +344,7 @@ class AppServer:
 
     def _send_steer(self, request_id: Any, params: Object) -> None:
         """Record a text for a turn that runs. Any other text is recorded when the agent reads it."""
-        thread = self.threads.of(params)
+        thread = self.threads.find(params)
         if thread is None or thread.path or not (thread.is_working or "expectedTurnId" in params):
             return
         message_id, text = _message_id(request_id, params), content_text(list_of(params, "input"))

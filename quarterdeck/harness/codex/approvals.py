@@ -73,7 +73,7 @@ class Approvals:
         reader = self._readers.get(method)
         if reader is None:
             return method in IGNORED_REQUESTS
-        thread = self.threads.of_subscribed(params)
+        thread = self.threads.find_or_adopt(params)
         if thread is not None and isinstance(request_id, int | str) and not self.tracker.has_exited:
             request = reader(request_id, thread, params)
             if request is not None:

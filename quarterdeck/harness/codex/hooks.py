@@ -135,22 +135,17 @@ class Hooks:
         """Read a hook of our session, in the absence of a stream of the agent itself."""
         session = self.session
         session.hooks_seen, session.last_hook_at = True, session.now
-        is_late = self._is_late(event, text_of(hook, "turn_id"))
+        turn_id = text_of(hook, "turn_id")
+        if event == "PreModelRequest":
+            # Another request shows that the turn continues after all: a Stop hook may send the agent back to work.
+            self._ended_turns.pop(turn_id, None)
+        is_late = turn_id in self._ended_turns
         if not is_late and event not in _UNBINDING_HOOKS:
             session.bind(thread_id, text_of(hook, "model"))
             session.update_settings(mode=names.hook_mode(text_of(hook, "permission_mode")))
         if not is_late or event in _LATE_HOOKS:
             self.tracker.set_signal("live")
             self._readers[event](hook, _agent_path(hook))
-
-    def _is_late(self, event: str, turn_id: str) -> bool:
-        """Return whether a hook belongs to a turn that is over.
-
-        Another request shows that the turn continues after all: a Stop hook may send the agent back to work.
-        """
-        if event == "PreModelRequest":
-            self._ended_turns.pop(turn_id, None)
-        return turn_id in self._ended_turns
 
     def _start_turn(self, hook: Object, path: AgentPath) -> None:
         """Begin the turn that this hook belongs to. If another turn is open, it ended without a report."""
@@ -185,13 +180,13 @@ class Hooks:
             return
         self._start_turn(hook, path)
         text = text_of(hook, "prompt")
-        if self.session.is_new_prompt("hook", text):
+        if self.session.claim_prompt("hook", text):
             self.tracker.record_prompt(text)
 
     def _add_prompt(self, hook: Object, _path: AgentPath) -> None:
         """Record the prompt of `codex exec`, whose stream doesn't report it."""
         text = text_of(hook, "prompt")
-        if self.tracker.turn_id and self.session.is_new_prompt("hook", text):
+        if self.tracker.turn_id and self.session.claim_prompt("hook", text):
             self.tracker.record_prompt(text)
 
     def _read_request(self, hook: Object, path: AgentPath) -> None:

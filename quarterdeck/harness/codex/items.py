@@ -122,7 +122,7 @@ class Items:
         item = object_of(params, "item")
         kind = text_of(item, "type")
         reader = readers.get(kind) or (call_reader if kind in names.CALLS else None)
-        thread = self.threads.of_subscribed(params)
+        thread = self.threads.find_or_adopt(params)
         if reader is not None and thread is not None and text_of(item, "id") and not self.tracker.has_exited:
             reader(thread, item)
         return reader is not None
@@ -138,8 +138,8 @@ class Items:
         self.cut_message(thread)
         content = list_of(item, "content")
         text = content_text(content)
-        # Claim the prompt, so that hooks and telemetry don't record it again.
-        self.session.is_new_prompt("app", text)
+        # Hooks and telemetry must not record this prompt again.
+        self.session.claim_prompt("app", text)
         client_id = text_of(item, "clientId")
         steer_id = client_id if client_id in self.threads.steers else ""
         if not steer_id and thread.has_prompt:
@@ -227,14 +227,14 @@ class Items:
 
     def _delta_of(self, params: Object) -> tuple[Thread | None, str, str]:
         """Return thread, item id and text of a delta. The thread is None if the delta changes nothing."""
-        thread = self.threads.of_subscribed(params)
+        thread = self.threads.find_or_adopt(params)
         item_id, delta = params.get("itemId"), params.get("delta")
         if not isinstance(item_id, str) or not item_id or not isinstance(delta, str) or self.tracker.has_exited:
             return None, "", ""
         return thread, item_id, delta
 
     def read_output_delta(self, params: Object) -> None:
-        thread, item_id, delta = self.threads.of(params), params.get("itemId"), params.get("delta")
+        thread, item_id, delta = self.threads.find(params), params.get("itemId"), params.get("delta")
         if thread is None or not isinstance(item_id, str) or not isinstance(delta, str):
             return
         if item_id in thread.user_shells:
@@ -244,7 +244,7 @@ class Items:
 
     def read_progress(self, params: Object) -> None:
         """Record the progress of an MCP tool as output."""
-        thread, message = self.threads.of(params), text_of(params, "message")
+        thread, message = self.threads.find(params), text_of(params, "message")
         if thread is not None and message:
             self.tracker.add_output(text_of(params, "itemId"), message + "\n")
 
@@ -340,20 +340,20 @@ class Items:
 
     def read_compacted(self, params: Object) -> None:
         """Read the notification of older servers, which comes once, after the compaction."""
-        thread = self.threads.of(params)
+        thread = self.threads.find(params)
         if thread is not None and not self.tracker.is_compacting and not thread.path:
             self._start_compaction(thread, {})
             self.tracker.end_compaction()
 
     def read_plan(self, params: Object) -> None:
-        thread = self.threads.of_subscribed(params)
+        thread = self.threads.find_or_adopt(params)
         todos = todos_in(params.get("plan"))
         if thread is not None and not thread.path and todos is not None:
             self.tracker.emit(ev.TodoChange(todos=todos, turn_id=self.tracker.turn_id or None))
 
     def read_diff(self, params: Object) -> None:
         """Record the changes of the session: the sum over the diffs of its turns, with each file counted once."""
-        thread = self.threads.of(params)
+        thread = self.threads.find(params)
         if thread is None or thread.path:
             return
         turn_id = text_of(params, "turnId")

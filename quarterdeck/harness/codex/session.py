@@ -215,8 +215,8 @@ class CodexSession:
             self.tracker.emit(ev.ToolCall(name=name, call_id=call_id, args=args, turn_id=turn_id))
             self.tracker.emit(ev.ToolExecutionEnd(name=name, call_id=call_id, ok=ok, result=result, turn_id=turn_id))
 
-    def is_new_prompt(self, source: str, text: str) -> bool:
-        """Return whether this source is the first to report this prompt.
+    def claim_prompt(self, source: str, text: str) -> bool:
+        """Note that a source reported a prompt, and return whether it is the first source to do so.
 
         The same text may be sent several times: a source's n-th report is new if fewer than n were recorded.
         """

@@ -253,7 +253,12 @@ class Telemetry:
             if conversation in session.child_paths and _has_tokens(record):
                 self._record_usage(record, conversation)
             return
-        is_old = self._is_old(record)
+        created_at = _created_at(record)
+        if created_at is not None:
+            # The clock of the records is only known through them: a record is never created after it arrived.
+            self._clock_offset = max(self._clock_offset, created_at - session.now)
+        # A record that was created before the last hook or notify arrived isn't news.
+        is_old = created_at is not None and created_at - self._clock_offset <= session.last_hook_at
         if is_old and (self.tracker.has_exited or conversation in session.ended_threads):
             return
         if not session.thread_id:
@@ -264,17 +269,6 @@ class Telemetry:
         reader(record)
         if self.tracker.turn_id:
             session.set_timer("quiet", QUIET_S)
-
-    def _is_old(self, record: Object) -> bool:
-        """Return whether the record was created before the last hook or notify arrived.
-
-        The clock of the records is only known through them: a record is never created after it arrived.
-        """
-        created_at = _created_at(record)
-        if created_at is None:
-            return False
-        self._clock_offset = max(self._clock_offset, created_at - self.session.now)
-        return created_at - self._clock_offset <= self.session.last_hook_at
 
     def _add_to_hooks(self, record: Object) -> None:
         """Read a record that isn't news, or that hooks report: its calls, tokens and session still count."""
@@ -352,7 +346,7 @@ class Telemetry:
             if self.session.hooks_seen or self.session.leading_stream:
                 return ""
             text = f"(a prompt of {int_of(record, 'prompt_length')} characters)"
-        return text if self.session.is_new_prompt("otlp", text) else ""
+        return text if self.session.claim_prompt("otlp", text) else ""
 
     def _fail_at_once(self, record: Object, failure: Failure) -> None:
         """Fail a prompt while the usage limit lasts, without a turn and a flash of activity (U-082)."""

@@ -106,7 +106,7 @@ class Threads:
 
     # --- whose thread
 
-    def of(self, params: Object) -> Thread | None:
+    def find(self, params: Object) -> Thread | None:
         """Return the thread that a message is about, if it is ours or a sub-agent's."""
         thread_id = params.get("threadId") or params.get("conversationId")
         if not isinstance(thread_id, str):
@@ -122,9 +122,9 @@ class Threads:
         thread = self.by_id[thread_id] = Thread(thread_id, path, total=None, is_working=is_working)
         return thread
 
-    def of_subscribed(self, params: Object) -> Thread | None:
-        """Return the thread of a message that only subscribers receive: if we have no thread yet, it becomes ours."""
-        thread = self.of(params)
+    def find_or_adopt(self, params: Object) -> Thread | None:
+        """Return the thread of a message that only subscribers receive. If we have no thread yet, it becomes ours."""
+        thread = self.find(params)
         if thread is not None or self.session.thread_id or self.opening:
             return thread
         thread_id = text_of(params, "threadId", "conversationId")
@@ -248,7 +248,7 @@ class Threads:
     def read_status(self, params: Object) -> None:
         status = object_of(params, "status")
         kind = text_of(status, "type")
-        thread = self.of(params)
+        thread = self.find(params)
         if thread is None:
             thread_id = text_of(params, "threadId")
             if thread_id:
@@ -291,7 +291,7 @@ class Threads:
 
         If the total began before we connected, the reported last message counts instead.
         """
-        thread = self.of(params)
+        thread = self.find(params)
         if thread is None:
             return
         usage = object_of(params, "tokenUsage")

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from quarterdeck import events as ev
 from quarterdeck.harness.base import Object, int_of, list_of, object_of, text_of
-from quarterdeck.harness.failures import failure_kind, told
+from quarterdeck.harness.failures import failure_kind, failure_message
 from quarterdeck.harness.pi.content import (
     blocks_of,
     content_text,
@@ -159,7 +159,7 @@ class Run:
         elif reply.error:
             self._end_open_calls()
             kind = failure_kind(reply.error)
-            self.tracker.fail_turn(kind, told(kind, reply.error))
+            self.tracker.fail_turn(kind, failure_message(kind, reply.error))
         else:
             self._end_open_calls()
             self.tracker.end_turn("completed")

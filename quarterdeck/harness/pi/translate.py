@@ -16,7 +16,7 @@ from typing import Any, cast
 from quarterdeck import events as ev
 from quarterdeck.events import Json
 from quarterdeck.harness.base import BaseTranslator, Object, Translator, int_of, list_of, object_of, text_of
-from quarterdeck.harness.failures import failure_kind, told
+from quarterdeck.harness.failures import failure_kind, failure_message
 from quarterdeck.harness.lines import LineBuffer
 from quarterdeck.harness.pi.content import exit_code_of, history_of, is_finished, messages_in_entries, model_name
 from quarterdeck.harness.pi.dialogs import Dialogs
@@ -137,7 +137,7 @@ class Commands:
             self._end_bash(command_id, "", None)
         elif prompt and not self.tracker.turn_id:
             kind = failure_kind(error)
-            self.tracker.fail_turn(kind, told(kind, error))
+            self.tracker.fail_turn(kind, failure_message(kind, error))
 
     def _read_prompt_accepted(self, data: Object, sent: Object) -> None:
         """Read the answer to a prompt: `handled` by an extension's command, `queued`, or accepted by an idle agent."""

@@ -34,7 +34,7 @@ from quarterdeck.harness.base import (
 )
 from quarterdeck.harness.failures import failure_kind
 from quarterdeck.harness.lines import LineBuffer, object_in, plain
-from quarterdeck.harness.protocol_detection import Detecting, acp_or_sayask
+from quarterdeck.harness.protocol_detection import DetectingTranslator, acp_or_sayask
 from quarterdeck.harness.sayask.calls import Calls
 from quarterdeck.harness.sayask.message import (
     Message,
@@ -317,11 +317,12 @@ class SayAskTranslator(BaseTranslator):
         """Read Cline 1's state. A file edit that was asked on the other stream appears here only after the answer."""
         known = self.read_stdout(data)
         message = message_of(object_of(data))
-        if message is not None and self._is_answered_edit(message):
+        if message is not None and self._take_answered_edit(message):
             self.tracker.close_gate(message.ts, "answered_elsewhere")
         return known
 
-    def _is_answered_edit(self, message: Message) -> bool:
+    def _take_answered_edit(self, message: Message) -> bool:
+        """Return whether this is a file edit that was asked on the partial stream, and forget that it was asked."""
         if message.label != "ask:tool" or message.partial or message.ts not in self._asked_edits:
             return False
         self._asked_edits.discard(message.ts)
@@ -372,7 +373,7 @@ class SayAskTranslator(BaseTranslator):
             self.session.merge(message, handler)
         elif message.subtype in _RESUME_ASKS:
             self._record_history(message)
-        elif message.partial or self._is_new_request(message):
+        elif message.partial or self._detect_new_request(message):
             self._release_held()
             self.session.merge(message, handler)
         else:
@@ -380,8 +381,8 @@ class SayAskTranslator(BaseTranslator):
             self.set_timer("loading", HOLD_PAST_S if self._has_past_request else HOLD_S)
         return True
 
-    def _is_new_request(self, message: Message) -> bool:
-        """Return whether a request begins new work.
+    def _detect_new_request(self, message: Message) -> bool:
+        """Return whether a message is a request that begins new work, and remember a request of the past.
 
         After a request with usage even one without is of the past: that one was cut off.
         """
@@ -496,7 +497,7 @@ def sayask() -> Translator:
 
 def cline() -> Translator:
     """Create a translator for any Cline. It speaks ACP if it was started with `--acp`; the first object tells."""
-    return Detecting(_CLINE, acp_or_sayask)
+    return DetectingTranslator(_CLINE, acp_or_sayask)
 
 
 @cache

@@ -11,7 +11,7 @@ from __future__ import annotations
 from quarterdeck import events as ev
 from quarterdeck.events import FailureKind, TokenUsage
 from quarterdeck.harness.base import Object, int_of, price_of, text_of
-from quarterdeck.harness.failures import failure_kind, told
+from quarterdeck.harness.failures import failure_kind, failure_message
 from quarterdeck.harness.lines import object_in
 from quarterdeck.harness.sayask.calls import Calls
 from quarterdeck.harness.sayask.message import Message, results_in
@@ -239,7 +239,7 @@ class Turns:
             return
         self.calls.end_all([], ok=False)
         self._failure = kind
-        self.tracker.fail_turn(kind, told(kind, text))
+        self.tracker.fail_turn(kind, failure_message(kind, text))
 
     def read_resume_offer(self, message: Message, row: Row) -> None:
         """Read the offer to resume: the user cancelled, or the agent was cut off."""

@@ -1,6 +1,6 @@
 """Define which event changes which part of the state: one handler per event type, named after it.
 
-Handlers are the only place where the owners meet. A handler passes to each owner what it needs (to a machine the event's
+Only handlers change several owners at once. A handler passes to each owner what it needs (to a machine the event's
 name and the guard that holds, to the gates their request, to the ledger its tokens) and returns one new state.
 
 There are three tables of handlers:
@@ -10,7 +10,7 @@ There are three tables of handlers:
                   an agent is alive
 
 How events become 000's inputs is in the handlers, as `phase.step(..., "input", guard)`. While a gate is open, a waiting
-phase is shown whatever the base phase is (phase.py).
+phase is shown instead of the base phase (phase.py).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from quarterdeck.events import Body, Event
+from quarterdeck.events import NAMES, Body, Event
 from quarterdeck.kernel import gate, phase
 from quarterdeck.kernel.gate import Gate, Gates
 from quarterdeck.kernel.machine import Machine
@@ -47,7 +47,7 @@ def cell(event: Event, value: str) -> Cell:
 
 def moved(machine: Machine, current: Cell, event: Event, guard: str | None = None) -> Cell:
     """Step a machine. Return the same cell if its value doesn't change."""
-    value = machine.step(current.value, event.type, guard)
+    value = machine.step(current.value, NAMES[type(event.body)], guard)
     return current if value == current.value else cell(event, value)
 
 

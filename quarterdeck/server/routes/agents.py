@@ -39,7 +39,7 @@ class Agents(Struct, frozen=True):
 @TABLE.add("GET", "/agents", "List the agents", answer=Agents)
 async def agents(call: Call) -> Agents:
     environment = await call.deck.environments.usual.current()
-    return Agents(tuple(_agent(name, environment) for name in registry.known()))
+    return Agents(tuple(_agent(name, environment) for name in registry.known_agents()))
 
 
 def _agent(name: str, environment: Mapping[str, str]) -> AgentShown:
@@ -48,9 +48,9 @@ def _agent(name: str, environment: Mapping[str, str]) -> AgentShown:
         return AgentShown(name, False)
     harness = registry.harness(name)
     try:
-        standing = harness.standing(environment)
+        standing = harness.availability(environment)
     except QuarterdeckError as error:
         # An agent whose configuration can't be read must not break the list.
-        standing = registry.Standing(login="unknown", hint=f"{error.message}. {error.hint}")
+        standing = registry.Availability(login="unknown", hint=f"{error.message}. {error.hint}")
     modes = harness.make_driver().capabilities.modes
     return AgentShown(name, True, modes, standing.installed, standing.login, standing.hint, harness.prompt)

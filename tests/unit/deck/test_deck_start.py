@@ -108,7 +108,9 @@ class TestTheLimit:
             for session in late:
                 assert session.summary.phase == "creating"
                 assert session.summary.process == "none"
-                await until(session, lambda view: any("slots are busy" in entry.text for entry in view.timeline.entries))
+                await until(
+                    session, lambda view: any("slots are busy" in entry.text for entry in view.timeline.entries)
+                )
             await first[3].cancel()
             await busy(late[0])
             assert deck.waiting() == (late[1].id,)

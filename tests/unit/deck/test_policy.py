@@ -1,4 +1,4 @@
-"""Rules decide approvals by themselves: narrowly when they allow, widely when they deny, and never in silence."""
+"""Test rules: they allow narrowly, deny widely, and every verdict names its rules."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def effect(asked_for: Gate, *texts: str, workspace: Workspace = HERE) -> str:
 
 
 def linked(**links: str) -> Callable[[str], str]:
-    """A file system with these links, which are folders of the session."""
+    """Create a `resolve` function for a file system in which these folders of the session are links."""
 
     def resolve(path: str) -> str:
         path = path.replace("/./", "/")
@@ -833,7 +833,7 @@ shell_text = st.text(st.sampled_from("ls gitau;&|<>(){}$`'\"\\#\n\t*?~=-./x"), m
 @example('ls "\\"; x"')
 @example("ls \\'; x '")
 def test_a_line_that_is_allowed_has_only_words_that_a_shell_reads_so(tail: str) -> None:
-    """The judge is another reading: outside of quotes nothing may stand that a shell acts on, except what joins."""
+    """Compare with a second parser: outside quotes, an allowed line has no shell syntax but separators."""
     command = shell_module.read(f"ls {tail}")
     if not command.parts:
         return

@@ -114,7 +114,7 @@ def test_a_stop_leaves_nothing_behind(tmp_path: Path, watched: None, script: str
             await rig.until("stdout", "turn_start")
             for number in range(script.count("300")):
                 await rig.until("stdout", "call_end", number + 1)
-        assert await rig.process.stop(rig.driver.farewell(), grace=5)
+        assert await rig.process.stop(rig.driver.quit(), grace=5)
         assert not is_alive(rig.process.identity)
         assert find_by_nonce([rig.process.identity.nonce]) == []
         assert rig.signals[-1].data["event"] == "exit"
@@ -141,7 +141,7 @@ def test_each_step_of_a_stop_is_taken_only_if_the_one_before_did_not_end_it(
         await rig.until("stdout", "ready")
         rig.prompt(f"{script}; say done" if "hang" not in script else script.replace("hang", "say done; hang"))
         await rig.until("stdout", "deaf" if script == "deaf" else "text_end")
-        assert await rig.process.stop(rig.driver.farewell(), grace=5 if code == 0 else 1)
+        assert await rig.process.stop(rig.driver.quit(), grace=5 if code == 0 else 1)
         assert rig.process.exited.result() == code
         assert ({"event": "stdin_closed"} in rig.of("proc")) is closed
         assert rig.of("stdin")[-1] == {"op": "bye"}
@@ -156,7 +156,7 @@ def test_without_a_farewell_the_input_is_closed_at_once(tmp_path: Path) -> None:
         assert await rig.process.stop([], grace=5)
         assert rig.process.exited.result() == 0
         assert [one["event"] for one in rig.of("proc")] == ["start", "signal", "stdin_closed", "exit"]
-        assert await rig.process.stop(rig.driver.farewell(), grace=5)
+        assert await rig.process.stop(rig.driver.quit(), grace=5)
         assert len(rig.of("proc")) == 4  # a second stop of what is gone says nothing
 
     run(tmp_path, work)
@@ -220,7 +220,7 @@ def test_what_an_agent_does_not_read_waits_up_to_a_limit_and_then_is_refused(tmp
         assert taken >= 4
         assert INPUT_LIMIT < rig.process.unread < INPUT_LIMIT + 2_000_000
         assert len(rig.of("stdin")) == taken + 1  # what was refused was not said
-        assert await rig.process.stop(rig.driver.farewell(), grace=0.5)
+        assert await rig.process.stop(rig.driver.quit(), grace=0.5)
 
     run(tmp_path, work)
 

@@ -65,7 +65,7 @@ def test_a_form_of_a_call_is_over_with_the_call() -> None:
     assert (talk.phase, talk.state.run.value) == ("waiting_input", "executing_tools")
     talk.call_is("completed", "c1")
     assert (talk.phase, len(talk.state.gates.open), talk.events_of(ev.ApprovalResolved)) == ("streaming", 0, [])
-    assert [item.status for item in talk.events_of(ev.UserResponded)] == ["answered_elsewhere"]
+    assert [event.status for event in talk.events_of(ev.UserResponded)] == ["answered_elsewhere"]
 
 
 def test_a_cancelled_call_takes_its_form_with_it() -> None:
@@ -74,7 +74,7 @@ def test_a_cancelled_call_takes_its_form_with_it() -> None:
     talk.wants("elicitation/create", {"sessionId": "s1", "message": "Which?", "toolCallId": "c1"}, 0)
     talk.cancel()
     talk.call_is("failed", "c1")
-    assert ([item.status for item in talk.events_of(ev.UserResponded)], talk.events_of(ev.ApprovalResolved)) == (
+    assert ([event.status for event in talk.events_of(ev.UserResponded)], talk.events_of(ev.ApprovalResolved)) == (
         ["withdrawn"],
         [],
     )

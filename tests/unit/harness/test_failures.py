@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarterdeck.harness.failures import AUTH_PREFIX, failure_kind, status_in, told
+from quarterdeck.harness.failures import AUTH_PREFIX, failure_kind, failure_message, status_in
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_other_numbers_are_no_status(text: str) -> None:
 
 
 def test_a_failed_login_says_so_once() -> None:
-    once = told("auth", "401 no")
+    once = failure_message("auth", "401 no")
     assert once == AUTH_PREFIX + "401 no"
-    assert told("auth", once) == once
-    assert told("api", "500") == "500"
+    assert failure_message("auth", once) == once
+    assert failure_message("api", "500") == "500"

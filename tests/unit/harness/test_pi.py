@@ -115,7 +115,7 @@ class TestTheEnd:
         talk.out(START, TURN, begins(4), reply(stop="error", error="500 x", stamp=4), OLD_END)
         talk.out({"type": "auto_retry_end", "success": False, "attempt": 1, "finalError": "500 x"}).after(SETTLE_S)
         assert (talk.phase, talk.activity) == ("error", "idle")
-        assert [item.kind for item in talk.events_of(ev.TurnFailed)] == ["api"]
+        assert [event.kind for event in talk.events_of(ev.TurnFailed)] == ["api"]
 
     def test_in_0_73_a_retry_that_is_called_off_stops_the_turn(self) -> None:
         talk = running().out(begins(), reply(stop="error", error="500 x"), OLD_END)
@@ -154,7 +154,7 @@ class TestTheEnd:
         result = {"role": "toolResult", "toolCallId": "c1", "toolName": "bash", "content": "ok", "isError": False}
         talk = running().out(TOOL, {"type": "message_end", "message": {**result, "durationMs": 5, "timestamp": 1005}})
         assert talk.tools() == [("bash", "done")]
-        assert [(item.started_at_ms, item.duration_ms) for item in talk.events_of(ev.ToolExecutionMetrics)] == [
+        assert [(event.started_at_ms, event.duration_ms) for event in talk.events_of(ev.ToolExecutionMetrics)] == [
             (1000, 5)
         ]
 
@@ -174,7 +174,7 @@ class TestTheEnd:
     def test_a_failure_has_its_kind(self, error: str, kind: str) -> None:
         talk = running().out(begins(), reply(stop="error", error=error), END, settled(aborted=False))
         assert talk.phase == "error"
-        assert [item.kind for item in talk.events_of(ev.TurnFailed)] == [kind]
+        assert [event.kind for event in talk.events_of(ev.TurnFailed)] == [kind]
 
 
 class TestTries:
@@ -183,7 +183,7 @@ class TestTries:
         assert talk.texts("assistant") == [("assistant", "Once up")]
         talk.out({"type": "auto_retry_start", "attempt": 1, "delayMs": 300, "errorMessage": "cut"})
         assert talk.texts("assistant") == []
-        assert [(item.attempt, item.delay_ms) for item in talk.events_of(ev.Retry)] == [(1, 300)]
+        assert [(event.attempt, event.delay_ms) for event in talk.events_of(ev.Retry)] == [(1, 300)]
         talk.out(START, TURN, begins(4), delta("Once upon a time"), reply("Once upon a time", stamp=4))
         talk.out({"type": "auto_retry_end", "success": True, "attempt": 1}, END, settled(aborted=False))
         assert talk.texts("assistant") == [("assistant", "Once upon a time")]
@@ -212,7 +212,7 @@ class TestTries:
     def test_a_compaction_that_was_aborted_is_given_up(self) -> None:
         talk = StreamTalk("pi").out({"type": "compaction_start", "reason": "manual"})
         talk.out({"type": "compaction_end", "reason": "manual", "aborted": True})
-        assert [item.ok for item in talk.events_of(ev.CompactEnd)] == [False]
+        assert [event.ok for event in talk.events_of(ev.CompactEnd)] == [False]
         assert talk.activity == "idle"
 
     def test_the_abort_of_a_compaction_does_not_abort_the_next_turn(self) -> None:
@@ -230,7 +230,9 @@ class TestTries:
         talk = StreamTalk("pi").out({"type": "compaction_start", "reason": "manual"})
         talk.out({"type": "summarization_retry_scheduled", "attempt": 2, "delayMs": 50, "errorMessage": "busy"})
         talk.out({"type": "summarization_retry_attempt_start"}, {"type": "summarization_retry_finished"})
-        assert [(item.attempt, item.delay_ms, item.reason) for item in talk.events_of(ev.Retry)] == [(2, 50, "busy")]
+        assert [(event.attempt, event.delay_ms, event.reason) for event in talk.events_of(ev.Retry)] == [
+            (2, 50, "busy")
+        ]
         assert talk.unknown == 0
 
 
@@ -267,7 +269,7 @@ class TestTextsThatWait:
     def test_a_cleared_text_is_given_back(self) -> None:
         talk = running().send({"id": "s1", "type": "steer", "message": "a"}, {"id": "q", "type": "clear_queue"})
         talk.out(queue(["a"], []), queue([], []), response("clear_queue", "q", {"steering": ["a"], "followUp": []}))
-        assert [(item.text, item.message_id) for item in talk.events_of(ev.PromptDropped)] == [("a", "s1")]
+        assert [(event.text, event.message_id) for event in talk.events_of(ev.PromptDropped)] == [("a", "s1")]
         assert talk.state.queue == ()
 
     def test_an_abort_leaves_the_queue_as_it_is(self) -> None:
@@ -323,7 +325,7 @@ class TestDialogs:
         talk.after(0.2)
         assert [gate.ref for gate in talk.state.gates.open] == ["d1"]
         talk.after(5)
-        assert [(item.ref, item.status) for item in talk.events_of(ev.DialogResolved)] == [
+        assert [(event.ref, event.status) for event in talk.events_of(ev.DialogResolved)] == [
             ("d2", "timeout"),
             ("d1", "timeout"),
         ]
@@ -332,7 +334,7 @@ class TestDialogs:
     def test_a_call_that_goes_on_was_not_held_any_more(self) -> None:
         update = {"type": "tool_execution_update", "toolCallId": "c1", "partialResult": {"content": []}}
         talk = running().out(TOOL, dialog(), update)
-        assert [item.status for item in talk.events_of(ev.DialogResolved)] == ["answered_elsewhere"]
+        assert [event.status for event in talk.events_of(ev.DialogResolved)] == ["answered_elsewhere"]
 
     def test_beside_another_call_it_stays_until_no_call_can_be_waiting(self) -> None:
         other = {**TOOL, "toolCallId": "c2"}
@@ -344,7 +346,7 @@ class TestDialogs:
 
     def test_an_abort_withdraws_it(self) -> None:
         talk = running().out(dialog()).send({"id": "r2", "type": "abort"}).out(END, settled(aborted=True))
-        assert [item.status for item in talk.events_of(ev.DialogResolved)] == ["withdrawn"]
+        assert [event.status for event in talk.events_of(ev.DialogResolved)] == ["withdrawn"]
         assert talk.phase == "stopped"
 
     def test_the_end_of_a_turn_leaves_a_commands_dialog_open(self) -> None:
@@ -422,7 +424,7 @@ class TestSessions:
             ("system", "short"),
             ("assistant", "done"),
         ]
-        assert [item.finished for item in talk.events_of(ev.TurnRestored)] == [True]
+        assert [event.finished for event in talk.events_of(ev.TurnRestored)] == [True]
         talk.out(response("get_messages", data={"messages": messages}))
         assert len(talk.events_of(ev.TurnRestored)) == 1
 
@@ -431,7 +433,7 @@ class TestSessions:
         message = {"role": "assistant", "content": [{"type": "text", "text": "x"}], "stopReason": stop}
         entries = [{"type": "model_change"}, {"type": "message", "id": "e1", "message": message}]
         talk = StreamTalk("pi").out(response("get_entries", data={"entries": entries}))
-        assert [item.finished for item in talk.events_of(ev.TurnRestored)] == [finished]
+        assert [event.finished for event in talk.events_of(ev.TurnRestored)] == [finished]
 
     def test_later_entries_are_not_a_past(self) -> None:
         message = {"role": "user", "content": "x", "timestamp": 1}
@@ -458,7 +460,10 @@ class TestSessions:
         assert (profile.model, profile.thinking, profile.name) == ("p/m", "off", "My work")
         assert profile.context is not None
         assert (profile.context.tokens, profile.context.limit, profile.context.percent) == (50, 500, 10)
-        assert [(item.from_, item.to) for item in talk.events_of(ev.ModelSwitched)] == [("p/m", "q/n"), ("q/n", "p/m")]
+        assert [(event.from_, event.to) for event in talk.events_of(ev.ModelSwitched)] == [
+            ("p/m", "q/n"),
+            ("q/n", "p/m"),
+        ]
 
     def test_tokens_are_counted_once_for_each_reply(self) -> None:
         usage = {"input": 10, "output": 2, "cacheRead": 30, "cacheWrite": 4, "cost": {"total": 0.5}}
@@ -478,7 +483,7 @@ class TestSessions:
 class TestCommands:
     def test_a_command_that_is_refused_says_so(self) -> None:
         talk = running().out(response("set_model", "r5", error="Model not found"))
-        assert [(item.command_id, item.message) for item in talk.events_of(ev.CommandFailed)] == [
+        assert [(event.command_id, event.message) for event in talk.events_of(ev.CommandFailed)] == [
             ("r5", "Model not found")
         ]
         assert talk.phase == "streaming"
@@ -487,7 +492,7 @@ class TestCommands:
         talk = StreamTalk("pi").proc("start").send({"id": "r1", "type": "prompt", "message": "go"})
         talk.out(response("prompt", "r1", error="No API key found"))
         assert talk.phase == "error"
-        assert [item.kind for item in talk.events_of(ev.TurnFailed)] == ["auth"]
+        assert [event.kind for event in talk.events_of(ev.TurnFailed)] == ["auth"]
 
     def test_a_steering_text_that_is_refused_is_not_expected_any_more(self) -> None:
         talk = running().send({"id": "s1", "type": "steer", "message": "a"}).out(response("steer", "s1", error="no"))
@@ -511,7 +516,7 @@ class TestCommands:
         )
         talk.out(response("bash", "b1", {"output": "", "cancelled": True}), response("bash", "b2", error="busy"))
         talk.send({"id": "b3", "type": "bash", "command": "sleep 9"}).proc("exit", code=-9)
-        assert [(item.bash_id, item.exit_code) for item in talk.events_of(ev.BashEnd)] == [
+        assert [(event.bash_id, event.exit_code) for event in talk.events_of(ev.BashEnd)] == [
             ("b1", None),
             ("b2", None),
             ("b3", None),
@@ -591,12 +596,12 @@ class TestLines:
         talk = running().out(begins(), {"type": "message_update", "assistantMessageEvent": update})
         talk.out(reply(content=[call], stop="toolUse"))
         assert talk.tools() == [("write", "calling")]
-        assert [len(str(item.blocks)) < 1000 for item in talk.events_of(ev.ResponseComplete)] == [True]
+        assert [len(str(event.blocks)) < 1000 for event in talk.events_of(ev.ResponseComplete)] == [True]
 
     def test_a_reply_whose_beginning_was_missed_is_told(self) -> None:
         talk = StreamTalk("pi").out(START, TURN, delta("Hel"), delta("lo"), delta("hm", 1, "thinking_delta"))
         assert talk.texts() == [("assistant", "Hello"), ("thinking", "hm")]
-        assert [item.message_id for item in talk.events_of(ev.MessageStart)] == ["reply-1"]
+        assert [event.message_id for event in talk.events_of(ev.MessageStart)] == ["reply-1"]
 
     def test_0_73_names_a_call_in_the_message_that_it_repeats(self) -> None:
         message = {"role": "assistant", "content": [{"type": "toolCall", "id": "c1", "name": "read"}], "timestamp": 2}
@@ -608,6 +613,6 @@ class TestLines:
         parts = [{"type": "text", "text": "a"}, {"type": "image", "data": "xxx", "mimeType": "image/png"}]
         end = {"type": "tool_execution_end", "toolCallId": "c1", "toolName": "shot", "result": {"content": parts}}
         talk = running().out(TOOL, end)
-        assert [item.result for item in talk.events_of(ev.ToolExecutionEnd)] == [
+        assert [event.result for event in talk.events_of(ev.ToolExecutionEnd)] == [
             [{"type": "text", "text": "a"}, {"type": "image", "mimeType": "image/png"}]
         ]

@@ -15,9 +15,9 @@ from quarterdeck.harness.registry import (
     TRANSLATORS,
     BrokenHarness,
     UnknownAgent,
-    driven,
     harness,
-    known,
+    known_agents,
+    startable_agents,
     translator,
 )
 from quarterdeck.testing.harness import TestDriver, TestTranslator
@@ -78,33 +78,33 @@ def test_a_name_that_nobody_knows_is_a_typed_error_that_lists_the_known(agent: s
             ask(agent)
         assert caught.value.code == "unknown_agent"
         assert repr(agent) in caught.value.message
-        could_be = [*known(), "acp:COMMAND"] if ask is translator else driven()
-        assert caught.value.hint == f"The agents are: {', '.join(could_be)}."
+        could_be = [*known_agents(), "acp:COMMAND"] if ask is translator else startable_agents()
+        assert caught.value.hint == f"Use one of: {', '.join(could_be)}."
 
 
 def test_somebody_elses_is_found_by_its_entry_point(package: None) -> None:
     assert isinstance(harness("parrot").make_driver(), TestDriver)
     assert harness("parrot").name == "parrot"
     assert isinstance(translator("parrot"), TestTranslator)
-    assert "parrot" in known()
+    assert "parrot" in known_agents()
 
 
 def test_packages_that_come_and_go_are_seen(package: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And where none does, nothing is read again."""
     os.utime(tmp_path, (1, 1))
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert "parrot" in known()
+    assert "parrot" in known_agents()
     points = tmp_path / "qd_parrot-1.dist-info" / "entry_points.txt"
     points.write_text("")
-    assert "parrot" in known(), "kept: a package is not changed, it comes and goes"
+    assert "parrot" in known_agents(), "kept: a package is not changed, it comes and goes"
     points.parent.rename(tmp_path / "qd_parrot-2.dist-info")
-    assert "parrot" not in known()
+    assert "parrot" not in known_agents()
     (tmp_path / "qd_parrot-2.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
-    assert "parrot" in known(), "a folder that changed just now may be in the middle of an installation"
+    assert "parrot" in known_agents(), "a folder that changed just now may be in the middle of an installation"
 
 
 @pytest.mark.parametrize(
-    ("agent", "why"), [("wrong", "str and not a Harness"), ("broken", "no seed left"), ("absent", "nobody")]
+    ("agent", "why"), [("wrong", "a str instead of a Harness"), ("broken", "no seed left"), ("absent", "nobody")]
 )
 def test_a_broken_one_is_its_own_fault(package: None, agent: str, why: str) -> None:
     with pytest.raises(BrokenHarness, match=why) as caught:
@@ -113,7 +113,7 @@ def test_a_broken_one_is_its_own_fault(package: None, agent: str, why: str) -> N
 
 
 def test_nobody_can_take_the_place_of_ours(package: None) -> None:
-    assert known().count("claude") == 1
+    assert known_agents().count("claude") == 1
     assert type(translator("claude")).__module__.startswith("quarterdeck.harness.claude")
 
 

@@ -115,7 +115,7 @@ class TestAnswersOfOurs:
         assert (talk.phase, talk.activity) == ("waiting_approval", "active/waiting_for_permission")
         talk.send(answer)
         assert (talk.phase, talk.activity, talk.tools()) == ("streaming", "active/tool_use", [("command", "running")])
-        assert [(item.status, item.by) for item in talk.events_of(ev.ApprovalResolved)] == [("approved", "user")]
+        assert [(event.status, event.by) for event in talk.events_of(ev.ApprovalResolved)] == [("approved", "user")]
         talk.out(message("ask:command_output", 31, "ok\n"), request(40, told_model("Command executed.")))
         assert (talk.activity, talk.tools()) == ("active/thinking", [("command", "done")])
 
@@ -213,7 +213,7 @@ class TestAsks:
 
     def test_the_next_ask_shows_that_the_one_before_was_answered(self) -> None:
         talk = asking("ask:tool", tool()).out(message("ask:tool", 40, tool("readFile")))
-        assert [item.status for item in talk.events_of(ev.ApprovalResolved)] == ["answered_elsewhere"]
+        assert [event.status for event in talk.events_of(ev.ApprovalResolved)] == ["answered_elsewhere"]
         assert len(talk.state.gates.open) == 1
 
     def test_an_older_message_does_not_close_it(self) -> None:
@@ -222,7 +222,7 @@ class TestAsks:
 
     def test_a_person_who_changed_the_file_allowed_it(self) -> None:
         talk = asking("ask:tool", tool()).out(message("say:user_feedback_diff", 31, '{"diff":"x"}'))
-        assert [item.status for item in talk.events_of(ev.ApprovalResolved)] == ["approved"]
+        assert [event.status for event in talk.events_of(ev.ApprovalResolved)] == ["approved"]
 
     def test_a_server_that_is_asked_was_allowed(self) -> None:
         talk = asking("ask:use_mcp_server", '{"toolName":"t","arguments":{}}')
@@ -234,7 +234,7 @@ class TestAsks:
     def test_a_chosen_option_closes_the_question(self) -> None:
         text = '{"question":"Which?","options":["Red","Blue"]}'
         talk = asking("ask:followup", text).out(message("ask:followup", 30, text[:-1] + ',"selected":"Blue"}'))
-        assert [(item.response, item.status) for item in talk.events_of(ev.UserResponded)] == [("Blue", "answered")]
+        assert [(event.response, event.status) for event in talk.events_of(ev.UserResponded)] == [("Blue", "answered")]
         assert talk.phase == "streaming"
 
     def test_kilo_suggests_answers_as_objects(self) -> None:
@@ -278,14 +278,14 @@ class TestOutput:
         talk = working().out(message("say:command", 20, "make"))
         talk.out(message("say:command_output", 21, "a\n", True), message("say:command_output", 21, "a\nb", True))
         talk.out(message("ask:command_output", 22, "c"))
-        assert [item.delta for item in talk.events_of(ev.ToolExecutionOutput)] == ["a\n", "b", "\nc"]
+        assert [event.delta for event in talk.events_of(ev.ToolExecutionOutput)] == ["a\n", "b", "\nc"]
 
     def test_output_in_metadata(self) -> None:
         talk = working().out(message("say:command", 20, "make"))
         for text in ("one", "one two"):
             metadata = {"executionId": "x", "status": "output", "output": text}
             talk.out({"timestamp": 21, "type": "say", "say": "command_output", "metadata": metadata, "partial": True})
-        assert [item.delta for item in talk.events_of(ev.ToolExecutionOutput)] == ["one", " two"]
+        assert [event.delta for event in talk.events_of(ev.ToolExecutionOutput)] == ["one", " two"]
 
     def test_a_command_that_prints_json_of_its_own(self) -> None:
         talk = working().out(message("say:command", 20, "cat a.json"))
@@ -293,7 +293,7 @@ class TestOutput:
         talk.out({"timestamp": 22, "type": "say", "say": "command_output", "metadata": [{"output": "y"}]})
         started = {"executionId": "x", "status": "started", "pid": 7}
         talk.out({"timestamp": 23, "type": "say", "say": "command_output", "metadata": started})
-        assert [item.delta for item in talk.events_of(ev.ToolExecutionOutput)] == [
+        assert [event.delta for event in talk.events_of(ev.ToolExecutionOutput)] == [
             '{"output": "x"}',
             '\n[{"output":"y"}]',
         ]
@@ -307,7 +307,7 @@ class TestOutput:
         assert talk.activity == "active/tool_use"
         talk.after(OUTPUT_GRACE_S)
         assert (talk.activity, talk.tools()) == ("active/thinking", [("command", "done")])
-        assert [item.result for item in talk.events_of(ev.ToolExecutionEnd)] == ["a\nb"]
+        assert [event.result for event in talk.events_of(ev.ToolExecutionEnd)] == ["a\nb"]
 
     def test_output_without_a_command_is_nobodys(self) -> None:
         assert working().out(message("ask:command_output", 31, "x")).tools() == []
@@ -335,13 +335,13 @@ class TestEnds:
     def test_asks_that_mean_failure(self, name: str, text: str, kind: str, words: str) -> None:
         talk = working().out(message(name, 30, text))
         assert (talk.phase, talk.activity) == ("error", "idle")
-        assert [(item.kind, item.message) for item in talk.events_of(ev.TurnFailed)] == [(kind, words)]
+        assert [(event.kind, event.message) for event in talk.events_of(ev.TurnFailed)] == [(kind, words)]
         talk.out(message("say:api_req_retried", 40))
         assert talk.phase == "streaming"
 
     def test_without_a_person_too_many_mistakes_are_an_error_message(self) -> None:
         talk = working().out(message("say:error", 30, "[YOLO MODE] Task failed: Too many consecutive mistakes (3)."))
-        assert (talk.phase, [item.kind for item in talk.events_of(ev.TurnFailed)]) == ("error", ["turn_limit"])
+        assert (talk.phase, [event.kind for event in talk.events_of(ev.TurnFailed)]) == ("error", ["turn_limit"])
 
     def test_the_same_failure_is_told_once(self) -> None:
         talk = working().out(
@@ -356,7 +356,7 @@ class TestEnds:
             message("say:command", 20, "x"), {"type": "error", "message": '{"message":"no","status":403}'}
         )
         assert (talk.phase, talk.tools()) == ("error", [("command", "error")])
-        assert [item.kind for item in talk.events_of(ev.TurnFailed)] == ["auth"]
+        assert [event.kind for event in talk.events_of(ev.TurnFailed)] == ["auth"]
 
     def test_retries_are_no_failure(self) -> None:
         text = '{"attempt":2,"maxAttempts":3,"delaySeconds":4,"errorMessage":"{\\"message\\":\\"500 x\\"}"}'
@@ -364,7 +364,7 @@ class TestEnds:
             message("say:error_retry", 20, text), message("say:api_req_retry_delayed", 21, "Retrying in 5\n")
         )
         assert talk.phase == "streaming"
-        assert [(item.attempt, item.delay_ms, item.reason) for item in talk.events_of(ev.Retry)] == [
+        assert [(event.attempt, event.delay_ms, event.reason) for event in talk.events_of(ev.Retry)] == [
             (2, 4000, "500 x"),
             (1, 0, "Retrying in 5"),
         ]
@@ -372,7 +372,7 @@ class TestEnds:
     def test_a_stream_that_broke_is_paused_when_the_agent_offers_to_resume(self) -> None:
         text = '{"request":"r","cancelReason":"streaming_failed","streamingFailedMessage":"cut"}'
         talk = working().out(request(10, text), message("ask:resume_task", 30))
-        assert [item.reason for item in talk.events_of(ev.StreamError)] == ["cut"]
+        assert [event.reason for event in talk.events_of(ev.StreamError)] == ["cut"]
         assert (talk.phase, talk.activity) == ("paused", "idle")
         assert talk.proc("exit", code=0).phase == "paused"
 
@@ -393,7 +393,7 @@ class TestEnds:
 
     def test_an_open_question_is_withdrawn_when_the_task_is_cut_off(self) -> None:
         talk = asking("ask:followup", '{"question":"Which?"}').out(message("ask:resume_task", 40))
-        assert (talk.phase, [item.status for item in talk.events_of(ev.UserResponded)]) == ("stopped", ["withdrawn"])
+        assert (talk.phase, [event.status for event in talk.events_of(ev.UserResponded)]) == ("stopped", ["withdrawn"])
 
     def test_a_text_after_the_end_is_shown_and_begins_nothing(self) -> None:
         talk = working().out(message("say:completion_result", 20, "done"), said("by the way", 21))
@@ -404,7 +404,7 @@ class TestEnds:
         assert talk.activity == "active/compacting"
         talk.out(message("say:condense_context", 20, "", False), message("say:condense_context", 21, "", True))
         talk.out(message("say:condense_context_error", 22, "no"))
-        assert [item.ok for item in talk.events_of(ev.CompactEnd)] == [True, False]
+        assert [event.ok for event in talk.events_of(ev.CompactEnd)] == [True, False]
         assert talk.activity == "active/thinking"
 
     @pytest.mark.parametrize(("code", "phase"), [(0, "completed"), (1, "error"), (143, "stopped"), (None, "stopped")])
@@ -436,7 +436,7 @@ class TestThePast:
         talk.out(message("ask:resume_task", 90))
         assert (talk.phase, talk.activity, talk.state.usage.total.input) == ("idle", "idle", 0)
         assert talk.texts() == [("user", "go"), ("thinking", "hm"), ("tool", "readFile"), ("assistant", "done")]
-        assert [item.finished for item in talk.events_of(ev.TurnRestored)] == [True]
+        assert [event.finished for event in talk.events_of(ev.TurnRestored)] == [True]
         talk.out(*self.PAST)
         assert len(talk.entries) == 4
 
@@ -474,7 +474,7 @@ class TestThePast:
     def test_another_task_is_opened(self) -> None:
         talk = working().out(message("say:completion_result", 20, "done")).send({"call": "TaskService.showTaskWithId"})
         talk.out(message("say:task", 1005, "other"), message("ask:resume_completed_task", 1010))
-        assert [item.finished for item in talk.events_of(ev.TurnRestored)] == [True]
+        assert [event.finished for event in talk.events_of(ev.TurnRestored)] == [True]
         assert talk.phase == "completed"
 
 
@@ -550,7 +550,7 @@ class TestKilo:
         talk = working().out(message("say:text", 20, "a", modelInfo=info))
         talk.out(message("say:text", 21, "b", modelInfo={"modelId": "m2", "mode": "act"}))
         assert (talk.state.profile.model, talk.state.profile.mode) == ("m2", "ask")
-        assert [(item.from_, item.to) for item in talk.events_of(ev.ModelSwitched)] == [("m1", "m2")]
+        assert [(event.from_, event.to) for event in talk.events_of(ev.ModelSwitched)] == [("m1", "m2")]
 
     def test_notices(self) -> None:
         talk = working().out(message("say:info", 20, "note"), message("say:shell_integration_warning", 21, "careful"))

@@ -232,4 +232,4 @@ class TestOurOwn:
             assert (answer.status, answer.code) == (404, "no_such_session")
 
 
-_whole = registry._loaded
+_whole = registry._load

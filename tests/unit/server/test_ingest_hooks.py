@@ -358,15 +358,15 @@ class TestWords:
     )
     def test_answers_by_question(self, given: Any, told: dict[str, str]) -> None:
         payload = {"tool_input": {"questions": [{"question": "One?"}, {"question": "Two?"}]}}
-        answer = hooks.answer("claude", payload, Decision(status="answered", answer=given))
+        answer = hooks.encode_decision("claude", payload, Decision(status="answered", answer=given))
         assert answer["hookSpecificOutput"]["decision"]["updatedInput"]["answers"] == told
 
     def test_several_options_for_one_question(self) -> None:
         payload = {"tool_input": {"questions": [{"question": "One?"}]}}
-        answer = hooks.answer("claude", payload, Decision(status="answered", answer=["a", "b"]))
+        answer = hooks.encode_decision("claude", payload, Decision(status="answered", answer=["a", "b"]))
         assert answer["hookSpecificOutput"]["decision"]["updatedInput"]["answers"] == {"One?": "a, b"}
 
     def test_codex_is_not_told_to_stop(self) -> None:
         """Its answer has no such field."""
-        answer = hooks.answer("codex", {}, Decision(status="rejected", stops=True))
+        answer = hooks.encode_decision("codex", {}, Decision(status="rejected", stops=True))
         assert answer == _decision(behavior="deny", message="The user said no.")

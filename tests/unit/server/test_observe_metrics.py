@@ -124,8 +124,8 @@ async def test_a_log_that_refuses_shows(tmp_path: Path) -> None:
     assert (during["quarterdeck_log_trouble"], during["quarterdeck_appends_refused_total"]) == (1, 1)
     assert (after["quarterdeck_log_trouble"], after["quarterdeck_appends_refused_total"]) == (0, 1)
     assert [(line["message"], line["session"]) for line in lines] == [
-        ("the log refuses", created["id"]),
-        ("the log works again", created["id"]),
+        ("the log refuses appends", created["id"]),
+        ("the log accepts appends again", created["id"]),
     ]
 
 

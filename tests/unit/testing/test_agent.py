@@ -29,7 +29,7 @@ def played(folder: Path, work: Callable[[Scene], Awaitable[T]], **environment: s
             return await work(scene)
         finally:
             await scene.close()
-            scene.check_whole()
+            scene.check_end()
 
     return asyncio.run(main())
 

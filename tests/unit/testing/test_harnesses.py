@@ -77,7 +77,7 @@ def test_what_is_not_promised_is_left_out() -> None:
 
 
 def test_a_promise_without_a_prompt_to_show_it_is_an_error() -> None:
-    with pytest.raises(ValueError, match="promises questions, and the script has no 'question'"):
+    with pytest.raises(ValueError, match="has the capability questions, but the script has no 'question'"):
         checks(TEST, replace(SCRIPT, question=""))
 
 
@@ -85,22 +85,22 @@ def test_a_promise_without_a_prompt_to_show_it_is_an_error() -> None:
 
 
 class Mute(TestTranslator):
-    def told_text(self, line: Object) -> None:
+    def read_text(self, line: Object) -> None:
         """Says nothing."""
 
 
 class Nameless(TestTranslator):
-    def told_ready(self, line: Object) -> None:
+    def read_ready(self, line: Object) -> None:
         self.tracker.report_ready()
 
 
 class NeverEnds(TestTranslator):
-    def told_turn_end(self, line: Object) -> None:
+    def read_turn_end(self, line: Object) -> None:
         """The turn stays open."""
 
 
 class Forgetful(TestTranslator):
-    def told_may_i(self, line: Object) -> None:
+    def read_may_i(self, line: Object) -> None:
         """Nobody is asked."""
 
 
@@ -112,13 +112,13 @@ class Random(TestTranslator):
         Random.made += 1
         self.number = Random.made
 
-    def told_text(self, line: Object) -> None:
-        super().told_text({**line, "delta": f"{line['delta']} {self.number}"})
+    def read_text(self, line: Object) -> None:
+        super().read_text({**line, "delta": f"{line['delta']} {self.number}"})
 
 
 class Contradictory(TestTranslator):
-    def told_text(self, line: Object) -> None:
-        super().told_text(line)
+    def read_text(self, line: Object) -> None:
+        super().read_text(line)
         self.tracker.emit(ev.StateChange(state="idle"))
 
 
@@ -131,8 +131,8 @@ class Replaying(TestTranslator):
         super().restore(view)
         self.was_resumed = bool(view.state.profile.native_session_id)
 
-    def told_ready(self, line: Object) -> None:
-        super().told_ready(line)
+    def read_ready(self, line: Object) -> None:
+        super().read_ready(line)
         if self.was_resumed:
             self.tracker.record_prompt("the old one")
             self.tracker.end_turn()
@@ -169,22 +169,22 @@ class Silent(TestDriver):
 
 
 WRONG = [
-    (with_translator(Mute), "a_prompt_is_answered_in_one_turn", "it said nothing"),
-    (with_translator(Nameless), "says_which_session_it_has_and_what_it_can_do", "no session of its own"),
+    (with_translator(Mute), "a_prompt_is_answered_in_one_turn", "the agent wrote no text"),
+    (with_translator(Nameless), "says_which_session_it_has_and_what_it_can_do", "no native session id"),
     (with_translator(NeverEnds), "a_prompt_is_answered_in_one_turn", "not within .* s: the turn ends"),
     (with_translator(Forgetful), "what_is_allowed_runs", "a gate .approval. opens"),
-    (with_translator(Random), "a_prompt_is_answered_in_one_turn", "translated again it differs"),
+    (with_translator(Random), "a_prompt_is_answered_in_one_turn", "translating the signals again"),
     (with_translator(Contradictory), "a_prompt_is_answered_in_one_turn", "activity idle in an open turn"),
     (with_translator(Replaying), "a_resumed_session_goes_on", "PromptReceived"),
     (
         with_driver(Murderous),
         "an_interrupt_ends_the_turn_and_not_the_process",
-        "the process ended|it ended before|does not take",
+        "the process exited|doesn't read its input",
     ),
-    (with_driver(Pretending), "what_it_cannot_do_is_refused_and_nothing_is_said", "does not promise to take images"),
+    (with_driver(Pretending), "what_it_cannot_do_is_refused_and_nothing_is_said", "no capability to take images"),
     (with_driver(Yes), "what_is_refused_does_not_run", "rejected"),
     (with_driver(Restless), "a_resumed_session_goes_on", "native"),
-    (with_driver(Silent), "a_prompt_keeps_its_name_or_its_text", "the prompt begins a turn"),
+    (with_driver(Silent), "a_prompt_keeps_its_name_or_its_text", "the prompt starts a turn"),
 ]
 
 
@@ -204,7 +204,7 @@ def test_nothing_that_it_heard_was_unknown(tmp_path: Path) -> None:
         await scene.finish("think a; tool b; fail c; background 0.05; flood 3; stderr x; sleep 0.2; say end", "p1")
         await scene.finish("error it broke", "p2")
         await scene.close()
-        scene.check_whole()
+        scene.check_end()
         return scene.translator.unknown, scene.bodies
 
     unknown, bodies = asyncio.run(main())

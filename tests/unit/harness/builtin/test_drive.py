@@ -20,9 +20,7 @@ def log(*bodies: Body) -> tuple[Event, ...]:
 
 def test_a_new_conversation_is_opened() -> None:
     driver = BuiltinDriver()
-    assert driver.opening(Start(cwd="/", model="chat:m", mode="ask")) == [
-        {"op": "open", "model": "chat:m", "mode": "ask"}
-    ]
+    assert driver.open(Start(cwd="/", model="chat:m", mode="ask")) == [{"op": "open", "model": "chat:m", "mode": "ask"}]
     assert driver.spawn(Start(cwd="/", arguments=("--x",))).argv[1:] == ("-P", "-m", "quarterdeck.engine", "--x")
 
 
@@ -42,14 +40,14 @@ def test_answers() -> None:
 
 def test_what_it_wants_kept_is_answered() -> None:
     driver = BuiltinDriver()
-    assert driver.heard(Signal("stdout", {"keep": 4})) == [{"op": "kept", "n": 4}]
-    assert driver.heard(Signal("stdout", {"type": "agent_start"})) == []
-    assert driver.heard(Signal("stdin", {"keep": 4})) == []
+    assert driver.respond(Signal("stdout", {"keep": 4})) == [{"op": "kept", "n": 4}]
+    assert driver.respond(Signal("stdout", {"type": "agent_start"})) == []
+    assert driver.respond(Signal("stdin", {"keep": 4})) == []
 
 
 def test_a_session_that_goes_on_gets_its_events_back() -> None:
     reply = ev.ResponseComplete(message_id="m", blocks=(ev.Block(text="hi"),))
-    told = history.told(
+    told = history.bodies_to_restore(
         log(
             ev.AgentReady(native_session_id="old"),
             ev.PromptReceived(text="of another conversation"),
@@ -78,14 +76,14 @@ def test_a_session_that_goes_on_gets_its_events_back() -> None:
 
 
 def test_without_a_conversation_of_this_name_nothing_is_told() -> None:
-    assert history.told(log(ev.PromptReceived(text="x")), "n1") == []
+    assert history.bodies_to_restore(log(ev.PromptReceived(text="x")), "n1") == []
 
 
 def test_both_are_always_there_and_the_demo_needs_no_key() -> None:
     for name in ("builtin", "demo"):
-        assert harness(name).standing({"HOME": "/nowhere", "QUARTERDECK_HOME": "/nowhere"}).installed
+        assert harness(name).availability({"HOME": "/nowhere", "QUARTERDECK_HOME": "/nowhere"}).installed
     empty = {"QUARTERDECK_HOME": "/nowhere"}
-    assert harness("demo").standing(empty).login == "ok"
+    assert harness("demo").availability(empty).login == "ok"
     assert harness("demo").prompt
-    assert harness("builtin").standing(empty).login == "missing"
-    assert harness("builtin").standing(empty | {"OPENAI_API_KEY": "k"}).login == "ok"
+    assert harness("builtin").availability(empty).login == "missing"
+    assert harness("builtin").availability(empty | {"OPENAI_API_KEY": "k"}).login == "ok"

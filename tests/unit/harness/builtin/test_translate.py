@@ -13,7 +13,7 @@ from quarterdeck import events as ev
 from quarterdeck.events import Body
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.builtin.capabilities import CAPABILITIES
-from quarterdeck.harness.builtin.translate import NOT_ITS_OWN, BuiltinTranslator
+from quarterdeck.harness.builtin.translate import RESERVED_EVENTS, BuiltinTranslator
 
 READY = ev.AgentReady(native_session_id="n1", model="m", version="1")
 START = ev.AgentStart(turn_id="t1")
@@ -46,7 +46,7 @@ def test_ready_says_what_it_can_do() -> None:
     assert (ready.native_session_id, ready.capabilities, ready.resumable) == ("n1", CAPABILITIES.names, True)
 
 
-@pytest.mark.parametrize("kind", NOT_ITS_OWN, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", RESERVED_EVENTS, ids=lambda kind: kind.__name__)
 def test_what_only_a_deck_can_know_is_not_taken_from_it(kind: type[Body]) -> None:
     translator = BuiltinTranslator()
     name = str(kind.__struct_config__.tag)

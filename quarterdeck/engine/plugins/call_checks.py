@@ -12,7 +12,7 @@ from quarterdeck.events import Notice
 from quarterdeck.policy import Workspace
 
 
-def place_of(context: Context) -> Workspace:
+def workspace_of(context: Context) -> Workspace:
     """Return where a call runs: the session's folder, the home folder, and how links are resolved.
 
     Use it for one judgement only: resolved paths are cached, so a link that changes later would go unnoticed.

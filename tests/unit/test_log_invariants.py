@@ -1,4 +1,4 @@
-"""What may be written into a log: every turn closed once, every text begun before it grows."""
+"""Test the invariants of a log: each turn is closed once, and each text starts before it grows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_AGAIN = ev.AgentStart(turn_id="t2")
 
 
 def resting() -> View:
-    """No turn is open."""
+    """Return the view of a session without an open turn."""
     return in_phase("completed").view
 
 

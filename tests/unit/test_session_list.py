@@ -1,4 +1,4 @@
-"""All sessions as a list: what is shown, counted and wanted, page by page."""
+"""Test the list of sessions: filters, pages, the badge, and who needs attention."""
 
 from __future__ import annotations
 
