@@ -246,7 +246,7 @@ class TestDecidedElsewhere:
         async with serving(tmp_path) as house:
             held = await _held(house)
             live = house.deck.services.supervisor.sessions[held.id]
-            live.unobserve()
+            live.stop_observing()
             assert await held.answer() == {}
             assert live.observed_agent is None
 
