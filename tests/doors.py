@@ -1,4 +1,4 @@
-"""A real server for tests, on a port of its own, and the two ways to knock: as a client, and with bare bytes."""
+"""Run a real server for tests, and send requests to it with a client or as raw bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.decks import SETTINGS
 
 
 class Answer(msgspec.Struct):
-    """What came back."""
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
@@ -35,12 +35,12 @@ class Answer(msgspec.Struct):
 
     @property
     def code(self) -> str:
-        """The error's code; '' when it is no error."""
+        """The error's code, or '' if the response isn't an error."""
         return self.json["error"]["code"] if self.status >= 400 else ""
 
 
-class House:
-    """One that is open. `token` is the owner's."""
+class RunningServer:
+    """A running server. `token` is the owner's."""
 
     def __init__(
         self, deck: Deck, tokens: Tokens, server: Server, runner: Runner, client: aiohttp.ClientSession
@@ -65,7 +65,7 @@ class House:
     async def ask(
         self, method: str, path: str, token: str | None = "", headers: Mapping[str, str] | None = None, **more: Any
     ) -> Answer:
-        """As the owner, unless a token is given; None is nobody."""
+        """Send a request as the owner, or with another token. None sends no token."""
         said = dict(headers or {})
         if token is not None:
             said.setdefault("Authorization", f"Bearer {token or self.token}")
@@ -79,13 +79,13 @@ class House:
         return await self.ask("POST", path, json={} if body is None else body, **more)
 
     async def hook(self, agent: str, payload: object, session_id: str = "", **more: Any) -> Answer:
-        """With the right secret. Returns when it is heard, too, which is otherwise a moment later."""
+        """Send a hook with the right secret."""
         path = f"/ingest/{agent}/{session_id}" if session_id else f"/ingest/{agent}"
         said = {SECRET: secret_for(self.token, session_id)}
         return await self.ask("POST", path, None, said, json=payload, **more)
 
     async def raw(self, data: bytes) -> bytes:
-        """Bytes as they are; everything that came until the server closed, or had said one answer."""
+        """Send raw bytes. Return one response, or everything until the server closes the connection."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             writer.write(data)
@@ -98,7 +98,7 @@ class House:
             writer.close()
 
     async def asked_raw(self, start: bytes, *lines: bytes, body: bytes = b"") -> int:
-        """The status of a request that is written by hand."""
+        """Send a request as raw lines and return its status."""
         answer = await self.raw(b"\r\n".join([start, *lines, b"", body]))
         return int(answer.split(b" ", 2)[1]) if answer else 0
 
@@ -120,8 +120,8 @@ async def serving(
     secure: ssl.SSLContext | None = None,
     clock: Clock | None = None,
     **changes: object,
-) -> AsyncIterator[House]:
-    """A server over the home in this folder."""
+) -> AsyncIterator[RunningServer]:
+    """Run a server with its home in this folder."""
     deck = await Deck.open(folder / "home", settings=msgspec.structs.replace(SETTINGS, **changes), clock=clock)
     try:
         tokens = Tokens(deck.home)
@@ -133,7 +133,7 @@ async def serving(
             connector = aiohttp.TCPConnector(ssl=False, force_close=True)
             patient, no_jar = aiohttp.ClientTimeout(total=None), aiohttp.DummyCookieJar()
             async with aiohttp.ClientSession(connector=connector, cookie_jar=no_jar, timeout=patient) as client:
-                house = House(deck, tokens, server, runner, client)
+                house = RunningServer(deck, tokens, server, runner, client)
                 house.scheme = "http" if secure is None else "https"
                 yield house
         finally:

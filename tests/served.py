@@ -1,4 +1,7 @@
-"""A server in a process of its own, to be killed: python -m tests.served HOME PORT. It says its port and its token."""
+"""Run a server in a process of its own, for tests that kill it: `python -m tests.served HOME PORT`.
+
+It prints its port and its token.
+"""
 
 from __future__ import annotations
 

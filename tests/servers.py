@@ -1,4 +1,4 @@
-"""A real server for tests: `qd` as a process, a home of the test's own, and nothing left afterwards."""
+"""Run `qd` as a process with a home of the test's own, and stop everything it started afterwards."""
 
 from __future__ import annotations
 
@@ -50,16 +50,18 @@ class RawApi:
 
 
 class At:
-    """One home, and `qd` on it."""
+    """A home, and `qd` for it."""
 
     def __init__(self, folder: Path) -> None:
         self.place = Home(folder / "home")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("QUARTERDECK_", "AGENT_"))}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("QUARTERDECK_", "AGENT_"))
+        }
         for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
-            kept.pop(name, None)
-        # no test waits five seconds for an agent that will not go
-        self.environment = {**kept, "QUARTERDECK_HOME": str(self.place.folder), "QUARTERDECK_STOP_GRACE": "0.3"}
-        # no test runs what the user's shell reads: it does things, and a killed one leaves them half done
+            environment.pop(name, None)
+        # Don't wait five seconds for an agent that doesn't exit.
+        self.environment = {**environment, "QUARTERDECK_HOME": str(self.place.folder), "QUARTERDECK_STOP_GRACE": "0.3"}
+        # Don't run the user's login shell: its files may have side effects, and a test may kill it halfway.
         self.environment["QUARTERDECK_ENVIRONMENT"] = "server"
         self.seen: list[ServerInfo] = []
         self.apis: list[RawApi] = []
@@ -74,16 +76,16 @@ class At:
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
     def up(self, *args: str) -> ServerInfo:
-        """In the background, on a port that is free."""
+        """Start the server in the background on a free port."""
         done = self.qd("up", "-d", "--port", "0", *args)
         assert done.returncode == 0, done.stderr
         return self.light()
 
     def light(self) -> ServerInfo:
-        found = server_file.find_server(self.place)
-        assert found is not None
-        self.seen.append(found)
-        return found
+        info = server_file.find_server(self.place)
+        assert info is not None
+        self.seen.append(info)
+        return info
 
     def api(self) -> RawApi:
         api = RawApi(self.light().address, read_token(self.place), self.light().tls_cert)
@@ -94,7 +96,7 @@ class At:
         return Client(self.light().address, read_token(self.place), tls_cert=self.light().tls_cert)
 
     def session(self, prompt: str) -> str:
-        """A session of the scripted agent that has begun with this."""
+        """Start a session of the scripted agent and return its id."""
         body = {"agent": "test", "prompt": prompt, "cwd": str(self.place.folder)}
         return str(self.api().post("/sessions", body)["id"])
 
@@ -107,9 +109,9 @@ class At:
     def clean(self) -> None:
         for api in self.apis:
             api.close()
-        light = server_file.find_server(self.place)
-        for one in [*self.seen, *([light] if light else [])]:
-            end_processes([each for each in (one.keeper, one.server) if each is not None], grace=0)
+        running = server_file.find_server(self.place)
+        for info in [*self.seen, *([running] if running else [])]:
+            end_processes([process for process in (info.keeper, info.server) if process is not None], grace=0)
         end_leftovers_of_home(home_id(self.place.folder.resolve()), grace=0)
 
 
@@ -125,7 +127,7 @@ def home_at(folder: Path) -> Generator[At]:
 def eventually(holds: Callable[[], object]) -> None:
     until = time.monotonic() + PATIENCE_S
     while not holds():
-        assert time.monotonic() < until, "it never came"
+        assert time.monotonic() < until, "the condition never became true"
         time.sleep(0.02)
 
 

@@ -14,9 +14,9 @@ from quarterdeck.deck.agents import process
 from quarterdeck.deck.agents.connection import AgentConnection
 from quarterdeck.deck.agents.launcher import Launcher
 from quarterdeck.deck.supervisor import Supervisor
-from quarterdeck.log.sqlite.connection import Store
+from quarterdeck.log.sqlite.connection import StoreConnection
 from quarterdeck.log.sqlite.store import SqliteLog
-from quarterdeck.log.sqlite.writer import Writer
+from quarterdeck.log.sqlite.writer import StoreWriter
 from quarterdeck.log.tail import Feed
 from tests.crash.disk import Disk
 
@@ -145,12 +145,12 @@ def _wrap_log(trigger: Trigger) -> None:
         if sql.startswith("PRAGMA user_version ="):
             reach("migrating")
 
-    _before(SqliteLog, "submit", lambda *_: reach("before_append"))
-    _after(Writer, "_write", in_transaction)
-    _after(Writer, "commit", committed)
+    _before(SqliteLog, "append", lambda *_: reach("before_append"))
+    _after(StoreWriter, "_write", in_transaction)
+    _after(StoreWriter, "commit", committed)
     _after(Feed, "publish", opened)
-    _before(Store, "rows_of", migrating)
-    _after(Store, "migrate", lambda *_: reach("migrated"))
+    _before(StoreConnection, "execute", migrating)
+    _after(StoreConnection, "migrate", lambda *_: reach("migrated"))
     _before(SqliteLog, "close", lambda *_: reach("closing_log"))
     _wrap_repair(trigger, repairs)
 

@@ -168,7 +168,7 @@ class TestThePort:
         with socket.create_server(("127.0.0.1", 0)) as stranger:
             done = at.qd("up", *mode, "--port", str(stranger.getsockname()[1]))
         assert done.returncode == Exit.FAILED
-        assert "is used by another program\nChoose another with --port N" in done.stderr
+        assert "is in use by another program\nChoose another port with --port N" in done.stderr
         assert not at.place.server.exists()
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "deck.example"])
@@ -205,7 +205,7 @@ class TestThePort:
         cert = str(tmp_path / "cert.pem")
         done = at.qd("up", "-d", "--port", "0", "--tls-cert", cert, "--tls-key", cert)
         assert done.returncode == Exit.FAILED
-        assert "cannot be used" in done.stderr
+        assert "can't be used" in done.stderr
 
 
 def killed_server(light: ServerInfo) -> None:

@@ -164,7 +164,7 @@ asyncio.run(main())
 @own_disk
 def test_a_read_only_file_system(tmp_path: Path) -> None:
     said = child(READ_ONLY_DISK, tmp_path, *NAMESPACE)
-    assert "cannot be opened" in str(said["message"])
+    assert "can't be opened" in str(said["message"])
     assert "read-only disk" in str(said["hint"])
     assert said["writable again"] is True
 
@@ -218,10 +218,10 @@ def test_a_store_that_becomes_read_only_under_us(tmp_path: Path) -> None:
         writing = Writing(log)
         await writing.write(OPENED)
         store = log._writer._store  # pyright: ignore[reportPrivateUsage]
-        store.rows_of("PRAGMA query_only = ON")
+        store.execute("PRAGMA query_only = ON")
         with pytest.raises(LogUnavailable, match="read-only"):
             await writing.write(ev.Notice(text="not now"))
-        store.rows_of("PRAGMA query_only = OFF")
+        store.execute("PRAGMA query_only = OFF")
         await writing.write(ev.Notice(text="now"))
         assert [event.index for event in await log.read("s1")] == [1, 2]
 
@@ -252,7 +252,7 @@ def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
     """A quota, seen from below: the write itself fails."""
     said = child(LIMITED, tmp_path)
     assert "the disk" in str(said.pop("message"))
-    assert "Nothing acknowledged is lost" in str(said.pop("hint"))
+    assert "No acknowledged event is lost" in str(said.pop("hint"))
     assert said == {"still": True, "after more space": True, "kept": True}
 
 

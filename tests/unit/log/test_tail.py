@@ -218,7 +218,7 @@ def test_a_sink_that_fell_behind_is_told_so_once() -> None:
         sink = tail.attach(got.append, position=0)
         tail.publish([Event("s", index, 0, "engine", OPENED) for index in range(1, 10)])
         await asyncio.sleep(0)
-        assert sink.behind
+        assert sink.is_behind
         assert got == [()]
         tail.publish([Event("s", 10, 0, "engine", OPENED)])
         await asyncio.sleep(0)

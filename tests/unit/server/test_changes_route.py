@@ -1,4 +1,4 @@
-"""GET /sessions/ID/changes over a real port, by the client, and for an agent that somebody else started."""
+"""Test `GET /sessions/ID/changes` over a real port, with the client, and for agents in a terminal."""
 
 from __future__ import annotations
 

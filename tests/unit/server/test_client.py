@@ -1,4 +1,4 @@
-"""The Python client: the library's names over HTTP, streams that go on by themselves, errors as what they were."""
+"""Test the Python client: the library's methods over HTTP, streams that reconnect, and typed errors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_errors_come_back_as_what_they_were(tmp_path: Path):
         with pytest.raises(NotAllowed) as refused:
             await session.delete()
         assert refused.value.hint
-        import_module("quarterdeck.cli.commands.db")  # has an error of the same code
+        import_module("quarterdeck.cli.commands.db")  # It defines an error with the same code.
         with pytest.raises(NoSuchFolder):
             await deck.create("test", cwd="/no/such/folder")
         with pytest.raises(InvalidInput):
@@ -136,7 +136,7 @@ async def test_a_stream_ends_with_its_session_and_with_its_client(tmp_path: Path
         deck = AsyncClient(port.url, port.token)
         session = await deck.create("test", cwd=str(tmp_path))
         own, everybodys = session.subscribe(), deck.subscribe()
-        for stream in (own, everybodys):  # both are there before anything ends
+        for stream in (own, everybodys):  # Both must be subscribed before the first session ends.
             assert (await anext(stream)).type == "session_opened"
         reading, everything = asyncio.create_task(_all(own)), asyncio.create_task(_all(everybodys))
         await session.archive()
@@ -178,7 +178,7 @@ def test_blocks_are_found_however_the_bytes_are_cut():
 
 
 class Killable:
-    """The server in a process of its own."""
+    """Run the server in a process of its own."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -214,7 +214,7 @@ async def test_a_killed_server_that_comes_back_is_read_on_where_it_was(tmp_path:
             everyone: list[Event] = []
             readers = [asyncio.create_task(_into(one, mine)), asyncio.create_task(_into(everything, everyone))]
             for number in range(3):
-                # what was never ready has nothing that it could be resumed by
+                # An agent that was never ready has no id to resume with.
                 await _until(lambda: any(event.type == "agent_ready" for event in mine))
                 wanted = len(mine) + 3
                 await session.prompt(f"say a{number} b c d; flood 200", client_id=f"k{number}")
@@ -279,7 +279,7 @@ def _without_a_loop(url: str, token: str, folder: Path) -> None:
 
 @on_loop
 async def test_a_closed_client_lets_go_of_a_thread_that_waits_for_a_server_to_come_back(tmp_path: Path):
-    """Its stream ends, as with a server that is there; and what is asked later is told why."""
+    """Its stream ends, and later calls raise an error that says why."""
     seen: list[str] = []
     async with served(tmp_path) as port:
         client = Client(port.url, port.token)
@@ -368,7 +368,7 @@ async def test_a_connection_that_is_lost_before_the_answer_does_not_look_like_no
 async def test_texts_that_are_taken_back_are_given_back_though_the_first_answer_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """aiohttp asks again by itself when a connection that was used before is lost: that is the same command."""
+    """aiohttp repeats a request if a reused connection is lost. The command must not run twice."""
     agents.known(monkeypatch)
     cut: list[bytes] = []
     async with served(tmp_path) as port:

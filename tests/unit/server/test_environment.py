@@ -1,4 +1,4 @@
-"""Agents of a server get the login shell's environment and not that of whoever started it; a real `qd up`, a real shell."""
+"""Test that agents get the login shell's environment and not the server's, with a real `qd up` and a real shell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def shell(folder: Path, text: str) -> str:
 
 
 def said(at: At, session: str, text: str) -> list[str]:
-    """What is in the conversation once this is."""
+    """Return the conversation once it contains this text."""
     wire, until = at.api(), time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         found = [one["text"].strip() for one in wire.get(f"/sessions/{session}/timeline")["entries"]]
@@ -43,12 +43,14 @@ def test_agents_get_what_the_login_shell_exports(tmp_path: Path) -> None:
         wire = at.api()
         assert wire.get("/healthz") == {"status": "ok", "environment": "login_shell"}
         [builtin] = [one for one in wire.get("/agents")["agents"] if one["name"] == "builtin"]
-        assert builtin["login"] == "ok"  # judged by what it would be started with
+        assert builtin["login"] == "ok"  # Checked with the environment that it would get.
         told: dict[str, Any] = wire.get("/environment")
         assert (told["source"], told["problem"], told["shell"]) == ("login_shell", "", str(tmp_path / "shell"))
         assert told["variables"] > 3
         assert told.keys() == {"source", "shell", "asked_at", "variables", "problem"}
-        shell(tmp_path, "export WHO=changed")  # no file that a shell reads: somebody has to say so
+        shell(
+            tmp_path, "export WHO=changed"
+        )  # Shells don't read this file, so the server must be asked to run the shell again.
         assert wire.post("/environment")["asked_at"] > told["asked_at"]
         said(at, at.session("echo-env WHO; say done"), "changed")
         (tmp_path / ".profile").write_text("# touched")

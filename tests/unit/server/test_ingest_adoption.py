@@ -1,4 +1,4 @@
-"""Whose hooks they are: each conversation of an agent is one session, whoever started it, before and after a restart."""
+"""Test that each conversation of an agent is one session, before and after a restart."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from quarterdeck.harness.registry import Harness
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.testing.harness import TestDriver, TestTranslator
 from tests.decks import Time, eventually, on_loop, until
-from tests.doors import House, serving
+from tests.doors import RunningServer, serving
 
 
 def _hook(event: str = "UserPromptSubmit", native: str = "native", **more: Any) -> dict[str, Any]:
     return {"session_id": native, "hook_event_name": event, "cwd": "/", "prompt": "hi", **more}
 
 
-async def _sessions(house: House) -> list[dict[str, Any]]:
+async def _sessions(house: RunningServer) -> list[dict[str, Any]]:
     for session in list(house.deck.loaded_sessions()):
         await session.writer.flush()
     return (await house.get("/sessions?archived=true")).json["sessions"]
@@ -172,7 +172,7 @@ class TestKnown:
 
 
 class _Claude(TestTranslator):
-    """The scripted agent, which is called claude here: its conversation has a name that hooks may name too."""
+    """The scripted agent under the name claude. Hooks can name its conversation."""
 
 
 def _claude(agent: str) -> Harness:
@@ -180,13 +180,13 @@ def _claude(agent: str) -> Harness:
 
 
 class TestOurOwn:
-    """A session that the deck drives and whose agent has the user's hooks as well."""
+    """Sessions that the deck started, and whose agent also sends the user's installed hooks."""
 
     @pytest.fixture(autouse=True)
     def _driven(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(registry.HARNESSES, "claude", f"{__name__}:_claude")
         monkeypatch.setattr(
-            registry, "_loaded", lambda target: _claude if target.endswith(":_claude") else _whole(target)
+            registry, "_load", lambda target: _claude if target.endswith(":_claude") else _whole(target)
         )
 
     @on_loop
@@ -204,7 +204,7 @@ class TestOurOwn:
 
     @on_loop
     async def test_it_is_found_when_its_process_is_gone(self, tmp_path: Path) -> None:
-        """The user goes on with it in a terminal: the same conversation is the same session."""
+        """The user continues it in a terminal: the same conversation is the same session."""
         async with serving(tmp_path) as house:
             body = {"agent": "claude", "prompt": "say hi", "cwd": str(tmp_path)}
             session = house.deck.session((await house.post("/sessions", body)).json["id"])

@@ -1,4 +1,4 @@
-"""Hooks that ask: held until somebody decides, answered with the documented words when the decision is durable."""
+"""Test hooks that ask for a decision: held until it is made, answered when it is durable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quarterdeck.harness.driver import Decision
 from quarterdeck.log.base import Append, StaleFence
 from tests.conformance.marks import case
 from tests.decks import eventually, on_loop
-from tests.doors import Answer, House, serving
+from tests.doors import Answer, RunningServer, serving
 
 _ARGS = {"command": "rm -r build"}
 
@@ -39,9 +39,9 @@ def _asking(native: str = "native") -> dict[str, Any]:
 
 
 class _Held:
-    """A hook that waits for its answer."""
+    """A hook that waits for a decision."""
 
-    def __init__(self, house: House, agent: str, native: str) -> None:
+    def __init__(self, house: RunningServer, agent: str, native: str) -> None:
         self.house = house
         self.agent = agent
         self.native = native
@@ -79,7 +79,7 @@ class _Held:
         return [(one["status"], one.get("by", ""), one.get("rule", "")) for one in found]
 
 
-async def _held(house: House, agent: str = "claude", native: str = "native") -> _Held:
+async def _held(house: RunningServer, agent: str = "claude", native: str = "native") -> _Held:
     return await _Held(house, agent, native).begin()
 
 
@@ -87,8 +87,8 @@ def _decision(**told: Any) -> dict[str, Any]:
     return {"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": told}}
 
 
-def _held_up(house: House, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Nothing is committed until this is set."""
+def _held_up(house: RunningServer, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Block all commits until the event is set."""
     go, append = asyncio.Event(), house.deck.services.log.append
 
     async def wait_and_append(unit: Any) -> Any:
@@ -130,7 +130,7 @@ class TestDecidedHere:
 
     @on_loop
     async def test_no_and_stop(self, tmp_path: Path) -> None:
-        """The API's own default: a turn that was refused does not go on."""
+        """By default the API ends the turn when a call is rejected."""
         async with serving(tmp_path) as house:
             held = await _held(house)
             assert (await held.decide("reject")).status == 200
@@ -217,7 +217,7 @@ class TestDecidedElsewhere:
         ],
     )
     def test_in_the_terminal(self, event: str, status: str, tmp_path: Path) -> None:
-        """Claude Code leaves the request open when the person answers its dialog: what comes next tells us."""
+        """Claude Code keeps the request open when the user answers in the terminal; its next hook shows the answer."""
 
         @on_loop
         async def run() -> None:
@@ -291,7 +291,7 @@ class TestDecidedByRules:
 
     @on_loop
     async def test_a_session_that_became_somebody_elses_asks_on_its_terminal(self, tmp_path: Path) -> None:
-        """The decision can never be durable, so the agent is not told of it, and does not wait for it either."""
+        """The decision can never become durable, so the agent gets none and doesn't wait."""
         async with serving(tmp_path) as house:
             first = await _held(house)
             assert (await first.decide("approve", always="user")).status == 200
@@ -308,7 +308,7 @@ class TestDecidedByRules:
     @case("U-099")
     @on_loop
     async def test_rules_that_cannot_be_read_decide_nothing(self, tmp_path: Path) -> None:
-        """The hook is heard first and judged then; whatever cannot be judged is asked of a person."""
+        """The hook is recorded before rules are applied. If the rules can't be read, the user is asked."""
         self._ruled(tmp_path, "this is [ no toml")
         async with serving(tmp_path) as house:
             held = await _held(house)
@@ -367,6 +367,6 @@ class TestWords:
         assert answer["hookSpecificOutput"]["decision"]["updatedInput"]["answers"] == {"One?": "a, b"}
 
     def test_codex_is_not_told_to_stop(self) -> None:
-        """Its answer has no such field."""
+        """Codex's answer has no such field."""
         answer = hooks.encode_decision("codex", {}, Decision(status="rejected", stops=True))
         assert answer == _decision(behavior="deny", message="The user said no.")

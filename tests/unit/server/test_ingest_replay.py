@@ -1,4 +1,4 @@
-"""Recordings of real agents, sent as they were sent then: what the server makes of them is what `qd replay` shows."""
+"""Send recordings of real agents to a server, and compare the result with `qd replay`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from quarterdeck.kernel.view import View
 from quarterdeck.server import otlp
 from quarterdeck.server.auth import SECRET, secret_for
 from tests.decks import Time, eventually, on_loop
-from tests.doors import House, serving
+from tests.doors import RunningServer, serving
 
 _TRACES = Path(__file__).parents[2] / "conformance" / "traces"
 _ASKING = "PermissionRequest"
 
 
 def _lines(path: Path, src: str) -> list[dict[str, Any]]:
-    """The lines of one kind of source."""
+    """Return the lines of one source."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return [line for line in lines if line["src"].partition(".")[0] == src]
 
 
 def _is_usable(path: Path) -> bool:
-    """One conversation, and no answer of the recorder's that we would not give: we decide permissions only."""
+    """Whether a recording has one conversation and only answers to permission requests, which we give too."""
     lines = _lines(path, "hook")
     natives = {line["data"]["session_id"] for line in lines if line["src"] == "hook"}
     others = [line for line in lines if line["src"] != "hook" and line["data"].get("event") != _ASKING]
@@ -48,7 +48,7 @@ TOLD = [path for path in sorted((_TRACES / "codex").rglob("*.jsonl")) if _lines(
 
 
 def _shown(view: View) -> dict[str, Any]:
-    """What a person sees of it."""
+    """Return the parts of a view that a user sees."""
     state = view.state
     entries = [entry for entry in window(view.timeline) if not entry.path]
     return {
@@ -67,9 +67,9 @@ def _shown(view: View) -> dict[str, Any]:
 
 
 class _Agent:
-    """Sends the hooks of a recording when they were sent, and waits for a decision as the agent did."""
+    """Sends the hooks of a recording at their times, and waits for decisions like the agent did."""
 
-    def __init__(self, house: House, time: Time, agent: str) -> None:
+    def __init__(self, house: RunningServer, time: Time, agent: str) -> None:
         self.house = house
         self.time = time
         self.agent = agent
@@ -84,7 +84,7 @@ class _Agent:
         return sum(one.last_signal_at for one in self._ears())
 
     async def wait_until(self, t: float) -> None:
-        """The clock goes on, and stops at every deadline on the way."""
+        """Advance the clock, stopping at every deadline."""
         goal = self.begin + t
         while True:
             due = min((one.translator.deadline() or goal for one in self._ears()), default=goal)
@@ -112,7 +112,7 @@ class _Agent:
         self.held.append(task)
 
     async def _decide(self, answer: dict[str, Any]) -> None:
-        """By the API, as a person does."""
+        """Decide with the API, as a user does."""
         asked = (await self.house.get("/attention")).json["sessions"]
         if not asked or not asked[0]["attention"]["gate_id"]:
             return
@@ -125,7 +125,7 @@ class _Agent:
             more = {"reason": decision.get("message", ""), "auto_resume": not decision.get("interrupt")}
             told = await self.house.post(f"{path}/reject", gate | more)
         answered = (await self.held.pop(0)).json
-        if told.status == 409:  # the person was quicker in the terminal, and we were told of it just now
+        if told.status == 409:  # The user answered in the terminal first.
             assert (told.code, answered) == ("already_decided", {})
         else:
             assert answered["hookSpecificOutput"]["decision"] == decision
@@ -136,8 +136,8 @@ class _Agent:
         await asyncio.gather(*self.held, return_exceptions=True)
 
 
-async def _views(house: House) -> list[View]:
-    """An observing hook is answered before it is written, so what was told may still be on its way."""
+async def _views(house: RunningServer) -> list[View]:
+    """Wait until all events are durable: a hook is answered before that."""
     for session in list(house.deck.loaded_sessions()):
         await session.writer.flush()
     return [await house.deck.session(name).whole_view() for name in house.deck.session_ids()]
@@ -174,11 +174,11 @@ def test_hooks_over_http_show_what_replay_shows(agent: str, path: Path, tmp_path
     run()
 
 
-# --- telemetry
+# --- OTLP
 
 
 def _value(found: Any) -> dict[str, Any]:
-    """A value as OTLP's JSON has it."""
+    """Encode a value as an AnyValue."""
     if isinstance(found, bool):
         return {"boolValue": found}
     if isinstance(found, int):
@@ -189,7 +189,7 @@ def _value(found: Any) -> dict[str, Any]:
 
 
 def _request(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The records of one export."""
+    """Encode records as one export request."""
     told = [
         {"attributes": [{"key": key, "value": _value(value)} for key, value in record["attributes"].items()]}
         for record in records
@@ -197,7 +197,7 @@ def _request(records: list[dict[str, Any]]) -> dict[str, Any]:
     return {"resourceLogs": [{"scopeLogs": [{"logRecords": told}]}]}
 
 
-async def _export(house: House, request: dict[str, Any], form: str) -> None:
+async def _export(house: RunningServer, request: dict[str, Any], form: str) -> None:
     binary = "protobuf" in form
     data = (
         ParseDict(request, ExportLogsServiceRequest()).SerializeToString() if binary else json.dumps(request).encode()

@@ -12,14 +12,14 @@ from quarterdeck.deck.session import Session
 from quarterdeck.harness.base import Signal
 from quarterdeck.server.auth import SECRET, secret_for
 from tests.decks import eventually, on_loop
-from tests.doors import House, serving
+from tests.doors import RunningServer, serving
 
 
 def _hook(event: str = "PostToolUse", **more: Any) -> dict[str, Any]:
     return {"session_id": "native", "hook_event_name": event, "cwd": "/", "tool_name": "Read", **more}
 
 
-async def _at_hand(house: House) -> Session:
+async def _at_hand(house: RunningServer) -> Session:
     """Open a session with a first hook."""
     await house.hook("claude", _hook("UserPromptSubmit", prompt="hi"))
     [session] = house.deck.loaded_sessions()
@@ -27,7 +27,7 @@ async def _at_hand(house: House) -> Session:
 
 
 def _listening(session: Session) -> list[str]:
-    """The names of the calls that are told from now on."""
+    """Return a list that gets the call id of each signal from now on."""
     heard: list[str] = []
     assert session.observed_agent is not None
     session.observed_agent.watcher = lambda signal, _: heard.append(signal.data.get("tool_use_id", signal.src))

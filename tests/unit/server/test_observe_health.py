@@ -1,4 +1,4 @@
-"""GET /healthz tries the log, and says 503 when it cannot be used."""
+"""Test that `GET /healthz` tries the log and answers 503 when it can't be used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_it_needs_no_token_and_commits_something(tmp_path: Path) -> None:
         async with here.stranger.get(f"{here.url}/healthz") as response:
             assert (response.status, await response.json()) == (200, {"status": "ok", "environment": "caller"})
         store = here.deck.services.log._writer._store  # type: ignore[attr-defined]
-        assert store.rows_of("SELECT value FROM meta WHERE key = 'probe'") == [(1,)]
+        assert store.execute("SELECT value FROM meta WHERE key = 'probe'") == [(1,)]
         assert here.deck.session_ids() == []
 
 
@@ -37,11 +37,11 @@ async def test_a_store_that_is_read_only_is_a_typed_503_until_it_is_not(
     monkeypatch.setattr(Health, "INTERVAL_S", 0.0)
     async with observed(tmp_path) as here:
         store = here.deck.services.log._writer._store  # type: ignore[attr-defined]
-        store.rows_of("PRAGMA query_only = ON")
+        store.execute("PRAGMA query_only = ON")
         async with here.stranger.get(f"{here.url}/healthz") as response:
             assert response.status == 503
             error = (await response.json())["error"]
-        store.rows_of("PRAGMA query_only = OFF")
+        store.execute("PRAGMA query_only = OFF")
         status, _ = await here.get("/healthz")
     assert error["code"] == "log_unavailable"
     assert "read-only" in error["message"]
@@ -137,7 +137,7 @@ def test_a_full_disk_is_a_503_until_there_is_room(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_grow_is_a_503_until_it_may(tmp_path: Path) -> None:
-    """A quota. The server's own log has no room either, and nothing else suffers for that."""
+    """With a full disk, `server.log` can't be written either, and nothing else fails."""
     before, during, after = child(LIMITED, tmp_path)
     assert before[0] == after[0] == 200
     assert during[:2] == [503, "log_unavailable"]

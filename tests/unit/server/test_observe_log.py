@@ -1,4 +1,4 @@
-"""What the server writes about itself, and what it never writes."""
+"""Test what the server logs, and what it never logs."""
 
 from __future__ import annotations
 

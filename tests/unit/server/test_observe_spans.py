@@ -1,4 +1,4 @@
-"""SpanFold from events alone: names, parents, times, usage and errors."""
+"""Test the spans of a list of events: names, parents, times, usage and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLAUDE = SpanAgent("claude", "2.1", "claude-opus-4")
 
 
 class Tape:
-    """Events of a session with an index and a time each; what they made whole."""
+    """Folds events with rising indexes and times, and collects the finished spans."""
 
     def __init__(self, contents: bool = False, agent: SpanAgent = CLAUDE) -> None:
         self.spans = SpanFold(lambda _: agent, contents)
@@ -313,7 +313,7 @@ class TestContents:
 
 
 def test_what_is_open_can_be_kept_and_taken_up_again_at_every_event() -> None:
-    """The same spans, wherever it was cut."""
+    """The spans are the same, wherever the fold was stored and restored."""
     told = TestContents.TOLD
     whole = Tape(contents=True)
     whole.tell(*told)

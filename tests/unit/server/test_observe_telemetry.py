@@ -1,4 +1,4 @@
-"""Spans on the wire: a real OTLP receiver on the loopback, restarts, and a collector that is away."""
+"""Test the export of spans to a real OTLP receiver, with restarts and an unavailable collector."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECRET = "the-words-of-a-prompt"
 
 
 class Collector:
-    """What arrived, span by span. `is_away` puts everything off, `is_strict` refuses it for good."""
+    """A collector. `is_away` answers 503, `is_strict` refuses for good."""
 
     def __init__(self) -> None:
         self.spans: list[WireSpan] = []
@@ -42,7 +42,7 @@ class Collector:
         body = await request.read()
         if self.is_away:
             self.refused += 1
-            # later than OpenTelemetry's own patience, so that it gives up at once
+            # Longer than OpenTelemetry waits, so that it gives up at once.
             return web.Response(status=503, headers={"Retry-After": "600"})
         assert request.headers["Content-Type"] == "application/x-protobuf"
         groups = ExportTraceServiceRequest.FromString(body).resource_spans
@@ -138,7 +138,7 @@ async def test_what_was_said_goes_out_only_if_asked(tmp_path: Path) -> None:
 
 @on_loop
 async def test_restarts_neither_lose_nor_double_a_span(tmp_path: Path) -> None:
-    """The server is closed and opened in the middle of turns and while nobody exports; in the end each span came once."""
+    """Restart the server during turns, and run it without an exporter. Each span arrives once."""
     async with collector() as there:
         sessions: list[str] = []
         for round_ in range(4):
@@ -149,7 +149,7 @@ async def test_restarts_neither_lose_nor_double_a_span(tmp_path: Path) -> None:
                 await until(busy, lambda view: view.state.turn.is_open and not view.state.turn.calls)
                 sessions.append(busy.id)
                 await exporting.close()
-                # nobody exports now, and this turn ends by the deck's closing
+                # There is no exporter now, and closing the deck ends this turn.
                 sessions.append((await turn_of(deck, tmp_path, f"tool d{round_}")).id)
         async with at_home(tmp_path) as deck:
             exporting = await start_telemetry(deck, there.url)
@@ -165,7 +165,7 @@ async def test_restarts_neither_lose_nor_double_a_span(tmp_path: Path) -> None:
 
 @on_loop
 async def test_what_a_crash_sends_again_has_the_same_ids(tmp_path: Path) -> None:
-    """Killed after a batch arrived and before that was written down."""
+    """The server is killed after a batch was delivered and before the progress was written."""
     async with collector() as there:
         async with at_home(tmp_path) as deck:
             exporting = await start_telemetry(deck, there.url)
@@ -236,7 +236,7 @@ async def test_what_a_collector_refuses_for_good_is_dropped_and_counted_and_the_
             await turn_of(deck, tmp_path, "tool wanted")
             await eventually(lambda: "invoke_agent test" in there.names)
             await exporting.close()
-        # the file is past them, too
+        # The progress is after them too.
         async with at_home(tmp_path) as deck:
             exporting = await start_telemetry(deck, there.url)
             await turn_of(deck, tmp_path, "tool last")
@@ -312,7 +312,7 @@ async def test_a_damaged_file_is_told_of_and_begun_anew(tmp_path: Path, caplog: 
 async def test_a_file_that_is_ahead_of_the_log_is_told_of_and_begun_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cursor: str
 ) -> None:
-    """The log is an older copy, or a new one: whoever waited for that cursor would miss all that happens until then."""
+    """The log is an older copy or a new one. Waiting for the old cursor would skip its next events."""
     async with collector() as there, at_home(tmp_path) as deck:
         (deck.home / FILE).write_text(json.dumps({"cursor": cursor}))
         exporting = await start_telemetry(deck, there.url)

@@ -1,6 +1,6 @@
-"""openapi.json is whole, and the server does what it says: schemathesis asks, thousands of times by hand, some here.
+"""Test that openapi.json is complete, and with schemathesis that the server does what it says.
 
-`QD_EXAMPLES=200 pytest -s` asks more.
+`QD_EXAMPLES=200 pytest -s` sends more requests.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_schemathesis_finds_no_failure(tmp_path: Path):
 
 
 def _config(port: Port, session_id: str, others: dict[str, str]) -> str:
-    """Where a session is named it is one that exists, another for what would end it; and agents have their secrets."""
+    """Return a configuration with ids of existing sessions, separate ones for routes that end a session, and secrets."""
     lines = ["[parameters]", f'"path.id" = "{session_id}"']
     for name, other in others.items():
         lines += ["[[operations]]", f'include-operation-id = "{name}"', f'parameters = {{ "path.id" = "{other}" }}']
@@ -105,9 +105,9 @@ def _config(port: Port, session_id: str, others: dict[str, str]) -> str:
     for path, name in doors.items():
         secret = secret_for(port.token, name)
         lines += ["[[operations]]", f'include-path = "{path}"', f'headers = {{ "{SECRET}" = "{secret}" }}']
-    # what is well formed may still not be there, or not be allowed now
+    # A valid request may still name something that doesn't exist, or not be allowed now.
     lines += ["[checks]", 'positive_data_acceptance.expected-statuses = ["2xx", "3xx", "403", "404", "409"]']
-    lines += ["[[operations]]", 'include-path = "/login"']  # only who has a token gets in, however well he asks
+    lines += ["[[operations]]", 'include-path = "/login"']  # A valid request without a valid token is refused.
     lines += ['checks.positive_data_acceptance.expected-statuses = ["303", "401"]']
     return "\n".join(lines)
 
@@ -115,7 +115,7 @@ def _config(port: Port, session_id: str, others: dict[str, str]) -> str:
 async def _asked(folder: Path) -> None:
     port = Port(folder / "home")
     await port.start()
-    # it tries wrong tokens by the hundred, and would be locked out as it should be
+    # Schemathesis sends hundreds of wrong tokens and would be locked out.
     port.server.auth.failures.record = lambda _: 0
     session = await port.deck.create("test", "say hello; ask rm", cwd=str(folder))
     config = folder / "schemathesis.toml"
@@ -129,7 +129,7 @@ async def _asked(folder: Path) -> None:
         f"{port.url}/openapi.json",
         f"--header=Authorization: Bearer {port.token}",
         "--header=Accept: application/json",
-        "--exclude-path=/ws",  # needs an upgrade, which it cannot
+        "--exclude-path=/ws",  # Schemathesis can't open WebSockets.
         "--phases=examples,coverage,fuzzing",
         "--checks=all",
         "--seed=1",

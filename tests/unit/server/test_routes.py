@@ -1,4 +1,4 @@
-"""Every route of the contract that the deck can serve, over a real port."""
+"""Test every route of the contract over a real port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.wires import Port, served
 
 
 class Http:
-    """Asks, and gives the status and what JSON said."""
+    """Send a request, and return the status and the decoded body."""
 
     def __init__(self, port: Port, client: aiohttp.ClientSession) -> None:
         self._port = port
@@ -30,7 +30,7 @@ class Http:
 
 
 class Asking:
-    """A served home and somebody who asks."""
+    """A server and a client."""
 
     def __init__(self, folder: Path, **changes: object) -> None:
         self._served = served(folder, **changes)
@@ -102,7 +102,10 @@ async def test_where_a_session_may_be_started(tmp_path: Path):
         assert await refused({"agent": "test", "cwd": str(inside / "none")}) == (404, "no_such_folder")
         for folder in (outside, inside / "link", inside / ".." / "work-of-others", outside / "none", tmp_path, "/"):
             assert await refused({"agent": "test", "cwd": str(folder)}) == (403, "outside_workspace")
-        assert await refused({"agent": "test"}) == (403, "outside_workspace")  # the home of whoever runs the server
+        assert await refused({"agent": "test"}) == (
+            403,
+            "outside_workspace",
+        )  # The default folder is the home of the server's user.
         assert port.deck.session_ids() == []
         for folder in (inside, inside / "repo", f"{inside}/"):
             assert (await ask("POST", "/sessions", {"agent": "test", "cwd": str(folder)}))[0] == 201

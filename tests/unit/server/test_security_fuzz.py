@@ -1,4 +1,4 @@
-"""Bad input through every door: never a failure of ours, always the same shape of error, and nothing changed."""
+"""Send bad input to every route: the server never fails, errors have the usual shape, and nothing changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.errors import BadRequest
 from quarterdeck.server.otlp import from_protobuf
 from quarterdeck.server.routes import all_routes
-from tests.doors import Answer, House, serving
+from tests.doors import Answer, RunningServer, serving
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _NASTY = st.sampled_from(["", "\0", "é", "😀", "a" * 300, "../../x", "-1", "null", "NaN", "9" * 30, "%00", "\u202e"])
@@ -54,12 +54,12 @@ _FEW = settings(max_examples=12, suppress_health_check=list(HealthCheck))
 
 
 class _Examples:
-    """One server for all examples of a test: hypothesis is not async, so each example runs on the loop from outside."""
+    """One server for all examples of a test. Hypothesis isn't async, so each example runs on the loop from outside."""
 
     def __init__(self, folder: Path) -> None:
         self._runner = asyncio.Runner()
         self._serving = serving(folder)
-        self.house: House = self.run(self._serving.__aenter__())
+        self.house: RunningServer = self.run(self._serving.__aenter__())
         body = {"agent": "test", "cwd": str(folder), "prompt": "ask rm"}
         self.session: str = self.run(self.house.post("/sessions", body)).json["id"]
         while not self.run(self.house.get(f"/sessions/{self.session}")).json["gates"]:
@@ -73,7 +73,7 @@ class _Examples:
         self._runner.close()
 
     def rest(self) -> None:
-        """Waits until nothing moves: a command that was taken may go on for a while."""
+        """Wait until nothing changes: an accepted command may take a while."""
         calm, before = 0, self.seen()
         while calm < 3:
             self.run(asyncio.sleep(0.02))
@@ -81,7 +81,7 @@ class _Examples:
             calm, before = calm + 1 if now == before else 0, now
 
     def seen(self) -> Any:
-        """Everything that there is."""
+        """Return the state of all sessions."""
         found = self.run(self.house.get("/sessions?archived=true&limit=200")).json
         return found["sessions"], self.run(self.house.get("/rules")).json
 
@@ -94,7 +94,7 @@ def examples(tmp_path: Path) -> Any:
 
 
 def _is_refused(answer: Answer, where: object) -> bool:
-    """Whether it was refused; whatever it was, the server did not fail, and an error looks like all errors."""
+    """Return whether a request was refused. Check that the server didn't fail and that an error has the usual shape."""
     assert answer.status < 500, (where, answer.body)
     if answer.status < 400:
         return False
@@ -213,10 +213,10 @@ def test_websocket_messages(examples: _Examples) -> None:
     told()
 
 
-# --- agents
+# --- Agents
 
 
-async def _ingest(house: House, path: str, data: bytes, kind: str, packed: bool = False) -> Answer:
+async def _ingest(house: RunningServer, path: str, data: bytes, kind: str, packed: bool = False) -> Answer:
     headers = {SECRET: secret_for(house.token), "Content-Type": kind}
     if packed:
         headers["Content-Encoding"] = "gzip"
@@ -241,8 +241,8 @@ _HOOKS = st.fixed_dictionaries(
 )
 
 
-async def _asked(house: House, agent: str, data: bytes) -> Answer | None:
-    """None when it is held: that is an answer, too, and the agent hangs up."""
+async def _asked(house: RunningServer, agent: str, data: bytes) -> Answer | None:
+    """Send a hook. Return None if it is held; the agent then disconnects."""
     task = asyncio.ensure_future(_ingest(house, f"/ingest/{agent}", data, "application/json"))
     await asyncio.wait([task], timeout=0.3)
     if task.done():
@@ -279,7 +279,7 @@ def test_hooks(agent: str, examples: _Examples) -> None:
 
 
 def test_a_payload_that_no_log_could_hold_is_taken_or_refused(examples: _Examples) -> None:
-    """Numbers of more than 64 bits and endless depth: the session goes on as if they were tame."""
+    """Numbers of more than 64 bits and very deep values don't break the session."""
     house = examples.house
     deep: Any = {}
     for _ in range(150):
@@ -358,7 +358,7 @@ def test_telemetry(examples: _Examples) -> None:
 
 
 def _read(data: bytes) -> list[Any] | str:
-    """The records, or what is wrong."""
+    """Return the records, or the error."""
     try:
         return list(from_protobuf(data))
     except BadRequest as error:

@@ -1,4 +1,4 @@
-"""The agents' doors: only who knows the secret can tell us anything, and the secret opens nothing else."""
+"""Test `/ingest`: it needs the secret, and the secret is valid for nothing else."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.tokens import Tokens
 from tests.decks import eventually, on_loop
-from tests.doors import House, serving
+from tests.doors import RunningServer, serving
 
 _HOOK = {"session_id": "native", "hook_event_name": "UserPromptSubmit", "prompt": "hi"}
 _DOORS = ("/ingest/claude", "/ingest/codex", "/ingest/otlp/v1/logs")
 
 
-async def _count(house: House) -> int:
+async def _count(house: RunningServer) -> int:
     return len((await house.get("/sessions?archived=true")).json["sessions"])
 
 
@@ -106,9 +106,9 @@ class TestForgery:
 
 
 class TestReplay:
-    """An idempotency key is answered as it was, for the same wish, and for nothing else."""
+    """An idempotency key gets the same answer for the same command, and is refused for another."""
 
-    async def _created(self, house: House, folder: Path, **more: Any) -> str:
+    async def _created(self, house: RunningServer, folder: Path, **more: Any) -> str:
         return (await house.post("/sessions", {"agent": "test", "cwd": str(folder), **more})).json["id"]
 
     @on_loop

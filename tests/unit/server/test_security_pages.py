@@ -1,4 +1,4 @@
-"""What pages of other sites can make a browser do, and that none of it works: Host, Origin, the cookie."""
+"""Test that pages of other sites can do nothing in a browser: Host, Origin, the cookie."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quarterdeck.server.errors import ForeignHost, ForeignOrigin
 from quarterdeck.server.tokens import Tokens
 from tests.conformance.marks import case
 from tests.decks import on_loop
-from tests.doors import House, serving
+from tests.doors import RunningServer, serving
 
 _FOREIGN = (
     "null",
@@ -40,12 +40,12 @@ _FOREIGN = (
 _CREATE = {"agent": "test"}
 
 
-def _origins(house: House) -> list[str]:
+def _origins(house: RunningServer) -> list[str]:
     return [one.replace("{port}", str(house.port)) for one in _FOREIGN]
 
 
-async def _upgraded(house: House, headers: dict[str, str]) -> int:
-    """The status of an attempt to open the WebSocket."""
+async def _upgraded(house: RunningServer, headers: dict[str, str]) -> int:
+    """Try to open the WebSocket and return the status."""
     try:
         async with house.client.ws_connect(f"{house.address}/ws", headers=headers):
             return 101
@@ -106,7 +106,7 @@ class TestOrigin:
 class TestHost:
     @on_loop
     async def test_a_name_that_was_pointed_here_is_refused(self, tmp_path: Path) -> None:
-        """DNS rebinding: the browser asks for the attacker's name, and the attacker's name is our address."""
+        """DNS rebinding: the browser uses the attacker's name, which resolves to our address."""
         async with serving(tmp_path) as house:
             for host in (
                 "evil.example",
@@ -190,7 +190,7 @@ def test_ipv6_pages_of_ours_are_known(tmp_path: Path) -> None:
 
 
 class TestCookie:
-    async def _cookie(self, house: House) -> dict[str, str]:
+    async def _cookie(self, house: RunningServer) -> dict[str, str]:
         answer = await house.get(f"/login?token={house.token}", token=None, allow_redirects=False)
         assert answer.status == 303
         return {"Cookie": answer.headers["Set-Cookie"].split(";")[0]}
@@ -263,7 +263,7 @@ class TestCookie:
 
     @on_loop
     async def test_another_port_of_this_machine_loads_nothing_with_the_cookie(self, tmp_path: Path) -> None:
-        """To a browser it is the same site, so it sends the cookie: also for images, which have no Origin."""
+        """To a browser it is the same site, so it sends the cookie, also with images, which have no Origin."""
         async with serving(tmp_path) as house:
             cookie = await self._cookie(house)
             for site in ("same-site", "cross-site"):

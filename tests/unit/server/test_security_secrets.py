@@ -1,4 +1,4 @@
-"""No secret is where it could be read: a whole day of a server, and then everything that it wrote or said is searched."""
+"""Use a server in many ways, then search everything that it wrote or sent for secrets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.tokens import Tokens
 from tests.decks import on_loop
-from tests.doors import Answer, House, serving
+from tests.doors import Answer, RunningServer, serving
 
 _ENV = "env-value-that-nobody-may-see"
 _GUESS = "guess-of-a-token-that-may-be-right-elsewhere"
 
 
 class _Memory(logging.Handler):
-    """Everything that anybody logs, formatted, tracebacks too."""
+    """Collects all log lines, formatted with their tracebacks."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -41,8 +41,8 @@ def logged() -> Any:
     root.setLevel(level)
 
 
-async def _day(house: House, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Answer], list[str]]:
-    """Sessions with secrets in their environment, logins right and wrong, hooks right and forged, a failure of ours."""
+async def _day(house: RunningServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Answer], list[str]]:
+    """Create sessions with secrets in their environment, log in, send valid and forged hooks, and make a route fail."""
     view = house.tokens.create("phone", "view", 0)
     secrets = [_ENV, _GUESS, house.token, view, secret_for(house.token)]
     body = {
@@ -113,5 +113,5 @@ def test_no_secret_is_in_any_log_file_answer_or_event(
 
 
 def _told(answer: Answer) -> list[tuple[str, str]]:
-    """The cookie is where the token belongs; nothing else is."""
+    """Only the cookie may hold the token."""
     return [(name, value) for name, value in answer.headers.items() if name != "Set-Cookie"]

@@ -1,4 +1,4 @@
-"""SECURITY.md names the test of each attack, and a name without a test would be a promise that nobody keeps."""
+"""Check that every test that SECURITY.md names exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody gets in without a token that is right now, and nobody does more than its role allows."""
+"""Test that every route needs a valid token, and that roles are enforced."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from quarterdeck.server.auth import FailureLimit
 from quarterdeck.server.tokens import NoSuchToken, TokenExists, Tokens, TokensUnreadable
 from tests.conformance.marks import case
 from tests.decks import on_loop
-from tests.doors import House, serving
+from tests.doors import RunningServer, serving
 
 _OPEN = {"/", "/healthz", "/login"}
 
 
-def _addresses(house: House, session: str = "x") -> list[tuple[str, str]]:
-    """Every route that the application has, but those for agents."""
+def _addresses(house: RunningServer, session: str = "x") -> list[tuple[str, str]]:
+    """Return every route of the application except those for agents."""
     found: set[tuple[str, str]] = set()
     for route in house.server.app.router.routes():
         path = route.resource.canonical if route.resource is not None else ""
@@ -271,7 +271,7 @@ class TestFiles:
             tokens.revoke("tablet")
 
     def test_every_comparison_takes_the_same_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whether the first token is right or none is: each kept hash is compared, whole, by the library's function."""
+        """Every stored hash is compared with hmac.compare_digest, no matter which token is right."""
         tokens = Tokens(tmp_path)
         for name in ("a", "b", "c"):
             tokens.create(name, "view", 0)

@@ -1,4 +1,4 @@
-"""Bytes on the wire: what is no HTTP, what is two requests in one, what is huge, and what never ends."""
+"""Test raw bytes: invalid HTTP, request smuggling, huge bodies, and requests that never end."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from quarterdeck.server import connection
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.connection import SECURITY_HEADERS
 from tests.decks import on_loop
-from tests.doors import House, serving
+from tests.doors import RunningServer, serving
 
 
-def _lines(house: House, *more: bytes) -> list[bytes]:
+def _lines(house: RunningServer, *more: bytes) -> list[bytes]:
     return [f"Host: {house.host}".encode(), f"Authorization: Bearer {house.token}".encode(), *more]
 
 
 async def _closed(reader: asyncio.StreamReader) -> bytes:
-    """Everything until the server closed the connection."""
+    """Return everything until the server closes the connection."""
     try:
         return await reader.read()
     except ConnectionResetError:
@@ -34,7 +34,7 @@ async def _closed(reader: asyncio.StreamReader) -> bytes:
 
 
 class TestSmuggling:
-    """A proxy in front of us may read two requests where we read one, or the other way round: all of these are refused."""
+    """A proxy may read two requests where we read one, or the other way round. All of these are refused."""
 
     @on_loop
     async def test_two_lengths(self, tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ class TestPaths:
                     assert (answer[0], answer[1][:9]) == (404, b'{"error":'), path
 
 
-async def _get(house: House, path: str) -> tuple[int, bytes]:
-    """As it is written: a client would tidy it up."""
+async def _get(house: RunningServer, path: str) -> tuple[int, bytes]:
+    """Send a path unchanged; a client would normalize it."""
     answer = await house.raw(b"\r\n".join([f"GET {path} HTTP/1.1".encode(), *_lines(house), b"", b""]))
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split(b" ")[1]), body
@@ -211,7 +211,7 @@ class TestHuge:
                 lines = _lines(house, secret, f"Content-Length: {size}".encode(), b"Expect: 100-continue")
                 answer = await house.raw(b"\r\n".join([f"POST {path} HTTP/1.1".encode(), *lines, b"", b""]))
                 answer = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n") or answer
-                if b"413" not in answer[:20]:  # the permission to go on is an answer of its own
+                if b"413" not in answer[:20]:  # "100 Continue" is a response of its own.
                     answer = await house.raw(
                         b"\r\n".join([f"POST {path} HTTP/1.1".encode(), *lines[:-1], b"", b"only this"])
                     )
@@ -234,7 +234,7 @@ class TestHuge:
                 answer = await house.ask("POST", "/ingest/claude", None, said, data=endless())
                 assert (answer.status, answer.code) == (413, "too_large")
             except aiohttp.ClientError:
-                pass  # it was still sending when the server closed
+                pass  # The client was still sending when the server closed the connection.
             assert sent > 8 << 20
             assert (await house.get("/sessions")).status == 200
 
@@ -272,7 +272,7 @@ class TestSlow:
 
     @on_loop
     async def test_headers_a_byte_at_a_time_are_cut_off(self, tmp_path: Path) -> None:
-        """Slow loris: it always sends something, and never all."""
+        """Slow loris: the client keeps sending, but never a whole request."""
         async with serving(tmp_path, headers_s=0.2) as house:
             reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
             closed = asyncio.ensure_future(_closed(reader))
@@ -394,7 +394,7 @@ class TestOneWrite:
     async def test_headers_and_body_of_a_hooks_answer_go_out_together(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Two writes would wait for each other: Nagle and the delayed acknowledgement cost 40 ms a hook."""
+        """With two writes, Nagle's algorithm and delayed acknowledgements would cost 40 ms per hook."""
         writes: list[bytes] = []
         write, write_lines = http_writer.StreamWriter._write, http_writer.StreamWriter._writelines
 
@@ -421,7 +421,7 @@ class TestOneWrite:
 
 
 def _certified(folder: Path) -> ssl.SSLContext:
-    """With a certificate that it signed itself."""
+    """Return a context with a self-signed certificate."""
     certificate, key = folder / "cert.pem", folder / "key.pem"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     named = ["-subj", "/CN=localhost", "-days", "1", "-keyout", str(key), "-out", str(certificate)]

@@ -1,4 +1,4 @@
-"""`server.json`: believed only while the process that it names runs."""
+"""Test that `server.json` counts only while the process that it names runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The WebSocket, one promise at a time. What happens when it is cut at random is in test_streams_cut.py."""
+"""Test the WebSocket. test_streams_cut.py tests lost connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.wires import Cut, Message, Port, WsTap, served
 
 
 async def quiet(port: Port, folder: Path) -> str:
-    """A session without a process."""
+    """Create a session without a process."""
     return (await port.deck.create("test", cwd=str(folder))).id
 
 
@@ -70,7 +70,7 @@ async def test_whoever_comes_back_in_the_middle_of_a_run_sees_it_running(tmp_pat
         log = [
             event for event in await session.events(2) if event.index <= snapshot["index"] and not is_delta(event.body)
         ]
-        # pieces of a text that is whole by now may be gone
+        # Deltas of a finished message may have been dropped.
         lasting = [event["index"] for event in missed if event["type"] != "message_delta"]
         assert lasting == [event.index for event in log]
         tap.cut()
@@ -264,7 +264,7 @@ def test_what_is_wrong_is_answered_and_the_connection_lives_on(message: dict[str
             assert (await tap.hear())["op"] == "snapshot"
             tap.cut()
             session = await port.deck.load_session(name)
-            await eventually(lambda: session.users == 0)
+            await eventually(lambda: not session.has_users)
 
     said()
 
@@ -311,7 +311,7 @@ async def test_the_heart_beats_and_a_server_that_ends_says_so(tmp_path: Path):
     living, deaf = await WsTap.open(port), await WsTap.open(port)
     living.say(op="subscribe", session=name)
     await heard(living, "snapshot")
-    listening = asyncio.create_task(living.hear())  # answers pings, as the other one does not
+    listening = asyncio.create_task(living.hear())  # This one answers pings, the other one doesn't.
     await eventually(lambda: len(port.server.sockets.open) == 1)
     assert not listening.done()
     await port.stop()

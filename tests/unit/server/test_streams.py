@@ -1,4 +1,4 @@
-"""SSE, one promise at a time. What happens when it is cut at random is in test_streams_cut.py."""
+"""Test SSE. test_streams_cut.py tests lost connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.wires import Block, Cut, Port, SseTap, served
 
 
 async def quiet(port: Port, folder: Path) -> str:
-    """A session without a process."""
+    """Create a session without a process."""
     return (await port.deck.create("test", cwd=str(folder))).id
 
 

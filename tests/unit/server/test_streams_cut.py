@@ -1,10 +1,10 @@
-"""One resume contract, shown: connections cut at random thousands of times, slow and paused readers, restarts between.
+"""Test that clients lose nothing: connections are cut at random, readers are slow or paused, the server restarts.
 
-What every reader has collected in the end is what the log holds, once and in order. Deltas whose whole was restated may
-be missing from the log by then, so they are compared by what they amount to: the view that they fold to. A mirror that
-was patched equals a fresh snapshot at every index at which it was told of a change.
+In the end, every reader has the events of the log once and in order. Deltas of finished messages may have been dropped from
+the log by then, so they are compared by the view that they fold to. A patched mirror equals a fresh snapshot at every index
+at which it changed.
 
-`QD_CUTS=20000 pytest -s` makes it longer and shows the counts.
+`QD_CUTS=20000 pytest -s` runs longer and prints the counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
 
 
 def turn(dice: random.Random, number: int) -> Iterator[Body]:
-    """A turn as an agent would have it, some of them cut off in the middle of a word."""
+    """Return the events of a turn. Some turns are aborted in the middle of a message."""
     yield ev.PromptReceived(text=f"prompt {number}", message_id=f"p{number}")
     yield ev.AgentStart(turn_id=f"t{number}")
     for step in range(dice.randint(1, 3)):
@@ -65,7 +65,7 @@ def turn(dice: random.Random, number: int) -> Iterator[Body]:
 
 
 class Scene:
-    """The server, what is written to it, and every view that ever was durable."""
+    """The server, the events written to it, and every view that was durable."""
 
     def __init__(self, port: Port, dice: random.Random) -> None:
         self.port = port
@@ -81,10 +81,10 @@ class Scene:
         self.names = [(await self.port.deck.create("test", cwd=str(self.port.home))).id for _ in range(SESSIONS)]
 
     async def _watch(self) -> None:
-        """Keeps each view when its events are published, before any reader is told."""
+        """Store each view when its events are published, before any reader gets them."""
         deck = self.port.deck
         sessions = {name: await deck.load_session(name) for name in self.names}
-        publish = deck.services.publish
+        publish = deck.services.publisher.publish
 
         def noted(events: Sequence[Event]) -> None:
             name = events[-1].session_id
@@ -92,14 +92,15 @@ class Scene:
             self.views[name, view.index] = view
             publish(events)
 
-        deck.services.publish = noted
+        deck.services.publisher.publish = noted
+        self.uses = {name: session.in_use() for name, session in sessions.items()}
         for name, session in sessions.items():
-            session.in_use().__enter__()
+            self.uses[name].__enter__()
             await session.load()
             self.views[name, session.writer.durable_view.index] = session.writer.durable_view
 
     async def write(self) -> None:
-        """Writes until enough cuts were made, with restarts on the way."""
+        """Write until enough connections were cut, with restarts in between."""
         number = 0
         for restart in range(RESTARTS + 1):
             await self._watch()
@@ -140,7 +141,7 @@ class Scene:
 
 
 class Reader:
-    """Collects over any number of connections. Cuts happen after some bytes or messages, never after the last one."""
+    """Collects events over many connections. Each is cut after some bytes or messages, except the last one."""
 
     def __init__(self, scene: Scene, name: str, dice: random.Random, types: tuple[str, ...] = ()) -> None:
         self.scene = scene
@@ -177,7 +178,7 @@ class SseReader(Reader):
     async def once(self, small: bool, budget: int) -> None:
         since = self.events[-1].index if self.events else 0
         types = {"types": ",".join(self.types)} if self.types else {}
-        # what the browser remembers wins over what the address says
+        # Last-Event-ID overrides the address.
         wrong, last = (0, str(since)) if since and self.dice.random() < 0.5 else (since, "")
         tap = await SseTap.open(
             self.scene.port, f"/sessions/{self.name}/events", small=small, last=last, since=wrong, **types
@@ -202,7 +203,7 @@ class SseReader(Reader):
 
 
 class SseAllReader(SseReader):
-    """All sessions, by cursor."""
+    """Reads all sessions by cursor."""
 
     async def once(self, small: bool, budget: int) -> None:
         since = self.events[-1].cursor if self.events else ""
@@ -216,7 +217,7 @@ class SseAllReader(SseReader):
 
 
 class WsReader(Reader):
-    """Events, and a mirror of the timeline and of the view."""
+    """Reads events, and mirrors the timeline and the view."""
 
     async def once(self, small: bool, budget: int) -> None:
         tap = await WsTap.open(self.scene.port, small=small)
@@ -242,7 +243,7 @@ class WsReader(Reader):
 
 
 class Mirror:
-    """What a page holds of one session."""
+    """What a page shows of one session."""
 
     def __init__(self, scene: Scene, name: str, limit: int) -> None:
         self.scene = scene
@@ -276,7 +277,7 @@ def stays(event: Event) -> bool:
 
 
 def same(found: Sequence[Event], log: Sequence[Event]) -> None:
-    """Nothing missing, nothing twice, nothing else."""
+    """Check that no event is missing, repeated or unexpected."""
     assert [encode_event(one) for one in found if stays(one)] == [encode_event(one) for one in log if stays(one)]
     indexes = [event.index for event in found]
     assert indexes == sorted(set(indexes))
