@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 import msgspec
@@ -240,7 +241,9 @@ class _SessionSubscription:
         self._sent = session.writer.durable_view
         self._tail: Tail[int] | None = None
         self._reader: Reader[int] | None = None
-        session.users += 1
+        # Keeps the session in memory until the subscription is closed.
+        self._use = ExitStack()
+        self._use.enter_context(session.in_use())
 
     async def start(self) -> None:
         """Send a snapshot, then everything after `since`."""
@@ -281,8 +284,7 @@ class _SessionSubscription:
             self._reader.close()
         if self._tail is not None:
             self._connection.deck.feed.release(self._session.id, self._tail)
-        self._session.users -= 1
-        self._session.services.at_rest()
+        self._use.close()
 
 
 class _ListSubscription:
@@ -403,7 +405,7 @@ class SocketConnection:
         if message.session == ALL:
             subscription = _ListSubscription(self, message)
         else:
-            subscription = _SessionSubscription(self, message, await self.deck.in_use(message.session))
+            subscription = _SessionSubscription(self, message, await self.deck.load_session(message.session))
         self._subscriptions[message.session] = subscription
         try:
             await subscription.start()

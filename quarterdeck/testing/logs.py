@@ -1,11 +1,11 @@
-"""The conformance suite of the log port: what every adapter must do.
+"""Check that an adapter of the log's port behaves as every log must.
 
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
     def test_my_log(check):
         asyncio.run(check(open_my_log))
 
-`open_my_log` is an async function that opens the same store each time it is called; called again while the first one is
-still open it stands for another process. Each check gets a fresh store.
+`open_my_log` is an async function that opens the same store each time it is called. A second call while the first log is
+still open stands for another process. Each check needs a fresh store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _check(function: Check) -> Check:
 
 
 class Writing:
-    """A session that is being written: numbers its events and keeps its fence."""
+    """Writes one session: numbers its events and remembers its fence."""
 
     def __init__(self, log: Log, session_id: str = "s1") -> None:
         self.log = log
@@ -88,12 +88,12 @@ OPENED = ev.SessionOpened(agent="test")
 
 
 async def refused(kind: type[Exception], attempt: Awaitable[object]) -> None:
-    """The attempt must be refused with this error."""
+    """Check that an attempt raises this error."""
     try:
         await attempt
     except kind:
         return
-    raise AssertionError(f"not refused with {kind.__name__}")
+    raise AssertionError(f"{kind.__name__} was not raised")
 
 
 def indexes(events: list[Event]) -> list[int]:
@@ -101,7 +101,7 @@ def indexes(events: list[Event]) -> list[int]:
 
 
 @_check
-async def what_is_appended_is_read_back(open_log: OpenLog) -> None:
+async def appended_events_are_read_back(open_log: OpenLog) -> None:
     log = await open_log()
     writing = Writing(log)
     await writing.write(
@@ -115,7 +115,7 @@ async def what_is_appended_is_read_back(open_log: OpenLog) -> None:
 
 
 @_check
-async def it_is_there_after_opening_again(open_log: OpenLog) -> None:
+async def events_survive_reopening(open_log: OpenLog) -> None:
     first = await open_log()
     await Writing(first).write(OPENED, ev.Notice(text="kept"))
     before = await first.read("s1")
@@ -165,7 +165,7 @@ async def an_old_fence_is_refused_and_changes_nothing(open_log: OpenLog) -> None
 
 
 @_check
-async def one_refusal_does_not_harm_its_company(open_log: OpenLog) -> None:
+async def one_refused_append_does_not_affect_others(open_log: OpenLog) -> None:
     log = await open_log()
     good, bad = Writing(log, "good"), Writing(log, "bad")
     await good.write(OPENED)
@@ -204,7 +204,7 @@ async def an_empty_log_is_empty(open_log: OpenLog) -> None:
 
 
 @_check
-async def row_and_view_change_with_their_events(open_log: OpenLog) -> None:
+async def row_and_snapshot_change_with_their_events(open_log: OpenLog) -> None:
     log = await open_log()
     writing = Writing(log)
     await writing.write(OPENED)
@@ -236,7 +236,7 @@ async def deltas_are_read_until_they_are_restated(open_log: OpenLog) -> None:
 
 
 @_check
-async def indexes_and_cursors_never_come_again(open_log: OpenLog) -> None:
+async def indexes_and_cursors_are_never_reused(open_log: OpenLog) -> None:
     first = await open_log()
     writing = Writing(first)
     await writing.write(OPENED, ev.MessageStart(message_id="m"))
@@ -256,8 +256,8 @@ async def indexes_and_cursors_never_come_again(open_log: OpenLog) -> None:
 
 
 @_check
-async def what_grows_after_the_whole_is_kept(open_log: OpenLog) -> None:
-    """A whole restates what came before it, and nothing that comes after."""
+async def deltas_after_a_restating_event_are_kept(open_log: OpenLog) -> None:
+    """A restating event covers the deltas before it, and none after it."""
     log = await open_log()
     piece, whole = ev.MessageDelta(message_id="m", delta="x"), ev.MessageAborted(message_id="m")
     writing = Writing(log)
@@ -269,7 +269,7 @@ async def what_grows_after_the_whole_is_kept(open_log: OpenLog) -> None:
 
 
 @_check
-async def deltas_survive_opening_again(open_log: OpenLog) -> None:
+async def deltas_survive_reopening(open_log: OpenLog) -> None:
     first = await open_log()
     writing = Writing(first)
     await writing.write(OPENED, ev.MessageStart(message_id="m"), ev.MessageDelta(message_id="m", delta="half"))
@@ -284,7 +284,7 @@ async def deltas_survive_opening_again(open_log: OpenLog) -> None:
 
 
 @_check
-async def what_a_newer_release_wrote_stays_as_it_came(open_log: OpenLog) -> None:
+async def unknown_fields_of_a_newer_release_are_kept(open_log: OpenLog) -> None:
     log = await open_log()
     written = b'{"type":"tool_calls","count":2,"hue":"blue"}'
     body, raw = decode_body(written)
@@ -322,7 +322,7 @@ async def a_deleted_session_is_gone(open_log: OpenLog) -> None:
 
 
 @_check
-async def the_last_word_about_a_deleted_session_stays(open_log: OpenLog) -> None:
+async def the_deletion_of_a_session_stays_readable(open_log: OpenLog) -> None:
     log = await open_log()
     a, b = Writing(log, "a"), Writing(log, "b")
     seen = (await a.write(OPENED, ev.Notice(text="x"))).events[-1].cursor
@@ -346,7 +346,7 @@ async def the_last_word_about_a_deleted_session_stays(open_log: OpenLog) -> None
 
 
 @_check
-async def the_last_word_is_the_last_cursor_after_opening_again(open_log: OpenLog) -> None:
+async def a_deletion_has_the_last_cursor_after_reopening(open_log: OpenLog) -> None:
     log = await open_log()
     a = Writing(log, "a")
     await a.write(OPENED)
@@ -362,8 +362,8 @@ async def the_last_word_is_the_last_cursor_after_opening_again(open_log: OpenLog
 
 
 @_check
-async def what_grew_in_a_deleted_session_comes_to_nobody(open_log: OpenLog) -> None:
-    """Its deltas lay beside those of another session that goes on; a new session must not inherit them."""
+async def deltas_of_a_deleted_session_are_gone(open_log: OpenLog) -> None:
+    """Deltas of a deleted session, stored next to those of another one, must not show up in a new session."""
     log = await open_log()
     a, b = Writing(log, "a"), Writing(log, "b")
     growing = ev.MessageDelta(message_id="m", delta="x")
@@ -398,7 +398,7 @@ async def rare_types_are_found_like_all_others(open_log: OpenLog) -> None:
 
 
 @_check
-async def an_impossible_append_does_not_harm_its_company(open_log: OpenLog) -> None:
+async def an_invalid_append_does_not_affect_others(open_log: OpenLog) -> None:
     log = await open_log()
     good, bad = Writing(log, "good"), Writing(log, "bad")
     no_row = Append(session_id="bad", events=bad.events(OPENED), fence=NEW)
@@ -412,7 +412,7 @@ async def an_impossible_append_does_not_harm_its_company(open_log: OpenLog) -> N
 
 @_check
 async def every_page_is_a_slice_of_the_whole(open_log: OpenLog) -> None:
-    """Texts grow in several sessions at once, some are told, one session is deleted: wherever one begins to read."""
+    """Write deltas to several sessions, restate some, delete a session, and read pages from every position."""
     log = await open_log()
     sessions = [Writing(log, name) for name in "abcd"]
     await asyncio.gather(*(one.write(OPENED) for one in sessions))
@@ -463,8 +463,8 @@ async def many_writers_lose_nothing(open_log: OpenLog) -> None:
 
 
 @_check
-async def giving_up_does_not_undo(open_log: OpenLog) -> None:
-    """A caller that is cancelled while it waits does not cancel the commit, nor its company."""
+async def cancelling_a_caller_does_not_undo_its_append(open_log: OpenLog) -> None:
+    """A caller that is cancelled while it waits cancels neither its own commit nor that of others."""
     log = await open_log()
     a, b = Writing(log, "a"), Writing(log, "b")
     impatient = asyncio.ensure_future(a.write(OPENED))
@@ -477,7 +477,7 @@ async def giving_up_does_not_undo(open_log: OpenLog) -> None:
 
 
 @_check
-async def a_closed_log_takes_and_gives_nothing(open_log: OpenLog) -> None:
+async def a_closed_log_refuses_everything(open_log: OpenLog) -> None:
     log = await open_log()
     writing = Writing(log)
     await writing.write(OPENED)
