@@ -196,7 +196,9 @@ class Scene:
 
     async def _settled(self) -> None:
         """Until everything that was told is heard and durable."""
-        while any(one.users or not one.writer.is_durable for one in self._deck.sessions_in_use() if one.observed_agent):  # noqa: ASYNC110
+        while any(  # noqa: ASYNC110
+            one.has_users or not one.writer.is_durable for one in self._deck.loaded_sessions() if one.observed_agent
+        ):
             await asyncio.sleep(0.001)
 
     def close(self) -> None:

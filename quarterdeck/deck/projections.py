@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.deck.gates import number_of
+from quarterdeck.deck import approvals
 from quarterdeck.errors import MalformedEvent
 from quarterdeck.events import Event
 from quarterdeck.kernel.state import FOLD_VERSION, State
@@ -128,7 +128,7 @@ def _fold_session(events: Iterator[Event], snapshot_index: int) -> _FoldedSessio
     for event in events:
         faults += _order_faults(previous, event)
         view, previous = fold(view, event), event
-        gate_number = max(gate_number, number_of(event.body))
+        gate_number = max(gate_number, approvals.gate_number(event.body))
         event_count += 1
         if event.index <= snapshot_index:
             view_at_snapshot, gate_number_at_snapshot = view, gate_number

@@ -12,11 +12,20 @@ from pathlib import Path
 from typing import TypeAlias
 
 import apsw
-from msgspec.structs import replace
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, decode_body, encode_body
-from quarterdeck.log.base import NEW, Append, CatalogueRow, Fence, LogUnavailable, NoSuchSession, Receipt, StaleFence
+from quarterdeck.log.base import (
+    NEW,
+    Append,
+    CatalogueRow,
+    Fence,
+    LogUnavailable,
+    NoSuchSession,
+    Receipt,
+    StaleFence,
+    with_cursor,
+)
 from quarterdeck.log.deltas import RESTATING, delta_target, is_delta, restated_target
 from quarterdeck.log.sqlite.connection import StoreConnection, translate_errors, unavailable
 from quarterdeck.log.sqlite.delta_packs import DeltaPacks, PackedDelta, Part, decode_pack, encode_pack
@@ -243,12 +252,13 @@ class StoreWriter:
                 group.deltas.append(PackedDelta(self._cursor, number, event.index, event.at, event.origin, data))
                 group.parts.append((number, delta_target(event.body)))
             else:
-                mark = RARE_MARKS.get(event.type)
-                group.rows.append((self._cursor, number, event.index, event.at, event.origin, event.type, data, mark))
+                name = event.type
+                mark = RARE_MARKS.get(name)
+                group.rows.append((self._cursor, number, event.index, event.at, event.origin, name, data, mark))
                 target = restated_target(event.body)
                 if target is not None:
                     group.restated[number, target] = event.index
-            written.append(replace(event, cursor=cursor_text(self._cursor)))
+            written.append(with_cursor(event, cursor_text(self._cursor)))
         return tuple(written)
 
     def _write(self, group: _Group) -> None:
@@ -310,7 +320,7 @@ class StoreWriter:
         self._cursor = cursor
         self._packs.forget_session(position.number)
         self._positions.pop(session_id, None)
-        return Receipt(NEW, (replace(event, cursor=cursor_text(cursor)),))
+        return Receipt(NEW, (with_cursor(event, cursor_text(cursor)),))
 
     def _delete_deltas(self, number: int) -> None:
         """Delete a session's deltas, also from packs that it shares with other sessions.

@@ -22,7 +22,7 @@ def _hook(event: str = "PostToolUse", **more: Any) -> dict[str, Any]:
 async def _at_hand(house: RunningServer) -> Session:
     """Open a session with a first hook."""
     await house.hook("claude", _hook("UserPromptSubmit", prompt="hi"))
-    [session] = house.deck.sessions_in_use()
+    [session] = house.deck.loaded_sessions()
     return session
 
 

@@ -78,7 +78,7 @@ class TestForgery:
         async with serving(tmp_path) as house:
             bodies = [{"agent": "test", "prompt": "sleep 30", "cwd": str(tmp_path)} for _ in range(2)]
             one, other = [(await house.post("/sessions", body)).json["id"] for body in bodies]
-            live = house.deck._supervisor.sessions
+            live = house.deck.services.supervisor.sessions
             await eventually(
                 lambda: all(live[name].connection and live[name].connection.is_ready for name in (one, other))
             )
