@@ -195,7 +195,7 @@ class TestTheStore:
         done = at.qd("db", "import", str(tmp_path / "passwd"))
         assert done.returncode == Exit.WRONG_USE
         assert done.stderr == (
-            f"error: {tmp_path / 'passwd'} is no SQLite file\nName the SQLite file that holds the sessions.\n"
+            f"error: {tmp_path / 'passwd'} isn't a SQLite file\nName the SQLite file that holds the sessions.\n"
         )
 
     def test_an_import_of_a_folder(self, at: At, tmp_path: Path):

@@ -117,9 +117,9 @@ def _check_store(path: Path, repair: bool) -> dict[str, Any]:
 
     inspection = Inspection(path)
     try:
-        inspection.must_be_current()
+        inspection.require_current_version()
         with Progress("checking the file") as progress:
-            damages = inspection.damages(progress.beat)
+            damages = inspection.integrity_errors(progress.beat)
         with Progress("folding the sessions") as progress:
             differences, events = projections.check(inspection, progress) if not damages else ([], 0)
         sessions = len(inspection.session_ids()) if not damages else 0
@@ -183,11 +183,11 @@ def _format(report: dict[str, Any]) -> Generator[str]:
 @db.command()
 def migrate() -> None:
     """Migrate the store to the version of this release."""
-    from quarterdeck.log.sqlite.inspect import migrated
+    from quarterdeck.log.sqlite.inspect import migrate_store
 
     home = check_home()
     with _own_store(home), Progress("migrating") as progress:
-        before, after = migrated(home.store, progress)
+        before, after = migrate_store(home.store, progress)
     if before == after:
         click.echo(f"{home.store} already has version {after}")
     else:
@@ -212,7 +212,7 @@ def backup(file: Path) -> None:
         raise NoSuchFolder(file.parent)
     inspection = Inspection(check_home().store)
     try:
-        inspection.must_be_current()
+        inspection.require_current_version()
         size = _back_up(inspection, file)
     except FileExistsError as error:
         raise FileExists(file) from error
@@ -242,14 +242,14 @@ def _back_up(inspection: Inspection, file: Path) -> int:
 def _copy_and_verify(inspection: Inspection, part: Path) -> None:
     from quarterdeck.log.sqlite.inspect import Inspection
 
-    with inspection.moment():
+    with inspection.snapshot():
         counts = inspection.counts()
         with Progress("copying") as progress:
             inspection.copy_to(part, progress)
     copy = Inspection(part)
     try:
         with Progress("verifying the copy") as progress:
-            damages = copy.damages(progress.beat)
+            damages = copy.integrity_errors(progress.beat)
         if damages or copy.counts() != counts:
             raise BadCopy(damages[0] if damages else f"it has {copy.counts()}, the store has {counts}")
     finally:
@@ -283,9 +283,9 @@ def import_(file: Path, table: str) -> None:
     """
     import asyncio
 
-    from quarterdeck.log.sqlite.five_states import old_sessions
+    from quarterdeck.log.sqlite.five_states import read_old_sessions
 
-    sessions = old_sessions(file, table)
+    sessions = read_old_sessions(file, table)
     home = check_home()
     home.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _own_store(home), Progress("importing") as progress:
@@ -294,12 +294,12 @@ def import_(file: Path, table: str) -> None:
 
 
 async def _import_sessions(store: Path, sessions: list[OldSession], progress: Progress) -> int:
-    from quarterdeck.deck.importing import imported
+    from quarterdeck.deck.importing import import_sessions
     from quarterdeck.log.sqlite import SqliteLog
 
     log = await SqliteLog.open(store)
     try:
-        return await imported(log, sessions, progress)
+        return await import_sessions(log, sessions, progress)
     finally:
         await log.close()
 
