@@ -120,7 +120,7 @@ async def test_a_request_without_an_answer_is_given_up_and_a_closed_client_fails
     quick = AsyncClient(url, "t", timeout_s=0.05)
     with pytest.raises(TimedOut) as told:
         await quick.list()
-        assert told.value.hint == "Try again."
+    assert told.value.hint == "Try again."
     await quick.close()
     patient = AsyncClient(url, "t")
     open_ones = [asyncio.create_task(patient.list()) for _ in range(3)]
