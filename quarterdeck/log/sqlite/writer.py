@@ -279,8 +279,8 @@ class StoreWriter:
         if unneeded or len(pairs) < len(group.deltas):
             # The newest cursor may belong to a dropped delta. It must never be used again.
             self._store.rows("keep_cursor", (self._cursor,))
-        group.deltas, group.parts = [delta for delta, _ in pairs], [part for _, part in pairs]
-        self._delete_packs(unneeded)
+            group.deltas, group.parts = [delta for delta, _ in pairs], [part for _, part in pairs]
+            self._delete_packs(unneeded)
 
     def _delete_packs(self, cursors: list[int]) -> None:
         self._store.run_many("delete_delta", [(cursor,) for cursor in cursors])
