@@ -275,6 +275,8 @@ class Feed:
         self._limit = limit
         self._sessions: dict[str, Tail[int]] = {}
         self.all: Tail[str] = Tail(_cursor_of, START, limit)
+        #: Called with all published events, for observers that must see them at once and need no cursor.
+        self.watchers: list[Callable[[Sequence[Event]], None]] = []
 
     @classmethod
     async def over(cls, log: Log, limit: int = TAIL) -> Feed:
@@ -289,6 +291,8 @@ class Feed:
         tail = self._sessions.get(events[0].session_id) if events else None
         if tail is not None:
             tail.publish(events)
+        for watcher in self.watchers:
+            watcher(events)
 
     def close(self) -> None:
         """End all tails, because the log was closed."""
