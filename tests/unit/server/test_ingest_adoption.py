@@ -211,7 +211,7 @@ class TestOurOwn:
             native = (await session.settled()).state.profile.native_session_id
             live = house.deck.services.supervisor.sessions[session.id]
             await live.launcher.stop()
-            await eventually(lambda: native not in house.deck.services.owners)
+            await eventually(lambda: not house.deck.services.conversations.owner_of(native))
             await house.hook("claude", _hook(native=native))
             assert [one["id"] for one in await _sessions(house)] == [session.id]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quarterdeck.deck.session import Session
+from quarterdeck.events import Body
 from quarterdeck.harness.base import Signal
 from quarterdeck.server.auth import SECRET, secret_for
 from tests.decks import eventually, on_loop
@@ -30,7 +31,14 @@ def _listening(session: Session) -> list[str]:
     """Return a list that gets the call id of each signal from now on."""
     heard: list[str] = []
     assert session.observed_agent is not None
-    session.observed_agent.watcher = lambda signal, _: heard.append(signal.data.get("tool_use_id", signal.src))
+    translator = session.observed_agent.translator
+    feed = translator.feed
+
+    def listen(signal: Signal, now: float) -> list[Body]:
+        heard.append(signal.data.get("tool_use_id", signal.src))
+        return feed(signal, now)
+
+    translator.feed = listen  # type: ignore[method-assign]
     return heard
 
 
@@ -123,10 +131,11 @@ class TestHearing:
             assert session.observed_agent is not None
             heard: list[str] = []
 
-            def broken(signal: Signal, _: float) -> None:
+            def broken(signal: Signal, _: float) -> list[Body]:
                 heard.append({"c2": "c2"}[signal.data["tool_use_id"]])
+                return []
 
-            session.observed_agent.watcher = broken
+            session.observed_agent.translator.feed = broken  # type: ignore[method-assign]
             for name in ("c1", "c2"):
                 assert (await house.hook("claude", _hook(tool_use_id=name))).status == 200
             assert heard == ["c2"]

@@ -80,7 +80,7 @@ class TestForgery:
             one, other = [(await house.post("/sessions", body)).json["id"] for body in bodies]
             live = house.deck.services.supervisor.sessions
             await eventually(
-                lambda: all(live[name].connection and live[name].connection.is_ready for name in (one, other))
+                lambda: all(live[name].connection and live[name].connection.was_ready for name in (one, other))
             )
             own = {SECRET: secret_for(house.token, one)}
             assert (await house.ask("POST", f"/ingest/claude/{one}", None, own, json=_HOOK)).status == 200
