@@ -115,7 +115,7 @@ class MemoryLog:
         deleted = with_cursor(event, _cursor(self._last_cursor))
         # Deletions of earlier sessions with the same id stay, too.
         self._all = [
-            kept for kept in self._all if kept.session_id != session_id or isinstance(kept.body, SessionDeleted)
+            stored for stored in self._all if stored.session_id != session_id or isinstance(stored.body, SessionDeleted)
         ]
         self._all.append(deleted)
         receipt = Receipt(NEW, (deleted,))

@@ -36,7 +36,7 @@ class Line(Protocol):
         """Return how many bytes wait to be sent."""
         ...
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until there is room again.
 
         Raises:
@@ -148,11 +148,11 @@ class Reader(Generic[P]):
             self._sink = self._tail.attach(self._deliver, follower.position)
 
     async def _wait_for_room(self) -> None:
-        await self._line.drained()
+        await self._line.drain()
         while self._line.unsent > HIGH_WATER:
             # A transport can take a pass of the loop to notice that it is full.
             await asyncio.sleep(0)
-            await self._line.drained()
+            await self._line.drain()
 
     def _deliver(self, events: Sequence[Event]) -> None:
         """Send a slice of the tail, or catch up from the log if the client or the tail is behind."""

@@ -315,7 +315,7 @@ class _ListSubscription:
                 line.write(_summary_frame(session_id, deck.view(session_id)))
             if number % _ROWS_PER_PAUSE == 0:
                 await asyncio.sleep(0)
-                await line.drained()
+                await line.drain()
         pages = connection.sockets.all_pages
         self._reader = Reader(
             deck.feed.all, position if since is None else since, line, lambda at: pages.after("", at), self._send
@@ -476,7 +476,7 @@ async def serve_socket(
                 await connection.receive(message.data)
             elif message.type is WSMsgType.BINARY:
                 connection.refuse_binary()
-            await connection.line.drained()
+            await connection.line.drain()
     except ConnectionResetError:
         pass
     finally:

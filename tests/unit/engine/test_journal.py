@@ -1,4 +1,4 @@
-"""What an agent says reaches the log before anybody hears it, whatever the store does."""
+"""Test the journal: events are durable before subscribers get them, whatever the store does."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from quarterdeck.log.base import Append, LogUnavailable, Receipt
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.inspect import Inspection
 from quarterdeck.log.sqlite.writer import Outcome
-from quarterdeck.testing.logs import OPENED, Writing, last_word, row_of
+from quarterdeck.testing.logs import OPENED, SampleWriter, deletion_event, sample_row
 
 Work = Callable[[SqliteLog, list[str]], Awaitable[None]]
 
@@ -49,7 +49,7 @@ def with_log(path: Path, work: Work) -> None:
 
 def test_appends_of_one_pass_share_a_commit(tmp_path: Path) -> None:
     async def work(log: SqliteLog, steps: list[str]) -> None:
-        await asyncio.gather(*(Writing(log, f"s{number}").write(OPENED) for number in range(20)))
+        await asyncio.gather(*(SampleWriter(log, f"s{number}").write(OPENED) for number in range(20)))
         assert steps == ["commit"]
 
     with_log(tmp_path / "x.db", work)
@@ -64,15 +64,15 @@ def test_everybody_is_told_in_the_order_of_the_cursors(tmp_path: Path) -> None:
         def told(receipt: Receipt) -> None:
             heard.extend(event.cursor for event in receipt.events)
 
-        async def writes(writing: Writing, pauses: int) -> None:
+        async def writes(writing: SampleWriter, pauses: int) -> None:
             await writing.write(OPENED)
             for _ in range(60):
                 told(await writing.write(ev.Notice(text="x")))
                 for _ in range(pauses):
                     await asyncio.sleep(0)
-            await log.delete(writing.session_id, writing.fence, last_word(writing), told)
+            await log.delete(writing.session_id, writing.fence, deletion_event(writing), told)
 
-        several = [Writing(log, f"s{number}") for number in range(4)]
+        several = [SampleWriter(log, f"s{number}") for number in range(4)]
         probing = asyncio.ensure_future(log.probe())
         await asyncio.gather(*(writes(one, 3 * number) for number, one in enumerate(several)))
         await probing
@@ -85,7 +85,7 @@ def test_everybody_is_told_in_the_order_of_the_cursors(tmp_path: Path) -> None:
 def test_what_waits_when_the_log_is_closed_is_committed(tmp_path: Path) -> None:
     async def run() -> None:
         log = await SqliteLog.open(tmp_path / "x.db")
-        a, b = Writing(log, "a"), Writing(log, "b")
+        a, b = SampleWriter(log, "a"), SampleWriter(log, "b")
         appends = [asyncio.ensure_future(one.write(OPENED)) for one in (a, b)]
         await asyncio.sleep(0)
         await log.close()
@@ -102,7 +102,7 @@ def test_what_was_taken_one_by_one_is_not_refused_with_the_next(
     path = tmp_path / "x.db"
 
     async def work(log: SqliteLog, steps: list[str]) -> None:
-        good, bad = Writing(log, "good"), Writing(log, "bad")
+        good, bad = SampleWriter(log, "good"), SampleWriter(log, "bad")
         await good.write(OPENED)
         other, commit = apsw.Connection(str(path)), log._writer.commit
 
@@ -114,7 +114,9 @@ def test_what_was_taken_one_by_one_is_not_refused_with_the_next(
 
         log._writer.commit = held
         first, second = await asyncio.gather(
-            good.write(ev.Notice(text="x")), bad.write(OPENED, row=row_of("bad", "nonsense")), return_exceptions=True
+            good.write(ev.Notice(text="x")),
+            bad.write(OPENED, row=sample_row("bad", "nonsense")),
+            return_exceptions=True,
         )
         other.close()
         assert isinstance(first, Receipt)
@@ -131,7 +133,7 @@ def test_a_long_write_ahead_log_is_checkpointed(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
 
     async def work(log: SqliteLog, steps: list[str]) -> None:
-        a = Writing(log)
+        a = SampleWriter(log)
         await a.write(OPENED)
         for _ in range(1_500):
             await a.write(ev.Notice(text="x"))
@@ -143,14 +145,14 @@ def test_a_long_write_ahead_log_is_checkpointed(tmp_path: Path) -> None:
 
 def test_deletions_alone_are_checkpointed_too(tmp_path: Path) -> None:
     async def work(log: SqliteLog, steps: list[str]) -> None:
-        several = [Writing(log, f"s{number}") for number in range(12)]
+        several = [SampleWriter(log, f"s{number}") for number in range(12)]
         for one in several:
             await one.write(OPENED)
             await one.write(*(ev.Notice(text="x" * 300) for _ in range(3_000)))
         await log.last_cursor()
         steps.clear()
         for one in several:
-            await log.delete(one.session_id, one.fence, last_word(one))
+            await log.delete(one.session_id, one.fence, deletion_event(one))
         assert steps.count("checkpoint") >= 2
 
     with_log(tmp_path / "x.db", work)
@@ -158,7 +160,7 @@ def test_deletions_alone_are_checkpointed_too(tmp_path: Path) -> None:
 
 def test_few_large_events_are_checkpointed_too(tmp_path: Path) -> None:
     async def work(log: SqliteLog, steps: list[str]) -> None:
-        a = Writing(log)
+        a = SampleWriter(log)
         await a.write(OPENED)
         for _ in range(3):
             await a.write(ev.Notice(text="x" * 5_000_000))
@@ -175,7 +177,7 @@ def test_an_event_that_is_marked_wrongly_is_found(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
 
     async def work(log: SqliteLog, _: list[str]) -> None:
-        await Writing(log).write(OPENED, ev.Notice(text="x"))
+        await SampleWriter(log).write(OPENED, ev.Notice(text="x"))
 
     with_log(path, work)
     look = Inspection(path)

@@ -14,14 +14,14 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.inspect import Inspection
-from quarterdeck.testing.logs import OPENED, Writing
+from quarterdeck.testing.logs import OPENED, SampleWriter
 
 KILLED = """
 import asyncio, os, sys
 from pathlib import Path
 from quarterdeck import events as ev
 from quarterdeck.log.sqlite import SqliteLog
-from quarterdeck.testing.logs import OPENED, Writing
+from quarterdeck.testing.logs import OPENED, SampleWriter
 
 path, how, size, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 
@@ -29,7 +29,7 @@ async def main():
     log = await SqliteLog.open(path)
     if how == "opened":
         os.kill(os.getpid(), 9)
-    writing = Writing(log)
+    writing = SampleWriter(log)
     for number in range(count):
         await writing.write(ev.Notice(text=str(number) * size) if number else OPENED)
         print(writing.index, flush=True)
@@ -61,7 +61,7 @@ def test_what_was_acknowledged_is_there_and_nothing_else(tmp_path: Path, how: st
         log = await SqliteLog.open(path)
         if await log.sessions():
             found.extend(event.index for event in await log.read("s1", limit=10_000))
-        await Writing(log, "another").write(OPENED)
+        await SampleWriter(log, "another").write(OPENED)
         await log.close()
 
     asyncio.run(look())
@@ -95,7 +95,7 @@ def test_another_build_of_sqlite_reads_along_and_a_copy_is_whole(tmp_path: Path)
 
     async def work() -> None:
         log = await SqliteLog.open(path)
-        writing = Writing(log)
+        writing = SampleWriter(log)
         await writing.write(OPENED)
         for number in range(10):
             await writing.write(ev.Notice(text=str(number)))

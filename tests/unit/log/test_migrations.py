@@ -15,7 +15,7 @@ from quarterdeck.log.rows import catalogue_row, decode_snapshot
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.connection import StoreConnection
 from quarterdeck.log.sqlite.sql import newest_version
-from quarterdeck.testing.logs import Writing
+from quarterdeck.testing.logs import SampleWriter
 from tests.unit.log.old_stores import SESSIONS, file_of, restored
 
 VERSIONS = range(1, newest_version() + 1)
@@ -99,7 +99,7 @@ def test_a_store_of_any_version_is_opened_read_and_written(version: int, tmp_pat
             "command_receipt",
             "process_starting",
         ]
-        writing = Writing(log, "growing")
+        writing = SampleWriter(log, "growing")
         writing.fence, writing.index = stored["growing"].fence, stored["growing"].last_index
         newest = await log.last_cursor()
         told = await writing.write(ev.MessageAborted(message_id="m1"))

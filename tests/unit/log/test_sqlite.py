@@ -1,4 +1,4 @@
-"""What only a file can do: versions, constraints, damage, other owners, kills."""
+"""Test the SQLite log: migrations, refusals, ownership, kill -9, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.log.sqlite.connection import StoreConnection
 from quarterdeck.log.sqlite.delta_packs import decode_pack
 from quarterdeck.log.sqlite.sql import RARE, migrations, newest_version, queries, typed
-from quarterdeck.testing.logs import OPENED, Writing, last_word, row_of
+from quarterdeck.testing.logs import OPENED, SampleWriter, deletion_event, sample_row
 from tests.conformance.marks import case
 
 Work = Callable[[SqliteLog], Awaitable[None]]
@@ -38,7 +38,7 @@ def with_log(path: Path, work: Work) -> None:
 
 
 async def two_events(log: SqliteLog) -> None:
-    await Writing(log).write(OPENED, ev.Notice(text="kept"))
+    await SampleWriter(log).write(OPENED, ev.Notice(text="kept"))
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
@@ -81,9 +81,9 @@ def test_rare_types_are_found_by_their_index(tmp_path: Path, types: tuple[str, .
 
 def test_a_status_that_cannot_be_fails_alone(tmp_path: Path) -> None:
     async def work(log: SqliteLog) -> None:
-        good, bad = Writing(log, "good"), Writing(log, "bad")
+        good, bad = SampleWriter(log, "good"), SampleWriter(log, "bad")
         outcomes = await asyncio.gather(
-            good.write(OPENED), bad.write(OPENED, row=row_of("bad", "nonsense")), return_exceptions=True
+            good.write(OPENED), bad.write(OPENED, row=sample_row("bad", "nonsense")), return_exceptions=True
         )
         assert isinstance(outcomes[0], Receipt)
         assert isinstance(outcomes[1], LogUnavailable)
@@ -99,14 +99,14 @@ def test_a_pack_is_dropped_although_the_store_was_closed_between(tmp_path: Path)
     told = ev.MessageAborted(message_id="m")
 
     async def before(log: SqliteLog) -> None:
-        a, b = Writing(log, "a"), Writing(log, "b")
+        a, b = SampleWriter(log, "a"), SampleWriter(log, "b")
         await asyncio.gather(a.write(OPENED), b.write(OPENED))
         growing = ev.MessageDelta(message_id="m", delta="x")
         await asyncio.gather(a.write(growing), b.write(growing))
         await a.write(told)
 
     async def after(log: SqliteLog) -> None:
-        b = Writing(log, "b")
+        b = SampleWriter(log, "b")
         b.fence, b.index = (await log.session("b")).fence, 2
         await b.write(told)
         assert [(event.session_id, event.index) for event in await log.read_all() if event.index == 2] == []
@@ -127,19 +127,19 @@ def test_a_session_leaves_nothing_in_packs_that_it_shared(tmp_path: Path) -> Non
     told, growing = ev.MessageAborted(message_id="m"), ev.MessageDelta(message_id="m", delta="x")
 
     async def work(log: SqliteLog) -> None:
-        a, b, c = writers = [Writing(log, name) for name in "abc"]
+        a, b, c = writers = [SampleWriter(log, name) for name in "abc"]
         await asyncio.gather(*(one.write(OPENED) for one in writers))
         await asyncio.gather(*(one.write(growing) for one in writers))
         assert _packs(log) == [[1, 2, 3]]
         await a.write(told)
-        await log.delete("a", a.fence, last_word(a))
+        await log.delete("a", a.fence, deletion_event(a))
         assert _packs(log) == [[2, 3]]
         await b.write(told)
-        await log.delete("c", c.fence, last_word(c))
+        await log.delete("c", c.fence, deletion_event(c))
         assert _packs(log) == [], "what is left of it is restated"
-        await log.delete("b", b.fence, last_word(b))
+        await log.delete("b", b.fence, deletion_event(b))
         for name in "def":
-            await Writing(log, name).write(OPENED)
+            await SampleWriter(log, name).write(OPENED)
             assert [event.body for event in await log.read(name)] == [OPENED]
 
     with_log(path, work)
@@ -150,7 +150,7 @@ def test_a_pack_that_nobody_needs_goes_when_the_store_is_opened(tmp_path: Path) 
     path = tmp_path / "x.db"
 
     async def before(log: SqliteLog) -> None:
-        a = Writing(log, "a")
+        a = SampleWriter(log, "a")
         await a.write(OPENED, ev.MessageDelta(message_id="m", delta="x"))
         await a.write(ev.MessageDelta(message_id="m", delta="y"))
         store = log._writer._store  # pyright: ignore[reportPrivateUsage]
@@ -162,7 +162,7 @@ def test_a_pack_that_nobody_needs_goes_when_the_store_is_opened(tmp_path: Path) 
     async def after(log: SqliteLog) -> None:
         assert _packs(log) == []
         assert [event.index for event in await log.read("a")] == [1, 4]
-        assert (await Writing(log, "b").write(OPENED)).events[0].cursor > (await log.read("a"))[-1].cursor
+        assert (await SampleWriter(log, "b").write(OPENED)).events[0].cursor > (await log.read("a"))[-1].cursor
 
     with_log(path, before)
     with_log(path, after)
@@ -213,7 +213,7 @@ def test_a_locked_store_fails_the_append_and_recovers(tmp_path: Path, monkeypatc
     path = tmp_path / "x.db"
 
     async def work(log: SqliteLog) -> None:
-        writing = Writing(log)
+        writing = SampleWriter(log)
         await writing.write(OPENED)
         other = apsw.Connection(str(path))
         other.execute("BEGIN IMMEDIATE").fetchall()
@@ -229,7 +229,7 @@ def test_a_locked_store_fails_the_append_and_recovers(tmp_path: Path, monkeypatc
 
 def test_a_full_disk_fails_the_append_and_recovers(tmp_path: Path) -> None:
     async def work(log: SqliteLog) -> None:
-        writing = Writing(log)
+        writing = SampleWriter(log)
         await writing.write(OPENED)
         pages = log._writer._store.execute("PRAGMA page_count")[0][0]  # pyright: ignore[reportPrivateUsage]
         log._writer._store.execute(f"PRAGMA max_page_count = {pages + 2}")  # pyright: ignore[reportPrivateUsage]
@@ -247,14 +247,14 @@ def test_another_owner_fences_off_the_first(tmp_path: Path) -> None:
 
     async def run() -> None:
         first = await SqliteLog.open(path)
-        writing = Writing(first)
+        writing = SampleWriter(first)
         await writing.write(OPENED)
         second = await SqliteLog.open(path)
         with pytest.raises(StaleFence):
             await writing.write(ev.Notice(text="late"))
         with pytest.raises(StaleFence):
-            await first.delete("s1", writing.fence, last_word(writing))
-        again = Writing(second)
+            await first.delete("s1", writing.fence, deletion_event(writing))
+        again = SampleWriter(second)
         again.fence, again.index = (await second.session("s1")).fence, 1
         await again.write(ev.Notice(text="mine"))
         assert [event.index for event in await second.read("s1")] == [1, 2]
@@ -272,9 +272,9 @@ def test_a_truncated_write_ahead_log_is_a_clean_recovery(tmp_path: Path) -> None
         "from pathlib import Path\n"
         "from quarterdeck import events as ev\n"
         "from quarterdeck.log.sqlite import SqliteLog\n"
-        "from quarterdeck.testing.logs import OPENED, Writing\n"
+        "from quarterdeck.testing.logs import OPENED, SampleWriter\n"
         "async def main():\n"
-        "    writing = Writing(await SqliteLog.open(Path(sys.argv[1])))\n"
+        "    writing = SampleWriter(await SqliteLog.open(Path(sys.argv[1])))\n"
         "    await writing.write(OPENED)\n"
         "    for number in range(20):\n"
         "        await writing.write(ev.Notice(text=str(number)))\n"
@@ -313,9 +313,9 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from quarterdeck import events as ev\n"
         "from quarterdeck.log.sqlite import SqliteLog\n"
-        "from quarterdeck.testing.logs import OPENED, Writing\n"
+        "from quarterdeck.testing.logs import OPENED, SampleWriter\n"
         "async def main():\n"
-        "    writing = Writing(await SqliteLog.open(Path(sys.argv[1])), sys.argv[2])\n"
+        "    writing = SampleWriter(await SqliteLog.open(Path(sys.argv[1])), sys.argv[2])\n"
         "    await writing.write(OPENED)\n"
         "    while True:\n"
         "        await writing.write(ev.Notice(text='x'), ev.MessageDelta(message_id='m', delta='y'))\n"
@@ -365,7 +365,7 @@ def test_how_far_a_session_is_does_not_depend_on_when_its_row_was_told(
         return {(each.row.session_id, each.last_index, each.fence) for each in stored}
 
     async def work(log: SqliteLog) -> None:
-        first, second = Writing(log), Writing(log, "s2")
+        first, second = SampleWriter(log), SampleWriter(log, "s2")
         await second.write(OPENED)
         await first.write(OPENED)
         for body in said:
@@ -374,7 +374,7 @@ def test_how_far_a_session_is_does_not_depend_on_when_its_row_was_told(
 
     async def again(log: SqliteLog) -> None:
         assert {(name, index) for name, index, _ in await known(log)} == {("s1", 7), ("s2", 1)}
-        writing = Writing(log)
+        writing = SampleWriter(log)
         stored = await log.session("s1")
         writing.fence, writing.index = stored.fence, stored.last_index
         await writing.write(ev.Notice(text="c"))
@@ -388,7 +388,7 @@ def test_a_deletion_is_told_before_the_appends_that_come_after_it(tmp_path: Path
     """Also when a busy loop hears of both at once."""
 
     async def work(log: SqliteLog) -> None:
-        one, other = Writing(log, "s1"), Writing(log, "s2")
+        one, other = SampleWriter(log, "s1"), SampleWriter(log, "s2")
         await one.write(OPENED)
         await other.write(OPENED)
         heard: list[str] = []
@@ -397,7 +397,7 @@ def test_a_deletion_is_told_before_the_appends_that_come_after_it(tmp_path: Path
             assert receipt is not None
             heard.append(receipt.events[-1].cursor)
 
-        deleted = asyncio.ensure_future(log.delete("s1", one.fence, last_word(one), told))
+        deleted = asyncio.ensure_future(log.delete("s1", one.fence, deletion_event(one), told))
         await asyncio.sleep(0)
         later = Append(session_id="s2", events=other.events(ev.Notice(text="later")), fence=other.fence)
         appended = asyncio.ensure_future(log.append(later))
@@ -505,7 +505,7 @@ def test_deltas_that_cannot_be_read_are_a_typed_error(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
 
     async def work(log: SqliteLog) -> None:
-        writing = Writing(log)
+        writing = SampleWriter(log)
         await writing.write(OPENED)
         await writing.write(ev.MessageDelta(delta="a", message_id="m"))
 

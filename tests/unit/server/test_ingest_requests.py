@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from quarterdeck.deck.session import Session
-from quarterdeck.events import Body
 from quarterdeck.harness.base import Signal
 from quarterdeck.server.auth import SECRET, secret_for
 from tests.decks import eventually, on_loop
@@ -29,17 +28,17 @@ async def _at_hand(house: RunningServer) -> Session:
 
 def _listening(session: Session) -> list[str]:
     """Return a list that gets the call id of each signal from now on."""
-    heard: list[str] = []
+    call_ids: list[str] = []
     assert session.observed_agent is not None
-    translator = session.observed_agent.translator
+    translator: Any = session.observed_agent.translator
     feed = translator.feed
 
-    def listen(signal: Signal, now: float) -> list[Body]:
-        heard.append(signal.data.get("tool_use_id", signal.src))
+    def listen(signal: Signal, now: float) -> Any:
+        call_ids.append(signal.data.get("tool_use_id", signal.src))
         return feed(signal, now)
 
-    translator.feed = listen  # type: ignore[method-assign]
-    return heard
+    translator.feed = listen
+    return call_ids
 
 
 class TestAnswer:
@@ -131,11 +130,12 @@ class TestHearing:
             assert session.observed_agent is not None
             heard: list[str] = []
 
-            def broken(signal: Signal, _: float) -> list[Body]:
+            def broken(signal: Signal, _: float) -> list[Any]:
                 heard.append({"c2": "c2"}[signal.data["tool_use_id"]])
                 return []
 
-            session.observed_agent.translator.feed = broken  # type: ignore[method-assign]
+            translator: Any = session.observed_agent.translator
+            translator.feed = broken
             for name in ("c1", "c2"):
                 assert (await house.hook("claude", _hook(tool_use_id=name))).status == 200
             assert heard == ["c2"]

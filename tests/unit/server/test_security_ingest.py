@@ -79,9 +79,7 @@ class TestForgery:
             bodies = [{"agent": "test", "prompt": "sleep 30", "cwd": str(tmp_path)} for _ in range(2)]
             one, other = [(await house.post("/sessions", body)).json["id"] for body in bodies]
             live = house.deck.services.supervisor.sessions
-            await eventually(
-                lambda: all(live[name].connection and live[name].connection.was_ready for name in (one, other))
-            )
+            await eventually(lambda: all(live[name].launcher.ready_connection for name in (one, other)))
             own = {SECRET: secret_for(house.token, one)}
             assert (await house.ask("POST", f"/ingest/claude/{one}", None, own, json=_HOOK)).status == 200
             for path in (f"/ingest/claude/{other}", f"/ingest/codex/{other}", "/ingest/claude", "/ingest/otlp/v1/logs"):
