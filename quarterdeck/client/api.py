@@ -67,7 +67,8 @@ class Api:
         """
         data = None if body is None else msgspec.json.encode(body)
         response = await self.transport.request(method, path, data, query or {}, accept)
-        if response.status >= 400:
+        # No request of ours is redirected, so anything but a success is an error.
+        if not 200 <= response.status < 300:
             raise decode_error(response.status, response.body)
         try:
             return msgspec.json.decode(response.body or b"null", type=result_type)
@@ -142,8 +143,8 @@ class AsyncClient:
         if transport is None:
             from quarterdeck.client.aiohttp_transport import AiohttpTransport
 
-            # A token that was read from a file usually ends with a newline.
-            transport = AiohttpTransport(url.rstrip("/"), token.strip(), timeout_s)
+            transport = AiohttpTransport(url.rstrip("/"), token, timeout_s)
+        self.transport = transport
         self._api = Api(transport)
 
     async def __aenter__(self) -> AsyncClient:
@@ -156,7 +157,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End every stream and fail every open request."""
-        await self._api.transport.close()
+        await self.transport.close()
 
     async def create(
         self,

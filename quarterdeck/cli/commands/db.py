@@ -60,7 +60,7 @@ class NotWritten(QuarterdeckError):
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(
-            f"{path} cannot be written: {error.strerror or error}",
+            f"{path} can't be written: {error.strerror or error}",
             "Name a file in a folder that you may write, on a disk with enough space.",
         )
 
@@ -200,7 +200,7 @@ def migrate() -> None:
 @db.command()
 @click.argument("file", type=FileName(path_type=Path))
 def backup(file: Path) -> None:
-    """Copy the store to FILE while the deck goes on, and verify the copy.
+    """Copy the store to FILE and verify the copy. Works while a deck runs.
 
     FILE must not exist.
     """
@@ -276,10 +276,10 @@ def _rename_to_new(part: Path, file: Path) -> None:
 @click.argument("file", type=FileName(path_type=Path))
 @click.option("--table", default="AgentSession", show_default=True, help="Table with the sessions.")
 def import_(file: Path, table: str) -> None:
-    """Import the sessions of a five-state table from the SQLite file FILE.
+    """Import sessions from a SQLite file.
 
-    Completed sessions become active, cancelled ones archived. FILE isn't changed. Sessions that are already here are left
-    alone, so the import can be repeated.
+    FILE has a table of sessions with five states and isn't changed. Completed sessions become active, cancelled ones
+    archived. Sessions that are already here are left alone, so the import can be repeated.
     """
     import asyncio
 
