@@ -59,7 +59,7 @@ async def test_only_a_person_archives(tmp_path: Path) -> None:
         and any(name in _called(function) for name in ("SessionArchived", "_archive"))
     }
     # an import says of old rows what they were already
-    callers.discard(("deck/importing.py", "_since"))
+    callers.discard(("deck/importing.py", "_bodies_since_opened"))
     assert callers == {("deck/commands/lifecycle.py", name) for name in ("_archive", "cancel", "archive")}
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))

@@ -264,10 +264,10 @@ class SnapshotRepository:
 
     def prune(self, session_ids: frozenset[str], *, collect_garbage: bool) -> None:
         """Delete the snapshots of all other sessions, and the whole repository if none of these has any."""
-        wanted = {_ref_part(session_id) for session_id in session_ids}
+        keep = {_ref_part(session_id) for session_id in session_ids}
         output = self._git.run("for-each-ref", "--format=%(refname)", _REFS, settings=self._settings()).decode()
         refs = output.splitlines()
-        unwanted = [ref for ref in refs if ref.split("/")[2] not in wanted]
+        unwanted = [ref for ref in refs if ref.split("/")[2] not in keep]
         if len(unwanted) == len(refs):
             shutil.rmtree(self._folder, ignore_errors=True)
             return
