@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -126,5 +127,21 @@ def test_paused_output_is_read_after_the_exit(tmp_path: Path) -> None:
         await asyncio.sleep(0.05)
         await finish(child)
         assert output.data["stdout"] == b"last words\n"
+
+    asyncio.run(main())
+
+
+def test_a_pipe_that_breaks_during_a_write_is_reported_by_the_exit_only(tmp_path: Path) -> None:
+    async def main() -> None:
+        output = Output()
+        child = Child.spawn(["cat"], str(tmp_path), os.environ, output.add, has_input=True)
+        assert child.input is not None
+        os.kill(child.identity.pid, signal.SIGKILL)
+        # Block until the process is a zombie, so that the event loop hasn't seen its exit before the write.
+        os.waitid(os.P_PID, child.identity.pid, os.WEXITED | os.WNOWAIT)
+        assert child.input.write(b"x")
+        assert not child.input.is_open
+        assert not child.input.write(b"more")
+        assert await finish(child) == -9
 
     asyncio.run(main())
