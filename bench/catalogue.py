@@ -76,7 +76,7 @@ def _of(size: float, limit: float) -> Ratio:
 
 def filled(path: Path, sessions_: int, events: int) -> None:
     """A store as a busy year leaves it: rows and views of a real session, and its events."""
-    connection = raw_store.opened(path, 0)
+    connection = raw_store.open_store(path, 0)
     connection.execute("PRAGMA synchronous = OFF").fetchall()
     view = sessions.grown(60)
     # as a deck leaves all of them when it is closed

@@ -69,8 +69,9 @@ class Scene:
     async def _open(self, home: Path) -> None:
         deck, url, token = await self._host.deck(home, MemoryLog())
         handle = await deck.create("test", cwd=str(home))
-        session = await deck.in_use(handle.id)
-        session.users += 1
+        session = await deck.load_session(handle.id)
+        self._use = session.in_use()
+        self._use.__enter__()
         self._record = session.writer
         start = [ev.AgentReady(), ev.PromptReceived(text="Go", message_id="p"), ev.AgentStart(), ev.MessageStart("m")]
         self._record.write(start, "stream")

@@ -1,4 +1,4 @@
-"""The floor of the log: the same tables, filled and read by bare apsw, with nothing around it that makes it a log."""
+"""Provide the floor for the log benchmarks: the same tables, written by bare apsw."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EventRow: TypeAlias = tuple[int, int, int, int, str, str, bytes]
 INSERT = "INSERT INTO event (cursor, session, position, at, origin, type, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
-def opened(path: Path, sessions: int) -> Any:
-    """A store with our tables and so many sessions, as durable as ours."""
+def open_store(path: Path, sessions: int) -> Any:
+    """Open a store with our tables and settings, and with this many sessions."""
     connection: Any = apsw.Connection(str(path))
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -36,8 +36,8 @@ def opened(path: Path, sessions: int) -> Any:
 
 
 def insert_work(path: Path, tape: Sequence[Body], sessions: int, batch: int) -> Work:
-    """Every event of the tape once in each session, a row each, so many in a transaction."""
-    connection = opened(path, sessions)
+    """Insert every event of the tape into each session, one row each, `batch` rows in a transaction."""
+    connection = open_store(path, sessions)
     bodies = [("stream", type_of(body), encode_body(body)) for body in tape]
     cursors, turns = count(1), count()
 
@@ -48,29 +48,29 @@ def insert_work(path: Path, tape: Sequence[Body], sessions: int, batch: int) -> 
             for number in range(1, sessions + 1):
                 rows.append((next(cursors), number, position, 1, origin, name, body))
                 if len(rows) == batch:
-                    _committed(connection, rows)
+                    _commit(connection, rows)
                     rows = []
         if rows:
-            _committed(connection, rows)
+            _commit(connection, rows)
 
     return Work(run, len(bodies) * sessions)
 
 
 def commit_work(path: Path, body: Body, times: int) -> Work:
-    """One row, one transaction, so many times."""
-    connection = opened(path, 1)
+    """Insert one row in a transaction of its own, this many times."""
+    connection = open_store(path, 1)
     data, name = encode_body(body), type_of(body)
     positions = count(1)
 
     def run() -> None:
         for _ in range(times):
             position = next(positions)
-            _committed(connection, [(position, 1, position, 1, "stream", name, data)])
+            _commit(connection, [(position, 1, position, 1, "stream", name, data)])
 
     return Work(run, times)
 
 
-def _committed(connection: Any, rows: list[EventRow]) -> None:
+def _commit(connection: Any, rows: list[EventRow]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     connection.executemany(INSERT, rows)
     connection.execute("COMMIT")

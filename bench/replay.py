@@ -1,4 +1,4 @@
-"""Reading a long session again against a bare select and decode of the same rows."""
+"""Measure reading a long session again, against a bare select and decode of the same rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from quarterdeck.log.sqlite import SqliteLog
 
 EVENTS = 100_000
 PAGE = 2_000
-#: One turn takes a good part of a second.
+#: One round takes almost a second.
 ROUNDS = 9
 _SELECT = (
     "SELECT cursor, position, at, origin, body FROM event WHERE session = 1 AND position > ? ORDER BY position LIMIT ?"
@@ -34,32 +34,32 @@ def figures(effort: Effort) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "quarterdeck.db"
         loop = asyncio.new_event_loop()
-        log, last = loop.run_until_complete(_written(path, events))
+        log, last = loop.run_until_complete(_write_session(path, events))
         floor, ours, folded = _bare(path), _read(loop, log), _folded(loop, log)
         assert floor.run() == ours.run() == folded.run() == last
         per_event = [Work(work.run, events) for work in (floor, ours, folded)]
         effort = replace(effort, rounds=min(effort.rounds, ROUNDS))
         name = f"replay of {events:,} events"
         yield Figure(
-            "replay", f"{name}, read, to a bare select and decode", ratio(per_event[1], per_event[0], effort), 4
+            "replay", f"{name}, read, to a bare select and decode", ratio(per_event[1], per_event[0], effort), 2.4
         )
         yield Figure("replay", f"{name}, read and folded", ratio(per_event[2], per_event[0], effort))
         loop.run_until_complete(log.close())
         loop.close()
 
 
-async def _written(path: Path, events: int) -> tuple[SqliteLog, int]:
-    """A session of so many events that are kept: its deltas were dropped when their texts were whole."""
+async def _write_session(path: Path, events: int) -> tuple[SqliteLog, int]:
+    """Write a session that has this many events after its deltas were dropped."""
     log = await SqliteLog.open(path)
-    record = SessionWriter(log, "s1", clock=lambda: 1)
-    record.write([ev.SessionOpened(agent="bench"), ev.AgentReady()], "process")
+    writer = SessionWriter(log, "s1", clock=lambda: 1)
+    writer.write([ev.SessionOpened(agent="bench"), ev.AgentReady()], "process")
     kept, turn = 2, 0
     while kept < events:
         bodies = streaming(turn) if turn % 8 == 0 else working(turn)
-        record.write(bodies, "stream")
-        await record.flush()
+        writer.write(bodies, "stream")
+        await writer.flush()
         kept, turn = kept + sum(not isinstance(body, ev.MessageDelta) for body in bodies), turn + 1
-    return log, record.durable_view.index
+    return log, writer.durable_view.index
 
 
 def _bare(path: Path) -> Work:
@@ -87,7 +87,7 @@ def _read(loop: asyncio.AbstractEventLoop, log: SqliteLog) -> Work:
 
 
 def _folded(loop: asyncio.AbstractEventLoop, log: SqliteLog) -> Work:
-    """What a session that wakes up does: read and fold, the timeline too."""
+    """Read and fold everything, timeline included, as restoring a session does."""
 
     async def read() -> int:
         view = View()

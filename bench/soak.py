@@ -104,6 +104,7 @@ class Soak:
         self._deck = deck
         self._folder = folder
         self._live: list[tuple[Any, Iterator[Body], int]] = []
+        self._uses: dict[str, Any] = {}
         self._dice = random.Random(1)
         self._number = 0
         self._enders: set[asyncio.Task[None]] = set()
@@ -120,7 +121,7 @@ class Soak:
             self._count(events)
             publish(events)
 
-        deck.services.publish = counted
+        deck.services.publisher.publish = counted
         deck.feed.publish = counted  # type: ignore[method-assign]
 
     def _count(self, events: Sequence[Event]) -> None:
@@ -137,8 +138,9 @@ class Soak:
 
     async def _open(self) -> None:
         handle = await self._deck.create("test", cwd=str(self._folder))
-        session = await self._deck.in_use(handle.id)
-        session.users += 1
+        session = await self._deck.load_session(handle.id)
+        self._uses[session.id] = session.in_use()
+        self._uses[session.id].__enter__()
         self._number += 1
         self._live.append((session, _turn(self._number), self._number % TURNS))
 
@@ -167,7 +169,7 @@ class Soak:
     async def _replace(self, session: Any) -> None:
         try:
             await session.writer.flush()
-            session.users -= 1
+            self._uses.pop(session.id).__exit__(None, None, None)
             await self._deck.session(session.id).archive()
             # a reader that is behind does not get the events of a session that is gone, and need not
             await asyncio.sleep(DELETED_AFTER_S)

@@ -57,7 +57,7 @@ _EXPORTS: dict[str, str] = {
     "NoSuchFolder": "quarterdeck.deck.validation",
     "NoSuchGate": "quarterdeck.errors",
     "NoSuchSession": "quarterdeck.log.base",
-    "NoSuchText": "quarterdeck.deck.keeping",
+    "NoSuchText": "quarterdeck.deck.commands.texts",
     "NotAllowed": "quarterdeck.errors",
     "NotInstalled": "quarterdeck.harness.driver",
     "NothingKept": "quarterdeck.engine.errors",
@@ -71,7 +71,7 @@ _EXPORTS: dict[str, str] = {
     "Receipt": "quarterdeck.kernel.command_results",
     "RetryPolicy": "quarterdeck.engine.options",
     "RulesUnreadable": "quarterdeck.deck.rules",
-    "SessionHandle": "quarterdeck.deck.handle",
+    "SessionHandle": "quarterdeck.deck.session_api",
     "SessionRefused": "quarterdeck.engine.errors",
     "Settings": "quarterdeck.config",
     "StaleFence": "quarterdeck.log.base",
@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from quarterdeck.config import InvalidMcpServer as InvalidMcpServer
     from quarterdeck.config import InvalidSetting as InvalidSetting
     from quarterdeck.config import Settings as Settings
+    from quarterdeck.deck.commands.texts import NoSuchText as NoSuchText
     from quarterdeck.deck.deck import Deck as Deck
     from quarterdeck.deck.deck import DeckClosed as DeckClosed
     from quarterdeck.deck.deck import HomeInUse as HomeInUse
@@ -114,11 +115,10 @@ if TYPE_CHECKING:
     from quarterdeck.deck.git.run_git import GitMissing as GitMissing
     from quarterdeck.deck.git.tracker import NoRepository as NoRepository
     from quarterdeck.deck.git.tracker import NoSnapshot as NoSnapshot
-    from quarterdeck.deck.handle import SessionHandle as SessionHandle
-    from quarterdeck.deck.keeping import NoSuchText as NoSuchText
     from quarterdeck.deck.opening import open as open  # noqa: A004
     from quarterdeck.deck.receipts import IdempotencyMismatch as IdempotencyMismatch
     from quarterdeck.deck.rules import RulesUnreadable as RulesUnreadable
+    from quarterdeck.deck.session_api import SessionHandle as SessionHandle
     from quarterdeck.deck.validation import InvalidInput as InvalidInput
     from quarterdeck.deck.validation import NoSuchFolder as NoSuchFolder
     from quarterdeck.deck.validation import OutsideWorkspace as OutsideWorkspace

@@ -37,7 +37,7 @@ class SmallContext:
         self.requests: list[tuple[str, str, str]] = []
         self.careful: set[str] = set()
         self.saved: list[str] = []
-        self.made = 0
+        self.checkpoint_count = 0
 
     def emit(self, event: Body) -> None:
         self.emitted.append(event)
@@ -56,8 +56,8 @@ class SmallContext:
         return name in WRITERS
 
     async def checkpoint(self) -> str:
-        self.made += 1
-        self.saved.append(f"c{self.made}")
+        self.checkpoint_count += 1
+        self.saved.append(f"c{self.checkpoint_count}")
         return self.saved[-1]
 
 

@@ -140,7 +140,7 @@ async def texts_of(session: SessionHandle, kind: str = "") -> list[str]:
 
 def pid_of(deck: Deck, session: SessionHandle) -> int:
     """The process of a session that has one."""
-    live = deck._supervisor.sessions[session.id].connection
+    live = deck.services.supervisor.sessions[session.id].connection
     assert live is not None
     assert live.pid is not None
     return live.pid

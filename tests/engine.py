@@ -183,9 +183,9 @@ def plain(event: Event) -> bytes:
 @contextmanager
 def judged() -> Iterator[list[str]]:
     """Check every batch that any agent writes meanwhile against the product's own rules; the list names violations."""
-    found: list[str] = []
+    problems: list[str] = []
     views: dict[int, View] = {}
-    kept: list[Journal] = []
+    journals: list[Journal] = []
     events: list[Event] = []
     write, restore, add = Journal.write, Journal.restore, SessionWriter._add
 
@@ -194,26 +194,26 @@ def judged() -> Iterator[list[str]]:
         events.extend(batch.events)
 
     def judging(journal: Journal, bodies: Iterable[Body], origin: Origin = "engine") -> None:
-        kept.append(journal)  # so that no other one has its id
+        journals.append(journal)  # Keeps the journal alive, so that its id isn't reused.
         events.clear()
         write(journal, bodies, origin)
         if not events:
             return
         view = views[id(journal)] = fold_all(events, views.get(id(journal), View()))
         if view.state != journal.state:
-            found.append(f"{events[-1].type}: the state alone is not the state of the view")
+            problems.append(f"{events[-1].type}: the journal's state differs from the view's")
         if view.state.lifecycle.value == "active" and view.state.process.value == "up":
-            found.extend(f"after {[event.type for event in events]}: {one}" for one in violations(view))
+            problems.extend(f"after {[event.type for event in events]}: {problem}" for problem in violations(view))
 
     def restoring(journal: Journal, event: Event) -> None:
-        kept.append(journal)
+        journals.append(journal)
         views[id(journal)] = fold(views.get(id(journal), View()), event)
         restore(journal, event)
 
     Journal.write, Journal.restore = judging, restoring  # type: ignore[method-assign]
     SessionWriter._add = collecting  # type: ignore[method-assign]
     try:
-        yield found
+        yield problems
     finally:
         Journal.write, Journal.restore = write, restore  # type: ignore[method-assign]
         SessionWriter._add = add  # type: ignore[method-assign]

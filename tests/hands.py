@@ -16,7 +16,7 @@ class TestHands:
 
     __test__ = False
 
-    def __init__(self, cwd: Path, **given: Any) -> None:
+    def __init__(self, cwd: Path, **attributes: Any) -> None:
         self.session_id = "s1"
         self.turn_id = "t1"
         self.call_id = "c1"
@@ -27,7 +27,7 @@ class TestHands:
         self.sandbox = ""
         self.user_data: Json = None
         self.store = cwd.resolve().parent / f"{cwd.name}-store"
-        for name, value in given.items():
+        for name, value in attributes.items():
             setattr(self, name, value)
         self.outputs: list[tuple[str, str]] = []
         self.todos: list[Todo] | None = None
@@ -41,7 +41,7 @@ class TestHands:
         self.outputs.append((stream, delta))
 
     def said(self, stream: str = "stdout") -> str:
-        return "".join(delta for one, delta in self.outputs if one == stream)
+        return "".join(delta for name, delta in self.outputs if name == stream)
 
     async def ask(self, question: str, options: Sequence[Option] = (), patience: float | None = 300) -> str:
         self.asked.append((question, tuple(options), patience))
@@ -62,10 +62,10 @@ class TestHands:
 
     async def read_elsewhere(self, path: str) -> bytes | None:
         """Return what the test put into `elsewhere`, or a file of the store, as the engine does."""
-        found = self.store / path.lstrip("/")
-        if path in self.elsewhere or not found.is_file():
+        stored = self.store / path.lstrip("/")
+        if path in self.elsewhere or not stored.is_file():
             return self.elsewhere.get(path)
-        return found.read_bytes()
+        return stored.read_bytes()
 
 
 def call(tool: Tool, hands: ToolContext, **args: Any) -> Outcome:

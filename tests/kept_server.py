@@ -1,9 +1,9 @@
-"""A stand-in for the server under a keeper: starts scripted agents, says who they are, and waits.
+"""A stand-in for the server under a subreaper: start scripted agents, print who they are, and wait.
 
-python tests/kept_server.py NONCE_VARIABLE SCRIPT...
+python tests/kept_server.py NONCE SCRIPT...
 
-It says one line of JSON when every agent is in its last word. When the keeper dies, it leaves at once and cleans nothing:
-the worst server that there can be.
+It prints one line of JSON when every agent runs the last command of its script. When the subreaper dies, it exits at once
+without cleaning up: the worst server that there can be.
 """
 
 from __future__ import annotations

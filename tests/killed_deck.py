@@ -19,6 +19,7 @@ from quarterdeck.deck.session import Session
 from quarterdeck.harness import registry
 from quarterdeck.harness.driver import Decision
 from quarterdeck.kernel.gate import Gate
+from quarterdeck.log.session_writer import Durability
 from tests.decks import at_home, eventually
 
 
@@ -26,7 +27,8 @@ async def opened(deck: Deck, native: str) -> Session:
     """A session of an agent that somebody else started, in the middle of a turn."""
     session = await ObservedSessions(deck).session("claude", native, "")
     seen = session.observe(registry.translator("claude"))
-    session.hear(seen, [ev.AgentReady(native_session_id=native), ev.AgentStart(turn_id="t1")], "hook")
+    bodies = [ev.AgentReady(native_session_id=native), ev.AgentStart(turn_id="t1")]
+    session.record_signal(seen, bodies, "hook", Durability.EAGER)
     await session.writer.flush()
     return session
 
@@ -37,14 +39,14 @@ def asked_in(session: Session, count: int) -> Sequence[Gate]:
     for number in range(count):
         request = ev.GateRequest(tool="Edit", args={"file_path": "/x"}, ref=f"{session.id}.{before + number}")
         assert session.observed_agent is not None
-        session.hear(session.observed_agent, [ev.ApprovalRequired(gate=request)], "hook")
+        session.record_signal(session.observed_agent, [ev.ApprovalRequired(gate=request)], "hook", Durability.EAGER)
     return session.state.gates.open[before:]
 
 
 async def decided_in(session: Session, gates: Sequence[Gate]) -> None:
     """A person allows them, one by one."""
     for gate in gates:
-        await session.writer.commit(session.closings((gate,), Decision(status="approved"), "user"), "user")
+        await session.writer.commit(session.closing_events((gate,), Decision(status="approved"), "user"), "user")
 
 
 async def several_open(deck: Deck) -> None:
@@ -65,26 +67,26 @@ async def last_decided_first(deck: Deck) -> None:
 
 async def turn_ended(deck: Deck) -> None:
     await last_decided_first(deck)
-    for session in deck.sessions_in_use():
+    for session in deck.loaded_sessions():
         assert session.observed_agent is not None
-        session.hear(session.observed_agent, [ev.AgentEnd(turn_id="t1")], "hook")
+        session.record_signal(session.observed_agent, [ev.AgentEnd(turn_id="t1")], "hook", Durability.EAGER)
 
 
 async def put_to_rest_and_woken(deck: Deck) -> None:
     await turn_ended(deck)
     await _settled(deck)
-    (session,) = deck.sessions_in_use()
-    session.unobserve()
-    await eventually(lambda: session.is_idle)
-    deck._tidy()
-    assert deck.at_hand(session.id) is None
+    (session,) = deck.loaded_sessions()
+    session.stop_observing()
+    await eventually(lambda: session.is_evictable)
+    deck.services.supervisor.evict_idle_sessions()
+    assert session.id not in deck.services.supervisor.sessions
     await deck.session(session.id).rename("again")
 
 
 async def suspended(deck: Deck) -> None:
     await last_decided_first(deck)
-    for session in deck.sessions_in_use():
-        session.note(ev.SessionSuspended(reason="shutdown"))
+    for session in deck.loaded_sessions():
+        session.record(ev.SessionSuspended(reason="shutdown"))
 
 
 async def archived(deck: Deck) -> None:
@@ -100,7 +102,7 @@ STORIES: dict[str, Callable[[Deck], Awaitable[None]]] = {
 
 
 async def _settled(deck: Deck) -> None:
-    for session in deck.sessions_in_use():
+    for session in deck.loaded_sessions():
         await session.writer.flush()
 
 
@@ -108,7 +110,7 @@ async def main(folder: Path, story: str) -> None:
     async with at_home(folder) as deck:
         await STORIES[story](deck)
         await _settled(deck)
-        sys.stdout.write(f"{deck._last_gate}\n")
+        sys.stdout.write(f"{deck.services.gate_numbers.last}\n")
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 

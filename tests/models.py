@@ -45,8 +45,8 @@ def provider(wire: str, scripted: ScriptedModel, **options: Any) -> Model:
 
 
 def asked(wire: str, *messages: Message, **fields: Any) -> Request:
-    told = messages or (Message("user", (Text("go"),)),)
-    return Request(model=NAMES.get(wire, "m"), messages=told, **{"tools": (TOOL,), **fields})
+    sent = messages or (Message("user", (Text("go"),)),)
+    return Request(model=NAMES.get(wire, "m"), messages=sent, **{"tools": (TOOL,), **fields})
 
 
 async def chunks(model: Model, request: Request) -> list[Chunk]:
@@ -68,11 +68,11 @@ async def reads(model: Model, request: Request) -> list[Sequence[Chunk]]:
     return [some async for some in model.stream(request)]
 
 
-def replied(said: Sequence[Chunk]) -> Message:
+def replied(received: Sequence[Chunk]) -> Message:
     """Build the message for the next request from the chunks of a reply, as the turn loop does."""
     parts: list[Part] = []
     calls: list[list[str]] = []
-    for chunk in said:
+    for chunk in received:
         last = parts[-1] if parts else None
         if isinstance(chunk, TextPiece):
             parts[-1:] = [Text(last.text + chunk.text)] if isinstance(last, Text) else [*parts[-1:], Text(chunk.text)]
@@ -97,11 +97,11 @@ def results(reply: Message, text: str = "ok", **fields: Any) -> Message:
     return Message("tool", tuple(Result(call.call_id, call.name, text, **fields) for call in reply.calls))
 
 
-def text_of(said: Sequence[Chunk]) -> str:
-    return "".join(chunk.text for chunk in said if isinstance(chunk, TextPiece))
+def text_of(received: Sequence[Chunk]) -> str:
+    return "".join(chunk.text for chunk in received if isinstance(chunk, TextPiece))
 
 
-def finished(said: Sequence[Chunk]) -> Finished:
-    assert isinstance(said[-1], Finished)
-    assert not any(isinstance(chunk, Finished) for chunk in said[:-1])
-    return said[-1]
+def finished(received: Sequence[Chunk]) -> Finished:
+    assert isinstance(received[-1], Finished)
+    assert not any(isinstance(chunk, Finished) for chunk in received[:-1])
+    return received[-1]

@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from quarterdeck.cli.connect import read_token
 from quarterdeck.client.blocking_transport import BlockingTransport, run_blocking
@@ -129,6 +130,22 @@ def eventually(holds: Callable[[], object]) -> None:
     while not holds():
         assert time.monotonic() < until, "the condition never became true"
         time.sleep(0.02)
+
+
+def read_until(process: subprocess.Popen[str], stream: IO[str] | None, words: str) -> str:
+    """Read lines until one contains these words. Kill the process and fail if that takes too long."""
+    assert stream is not None
+    watchdog = threading.Timer(PATIENCE_S, process.kill)
+    watchdog.start()
+    seen = ""
+    try:
+        while words not in seen:
+            line = stream.readline()
+            assert line, f"no {words!r} in {seen!r}"
+            seen += line
+    finally:
+        watchdog.cancel()
+    return seen
 
 
 def is_gone(light: ServerInfo) -> bool:

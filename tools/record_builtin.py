@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import quarterdeck
-from quarterdeck.deck.handle import SessionHandle
+from quarterdeck.deck.session_api import SessionHandle
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, Script, ScriptedCall, Step
 

@@ -25,7 +25,7 @@ COMMANDS = {
     "db": Entry("quarterdeck.cli.commands.db:db", "Check, migrate, back up or import into the store."),
     "down": Entry("quarterdeck.cli.commands.down:down", "Stop the server."),
     "machine": Entry("quarterdeck.cli.commands.machine:machine", "Show a state machine's table of transitions."),
-    "replay": Entry("quarterdeck.cli.commands.replay:replay", "Replay a recorded trace and show the states over time."),
+    "replay": Entry("quarterdeck.cli.commands.replay:replay", "Replay a recording and show the states over time."),
     "restart": Entry("quarterdeck.cli.commands.down:restart", "Stop the server and start it again in the background."),
     "run": Entry("quarterdeck.cli.commands.run:run", "Start a session and follow it in the terminal."),
     "status": Entry(

@@ -72,7 +72,7 @@ def read_token(home: Home) -> str:
     except (OSError, InvalidTokenFile) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise Unreachable(
-            f"{home.token} cannot be read: {reason}",
+            f"{home.token} can't be read: {reason}",
             f"Remove the file and run `qd restart --force`, which creates a new token. {_RESTART_INTERRUPTS}",
         ) from None
     if not token:

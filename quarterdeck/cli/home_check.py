@@ -15,7 +15,7 @@ class InvalidHome(QuarterdeckError):
     code = "no_home"
 
     def __init__(self, folder: Path, obstacle: Path) -> None:
-        message = f"{folder} cannot be the home: "
+        message = f"{folder} can't be the home: "
         message += "it isn't a folder" if obstacle == folder else f"{obstacle}, a folder above it, isn't a folder"
         hint = "Set QUARTERDECK_HOME to a folder" if os.environ.get("QUARTERDECK_HOME") else "Move that file away"
         super().__init__(message, f"{hint}, or set another home.")

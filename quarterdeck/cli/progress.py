@@ -25,7 +25,7 @@ class Progress:
             self._print(f"{percent} %")
 
     def beat(self) -> None:
-        """Show that the job goes on, when its total is unknown."""
+        """Show that the job is running, when its total is unknown."""
         if self._is_terminal:
             self._shown_percent += 1
             self._print("|/-"[self._shown_percent % 3])

@@ -54,7 +54,7 @@ class HomeNotWritable(QuarterdeckError):
 
     def __init__(self, home: Home, error: OSError) -> None:
         super().__init__(
-            f"{error.filename or home.folder} cannot be written: {error.strerror}",
+            f"{error.filename or home.folder} can't be written: {error.strerror}",
             "Set QUARTERDECK_HOME to a folder that you may write.",
         )
 

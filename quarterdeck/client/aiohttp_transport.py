@@ -17,15 +17,16 @@ from quarterdeck.client.errors import (
     unreachable,
 )
 from quarterdeck.client.sse import BlockParser, EventBlock
-from quarterdeck.client.transport import BUSY_STATUSES, SILENCE_S, Response, StreamCut
+from quarterdeck.client.transport import BUSY_STATUSES, SILENCE_S, Response, StreamCut, check_token, parse_address
 
 
 class AiohttpTransport:
     """Implements `Transport`."""
 
     def __init__(self, url: str, token: str, timeout_s: float) -> None:
+        parse_address(url)
         self.url = url
-        self._token = token
+        self._token = check_token(token)
         self._timeout_s = timeout_s
         self._http: aiohttp.ClientSession | None = None
         self._closed = asyncio.Event()
@@ -41,7 +42,7 @@ class AiohttpTransport:
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": "application/json"})
         try:
             async with self._session().request(
-                method, self.url + path, data=body, params=query, headers=headers
+                method, self.url + path, data=body, params=query, headers=headers, allow_redirects=False
             ) as response:
                 return Response(response.status, await response.read())
         except TimeoutError:
@@ -55,7 +56,9 @@ class AiohttpTransport:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=SILENCE_S)
         headers = {"Accept": "text/event-stream"}
         try:
-            async with self._session().get(self.url + path, params=query, timeout=timeout, headers=headers) as response:
+            async with self._session().get(
+                self.url + path, params=query, timeout=timeout, headers=headers, allow_redirects=False
+            ) as response:
                 if response.status >= 400:
                     error = decode_error(response.status, await response.read())
                     raise StreamCut(error) if response.status in BUSY_STATUSES else error

@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -22,7 +22,7 @@ from quarterdeck.client.sse import EventBlock
 from quarterdeck.client.transport import TIMEOUT_S, StreamCut, Transport
 from quarterdeck.client.views import AgentInfo, EnvironmentInfo, SessionView
 from quarterdeck.deck.git.diff import Diff, Scope
-from quarterdeck.deck.verbs import A, Mark, Verbs
+from quarterdeck.deck.session_commands import SessionCommands
 from quarterdeck.events import Event, Image, decode_event
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.command_results import Done, Dropped
@@ -67,7 +67,8 @@ class Api:
         """
         data = None if body is None else msgspec.json.encode(body)
         response = await self.transport.request(method, path, data, query or {}, accept)
-        if response.status >= 400:
+        # No request of ours is redirected, so anything but a success is an error.
+        if not 200 <= response.status < 300:
             raise decode_error(response.status, response.body)
         try:
             return msgspec.json.decode(response.body or b"null", type=result_type)
@@ -142,8 +143,8 @@ class AsyncClient:
         if transport is None:
             from quarterdeck.client.aiohttp_transport import AiohttpTransport
 
-            # A token that was read from a file usually ends with a newline.
-            transport = AiohttpTransport(url.rstrip("/"), token.strip(), timeout_s)
+            transport = AiohttpTransport(url.rstrip("/"), token, timeout_s)
+        self.transport = transport
         self._api = Api(transport)
 
     async def __aenter__(self) -> AsyncClient:
@@ -156,7 +157,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End every stream and fail every open request."""
-        await self._api.transport.close()
+        await self.transport.close()
 
     async def create(
         self,
@@ -251,7 +252,7 @@ class _Evidence(Struct):
     why: tuple[Why, ...]
 
 
-class RemoteSession(Verbs):
+class RemoteSession(SessionCommands):
     """One session on a server. A command that is repeated with the same `client_id` is carried out once."""
 
     def __init__(self, api: Api, session_id: str) -> None:
@@ -299,44 +300,33 @@ class RemoteSession(Verbs):
         page = await self._api.request("GET", f"{self._path}/events", _Events, query=query)
         return [decode_event(bytes(event)) for event in page.events]
 
-    # --- the queue
+    # --- commands
 
-    async def edit_queued(self, item_id: str, text: str, *, client_id: str = "") -> Done:
-        """Replace the text of a queued message."""
-        await self._request_item("PATCH", item_id, {"text": text, "client_id": client_id}, dict[str, Any])
+    async def run(self, command: cmd.Command) -> Any:
+        """Run a command and return its result, which is of the command's `result_type`."""
+        if isinstance(command, cmd.EditQueued | cmd.Resend | cmd.DropQueued):
+            return await self._run_queue_command(command)
+        body = {name: getattr(command, name) for name in command.__struct_fields__}
+        if isinstance(command, cmd.Rename | cmd.SwitchMode | cmd.Mark):
+            # These are fields of a PATCH, where null can mean something. Send only what is set.
+            fields = {name: value for name, value in body.items() if value is not None}
+            await self._api.request("PATCH", self._path, dict[str, Any], fields)
+            return Done()
+        return await self._api.request("POST", f"{self._path}/{command.command_name}", command.result_type, body)
+
+    async def _run_queue_command(self, command: cmd.EditQueued | cmd.Resend | cmd.DropQueued) -> Done | Dropped:
+        item = quote(command.item_id, safe="")
+        path = f"{self._path}/queue/{item}" if item else f"{self._path}/queue"
+        if isinstance(command, cmd.DropQueued):
+            # Always send a key: aiohttp repeats a DELETE when the connection is lost, and without a key the repetition
+            # would find nothing to drop and return no texts.
+            key = {"client_id": command.client_id or uuid4().hex}
+            return await self._api.request("DELETE", path, Dropped, key)
+        body: dict[str, Any] = {"client_id": command.client_id}
+        body |= {"text": command.text} if isinstance(command, cmd.EditQueued) else {"resend": True}
+        await self._api.request("PATCH", path, dict[str, Any], body)
         return Done()
-
-    async def drop_queued(self, item_id: str = "", *, client_id: str = "") -> Dropped:
-        """Take one queued message back, or all of them, and return their texts."""
-        # Always send a key: aiohttp repeats a DELETE when the connection is lost, and without a key the repetition
-        # would find nothing to drop and return no texts.
-        return await self._request_item("DELETE", item_id, {"client_id": client_id or uuid4().hex}, Dropped)
-
-    async def resend(self, item_id: str, *, client_id: str = "") -> Done:
-        """Send a message again that failed, or whose delivery is unknown."""
-        await self._request_item("PATCH", item_id, {"resend": True, "client_id": client_id}, dict[str, Any])
-        return Done()
-
-    async def _request_item(self, method: str, item_id: str, body: Any, result_type: type[T]) -> T:
-        path = f"{self._path}/queue/{quote(item_id, safe='')}" if item_id else f"{self._path}/queue"
-        return await self._api.request(method, path, result_type, body)
-
-    # --- the session
 
     async def delete(self) -> None:
         """Delete the session and its log."""
         await self._api.request("DELETE", self._path, type(None))
-
-    async def _mark(self, wanted: Mark, client_id: str) -> Done:
-        fields = {name: getattr(wanted, name) for name in wanted.__struct_fields__}
-        body = {name: value for name, value in fields.items() if value is not None} | {"client_id": client_id}
-        await self._api.request("PATCH", self._path, dict[str, Any], body)
-        return Done()
-
-    async def _obey(self, command: cmd.Command, client_id: str, kind: type[A]) -> A:
-        # Most commands are a POST of their name; the two that only change how a session looks are parts of a PATCH.
-        body = {name: getattr(command, name) for name in command.__struct_fields__} | {"client_id": client_id}
-        if isinstance(command, cmd.Rename | cmd.SwitchMode):
-            await self._api.request("PATCH", self._path, dict[str, Any], body)
-            return cast(A, Done())
-        return await self._api.request("POST", f"{self._path}/{cmd.name_of(command)}", kind, body)

@@ -7,12 +7,13 @@ transport therefore runs to its end in one step, without an event loop. `run_blo
 from __future__ import annotations
 
 import http.client
+import select
 import socket
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar, cast
-from urllib.parse import urlencode, urlsplit
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import SplitResult, urlencode
 
 from quarterdeck.client.errors import (
     TimedOut,
@@ -24,7 +25,10 @@ from quarterdeck.client.errors import (
     unreachable,
 )
 from quarterdeck.client.sse import BlockParser, EventBlock
-from quarterdeck.client.transport import BUSY_STATUSES, SILENCE_S, Response, StreamCut
+from quarterdeck.client.transport import BUSY_STATUSES, SILENCE_S, Response, StreamCut, check_token, parse_address
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
@@ -55,39 +59,73 @@ def iterate_blocking(items: AsyncGenerator[T]) -> Iterator[T]:
 class _Connection:
     """One HTTP connection. Keeps the socket, because http.client drops its own reference while a response is read."""
 
-    def __init__(self, url: str, timeout_s: float, tls_cert: str) -> None:
-        parts = urlsplit(url)
-        assert parts.hostname is not None
-        if parts.scheme == "https":
-            self.http = _secure_connection(parts.hostname, parts.port, timeout_s, tls_cert)
-        else:
-            self.http = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
-        self.http.connect()
-        self._socket: socket.socket = self.http.sock
+    def __init__(self, address: SplitResult, timeout_s: float, tls_cert: str) -> None:
+        assert address.hostname is not None
+        is_secure = address.scheme == "https"
+        # Always pass a port: without one, http.client takes the end of an IPv6 address for it.
+        self._target = address.hostname, address.port or (443 if is_secure else 80)
+        self._timeout_s = timeout_s
+        self._context = _tls_context(tls_cert) if is_secure else None
+        self.http = http.client.HTTPConnection(*self._target)
+        # A connection that was closed stays closed. http.client would open it again, unknown to `interrupt`.
+        self.http.auto_open = 0
+        self._socket: socket.socket | None = None
+
+    def open(self) -> None:
+        """Connect. Raises `OSError` or `UnicodeError` if that fails."""
+        connected = socket.create_connection(self._target, self._timeout_s)
+        # Send the body right after the headers instead of waiting for their acknowledgement.
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+        if self._context is not None:
+            # The handshake is a step of its own, so that `interrupt` can end it: the socket must be known before it.
+            secured = self._context.wrap_socket(
+                connected, server_hostname=self._target[0], do_handshake_on_connect=False
+            )
+            self._socket = secured
+            secured.do_handshake()
+        self.http.sock = self._socket
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the server has closed this idle connection: it has nothing to send on it but the end."""
+        poll = select.poll()
+        poll.register(self._open_socket(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def set_timeout(self, timeout_s: float) -> None:
-        self._socket.settimeout(timeout_s)
+        self._open_socket().settimeout(timeout_s)
 
     def interrupt(self) -> None:
         """Wake the thread that waits for this connection."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._socket is not None:
+            # Not SSLSocket.shutdown: it also drops the TLS state that the waiting thread uses.
+            with suppress(OSError):
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         self.http.close()
-        with suppress(OSError):
+        if self._socket is not None:
             self._socket.close()
 
+    def _open_socket(self) -> socket.socket:
+        assert self._socket is not None
+        return self._socket
 
-def _secure_connection(host: str, port: int | None, timeout_s: float, tls_cert: str) -> http.client.HTTPSConnection:
+
+def _tls_context(tls_cert: str) -> ssl.SSLContext:
     import ssl
 
-    context = ssl.create_default_context(cafile=tls_cert or None)
+    try:
+        context = ssl.create_default_context(cafile=tls_cert or None)
+    except OSError as error:
+        raise OSError(f"the certificate {tls_cert} can't be read: {error.strerror or error}") from None
     if tls_cert:
-        # Trust exactly the certificate that the server of this machine uses, whoever signed it and for whatever name.
+        # Commands reach the server of this machine by an address that its certificate needn't name, and the certificate
+        # needn't be signed by a known authority. So trust what is in its file, for every host name.
         context.check_hostname = False
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+    return context
 
 
 class BlockingTransport:
@@ -95,7 +133,8 @@ class BlockingTransport:
 
     def __init__(self, url: str, token: str, timeout_s: float, tls_cert: str = "") -> None:
         self.url = url
-        self._token = token
+        self._address = parse_address(url)
+        self._token = check_token(token)
         self._timeout_s = timeout_s
         self._tls_cert = tls_cert
         self._closed = threading.Event()
@@ -110,25 +149,19 @@ class BlockingTransport:
     async def request(
         self, method: str, path: str, body: bytes | None, query: Mapping[str, str], accept: str
     ) -> Response:
-        target = f"{path}?{urlencode(query)}" if query else path
+        target = self._request_target(path, query)
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": "application/json"})
-        connection, is_reused = self._acquire()
-        try:
-            return self._exchange(connection, method, target, body, headers)
-        except TimeoutError:
-            raise TimedOut(f"{method} {path}", self._timeout_s) from None
-        except _FAILURES as error:
-            # The server closes idle connections. Repeat only a request that changes nothing: a command may have
-            # been carried out before the connection was lost.
-            if not (is_reused and method == "GET") or self.is_closed:
-                raise connection_lost(f"{method} {path}", error) from None
-        connection = self._connect()
-        try:
-            return self._exchange(connection, method, target, body, headers)
-        except TimeoutError:
-            raise TimedOut(f"{method} {path}", self._timeout_s) from None
-        except _FAILURES as error:
-            raise connection_lost(f"{method} {path}", error) from None
+        while True:
+            connection, is_reused = self._acquire()
+            try:
+                return self._exchange(connection, method, target, body, headers)
+            except TimeoutError:
+                raise TimedOut(f"{method} {path}", self._timeout_s) from None
+            except _FAILURES as error:
+                # The server may have closed an idle connection just when the request was sent on it. Repeat only a
+                # request that changes nothing: a command may have been carried out before the connection was lost.
+                if self.is_closed or not (is_reused and method == "GET"):
+                    raise connection_lost(f"{method} {path}", error) from None
 
     async def open_stream(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[EventBlock]:
         try:
@@ -136,7 +169,7 @@ class BlockingTransport:
         except Unreachable as error:
             raise StreamCut(error) from None
         try:
-            target = f"{path}?{urlencode(query)}" if query else path
+            target = self._request_target(path, query)
             connection.http.request("GET", target, headers=self._headers({"Accept": "text/event-stream"}))
             response = connection.http.getresponse()
             if response.status >= 400:
@@ -172,22 +205,39 @@ class BlockingTransport:
 
     def _acquire(self) -> tuple[_Connection, bool]:
         """Return a connection for one request, and whether it was used before."""
-        with self._lock:
-            if self._idle:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
                 connection = self._idle.pop()
-                self._busy.add(connection)
-                return connection, True
+                if not connection.is_stale:
+                    self._busy.add(connection)
+                    return connection, True
+            connection.close()
         return self._connect(), False
 
     def _connect(self) -> _Connection:
         if self.is_closed:
             raise client_closed(self.url)
         try:
-            connection = _Connection(self.url, self._timeout_s, self._tls_cert)
-        except _FAILURES as error:
+            connection = _Connection(self._address, self._timeout_s, self._tls_cert)
+        except OSError as error:
             raise unreachable(self.url, error) from None
         with self._lock:
             self._busy.add(connection)
+        is_open = False
+        try:
+            connection.open()
+            is_open = True
+        except (*_FAILURES, UnicodeError) as error:  # A UnicodeError is a host name that can't exist.
+            if not self.is_closed:
+                raise unreachable(self.url, error) from None
+        finally:
+            # If `close` ran before there was a socket, it couldn't interrupt this connection.
+            if not is_open or self.is_closed:
+                self._release(connection, is_reusable=False)
+        if self.is_closed:
+            raise client_closed(self.url)
         return connection
 
     def _exchange(
@@ -195,10 +245,16 @@ class BlockingTransport:
     ) -> Response:
         is_reusable = False
         try:
-            connection.http.request(method, target, body, self._headers(headers))
+            is_sent = True
+            try:
+                connection.http.request(method, target, body, self._headers(headers))
+            except (BrokenPipeError, ConnectionResetError):
+                # A server that refuses a large body answers and closes before it has read all of it. If there is no
+                # such answer, `getresponse` fails as well.
+                is_sent = False
             response = connection.http.getresponse()
             answer = Response(response.status, response.read())
-            is_reusable = not response.will_close
+            is_reusable = is_sent and not response.will_close
             return answer
         finally:
             self._release(connection, is_reusable)
@@ -213,3 +269,7 @@ class BlockingTransport:
 
     def _headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._token}", **headers}
+
+    def _request_target(self, path: str, query: Mapping[str, str]) -> str:
+        """Return what the request line names. The server's address can have a path, behind a reverse proxy."""
+        return self._address.path + path + (f"?{urlencode(query)}" if query else "")

@@ -19,21 +19,19 @@ class TimedOut(QuarterdeckError):
     code = "timed_out"
 
     def __init__(self, request: str, timeout_s: float) -> None:
-        super().__init__(
-            f"no answer to {request} within {timeout_s:g} seconds", "Send it again with the same client_id."
-        )
+        super().__init__(f"no answer to {request} within {timeout_s:g} seconds", _repeat_hint(request))
 
 
 class Gap(QuarterdeckError):
     """The server's log ends before the position that the client has read: another log, or an older copy of this one.
 
-    To go on, read a snapshot of the session and subscribe from `to`, where the log ends.
+    To continue, read a snapshot of the session and subscribe from `to`, where the log ends.
     """
 
     code = "gap"
 
     def __init__(self, since: str, to: int | str) -> None:
-        super().__init__(f"the log ends at {to}, before {since}", f"Read the session again and go on from {to}.")
+        super().__init__(f"the log ends at {to}, before {since}", f"Read the session again and continue from {to}.")
         self.to = to
 
 
@@ -49,20 +47,30 @@ class Refused(QuarterdeckError):
 
 def unreachable(url: str, reason: Exception | str) -> Unreachable:
     """Return the error for a server that doesn't accept connections."""
-    return Unreachable(f"{url} cannot be reached: {_describe(reason)}", "Start the server with `qd up`.")
+    return Unreachable(f"{url} can't be reached: {_describe(reason)}", "Start the server with `qd up`.")
 
 
 def connection_lost(request: str, reason: Exception) -> Unreachable:
     """Return the error for a connection that was lost after the request may have been received."""
     return Unreachable(
-        f"the connection was lost before the answer to {request}: {_describe(reason)}",
-        "The request may have been carried out. Send it again with the same client_id.",
+        f"the connection was lost before the answer to {request}: {_describe(reason)}", _repeat_hint(request)
     )
+
+
+def is_server_away(error: QuarterdeckError) -> bool:
+    """Return whether the error means that there is no server now. One that shuts down still answers, with an error."""
+    return error.code in ("unreachable", "deck_closed")
 
 
 def client_closed(url: str) -> Unreachable:
     """Return the error for a request on a closed client."""
     return unreachable(url, "this client is closed")
+
+
+def _repeat_hint(request: str) -> str:
+    if request.startswith("GET "):
+        return "Try again."
+    return "The request may have been carried out. Send it again with the same client_id."
 
 
 def _describe(reason: Exception | str) -> str:

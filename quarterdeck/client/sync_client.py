@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Iterator
+from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -19,20 +20,36 @@ T = TypeVar("T")
 def _client_method(
     method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Client, P], T]:
+    """Return the blocking form of a method, with its signature and docstring."""
+
+    @wraps(method)
     def call(self: Client, *args: P.args, **kwargs: P.kwargs) -> T:
         return run_blocking(method(self.async_client, *args, **kwargs))
 
-    call.__doc__ = method.__doc__
+    return call
+
+
+def _session_factory(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, RemoteSession]],
+) -> Callable[Concatenate[Client, P], Session]:
+    """Return the blocking form of a method that returns a session."""
+
+    @wraps(method)
+    def call(self: Client, *args: P.args, **kwargs: P.kwargs) -> Session:
+        return Session(run_blocking(method(self.async_client, *args, **kwargs)))
+
     return call
 
 
 def _session_method(
     method: Callable[Concatenate[RemoteSession, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Session, P], T]:
+    """Return the blocking form of a method, with its signature and docstring."""
+
+    @wraps(method)
     def call(self: Session, *args: P.args, **kwargs: P.kwargs) -> T:
         return run_blocking(method(self.remote, *args, **kwargs))
 
-    call.__doc__ = method.__doc__
     return call
 
 
@@ -91,8 +108,7 @@ class Client:
 
     def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S, tls_cert: str = "") -> None:
         self.url = url.rstrip("/")
-        # A token that was read from a file usually ends with a newline.
-        transport = BlockingTransport(self.url, token.strip(), timeout_s, tls_cert)
+        transport = BlockingTransport(self.url, token, timeout_s, tls_cert)
         #: The same API as coroutines. They run only under `run_blocking`.
         self.async_client = AsyncClient(self.url, token, transport=transport)
 
@@ -111,11 +127,7 @@ class Client:
     environment = _client_method(AsyncClient.environment)
     check_health = _client_method(AsyncClient.check_health)
     create_login_code = _client_method(AsyncClient.create_login_code)
-    _create = _client_method(AsyncClient.create)
-
-    def create(self, agent: str, prompt: str | None = None, **options: Any) -> Session:
-        """Create a session. With a prompt, its agent starts at once. The options are `AsyncClient.create`'s."""
-        return Session(self._create(agent, prompt, **options))
+    create = _session_factory(AsyncClient.create)
 
     def session(self, session_id: str) -> Session:
         """Return a session by its id. The first request shows whether it exists."""

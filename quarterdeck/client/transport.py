@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from typing import NamedTuple, Protocol
+from urllib.parse import SplitResult, urlsplit
 
+from quarterdeck.client.errors import Unreachable
 from quarterdeck.client.sse import EventBlock
 from quarterdeck.errors import QuarterdeckError
 
@@ -63,3 +65,31 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def parse_address(url: str) -> SplitResult:
+    """Split the address of a server.
+
+    Raises:
+        Unreachable: it isn't an address.
+    """
+    try:
+        address = urlsplit(url)
+        is_valid = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:  # The port isn't a number, or a bracket is missing.
+        address, is_valid = None, False
+    if address is None or not is_valid or address.query or address.fragment:
+        raise Unreachable(f"{url!r} isn't the address of a server", "Write it like http://127.0.0.1:4986.")
+    return address
+
+
+def check_token(token: str) -> str:
+    """Return the token without surrounding whitespace. One that was read from a file usually ends with a newline.
+
+    Raises:
+        Unreachable: it can't be sent in a header.
+    """
+    token = token.strip()
+    if not all("!" <= character <= "~" for character in token):
+        raise Unreachable("the token isn't one word of ASCII", "Pass the contents of the file `token` in the home.")
+    return token

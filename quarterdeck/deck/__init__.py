@@ -1,1 +1,1 @@
-"""Sessions that live: they are started, driven, stopped, repaired after any kill, and kept as long as they should be."""
+"""Run sessions: carry out commands, start and stop agents, record everything in the log."""

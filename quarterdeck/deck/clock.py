@@ -1,8 +1,8 @@
-"""The time, and what happens to it: a clock that is set, a machine that sleeps.
+"""Read the time, and notice when the clock is set or the machine slept.
 
-Durations are monotonic and do not run while the machine sleeps. The distance between the wall clock and the monotonic
-one is constant, except when somebody sets the clock or the machine slept; so whoever asks for the time notices either
-one, and nothing has to look regularly.
+Monotonic seconds don't advance while the machine sleeps. The distance between the wall clock and the monotonic clock is
+constant unless the user sets the clock or the machine sleeps, so every read of the wall clock can notice both. No timer has
+to check regularly.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-#: A clock that is slewed or read slowly stays below this.
-_NOTICED_MS = 2000
+#: Smaller differences are normal: clocks are slewed, and reading two of them takes time.
+_TOLERANCE_MS = 2000
 
 
 class Jump(Struct, frozen=True):
-    """The wall clock moved by so much against the monotonic one; `slept` is how much of it was sleep."""
+    """A jump of the wall clock against the monotonic clock."""
 
     by_ms: int
+    #: The part of the jump during which the machine slept.
     slept_ms: int
 
 
-def _wall() -> int:
+def _read_wall() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _up() -> float:
-    """How long the machine is up in all, where that is known, and not only how long it was awake."""
+def _read_uptime() -> float:
+    """Return seconds since boot including sleep, or the monotonic time where the system doesn't know (macOS)."""
     boottime = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
@@ -38,28 +39,30 @@ class Clock:
 
     def __init__(
         self,
-        wall: Callable[[], int] = _wall,
+        wall: Callable[[], int] = _read_wall,
         monotonic: Callable[[], float] = time.monotonic,
-        up: Callable[[], float] = _up,
+        up: Callable[[], float] = _read_uptime,
     ) -> None:
         self._wall = wall
-        #: Seconds, for everything that waits. Not a method: it is asked for every signal.
+        #: Return monotonic seconds.
         self.monotonic = monotonic
         self._up = up
-        self._distance = wall() - int(monotonic() * 1000)
-        self._asleep = up() - monotonic()
+        self._distance_ms = wall() - int(monotonic() * 1000)
+        self._slept_s = up() - monotonic()
+        #: Called when a jump is noticed.
         self.on_jump: Callable[[Jump], None] = lambda _: None
 
     def wall(self) -> int:
-        """Now, in milliseconds since the epoch. A jump is told before the first time after it is given."""
+        """Return the time in milliseconds since the epoch. A jump is reported before the first time after it."""
         now = self._wall()
-        distance = now - int(self.monotonic() * 1000)
-        if abs(distance - self._distance) > _NOTICED_MS:
-            self._jumped(distance)
+        distance_ms = now - int(self.monotonic() * 1000)
+        if abs(distance_ms - self._distance_ms) > _TOLERANCE_MS:
+            self._report_jump(distance_ms)
         return now
 
-    def _jumped(self, distance: int) -> None:
-        asleep = self._up() - self.monotonic()
-        jump = Jump(distance - self._distance, max(0, int((asleep - self._asleep) * 1000)))
-        self._distance, self._asleep = distance, asleep
+    def _report_jump(self, distance_ms: int) -> None:
+        slept_s = self._up() - self.monotonic()
+        jump = Jump(distance_ms - self._distance_ms, max(0, int((slept_s - self._slept_s) * 1000)))
+        # Update before the callback: it reads the clock too, and must not report the same jump again.
+        self._distance_ms, self._slept_s = distance_ms, slept_s
         self.on_jump(jump)

@@ -1,7 +1,7 @@
-"""The whole deck in one process: sessions, their agents, their log. `quarterdeck.open(home)` gives one.
+"""The whole deck in one process: sessions, their agents and their log. `quarterdeck.open(home)` opens one.
 
-It owns its home alone. Opening it ends what an earlier deck left running, suspends the sessions that it left active, and
-is then ready; closing it suspends all sessions and ends their agents.
+A deck has its home for itself. Opening it ends processes that an earlier deck left running and suspends the sessions that it
+left active. Closing it suspends all sessions and ends their agents.
 """
 
 from __future__ import annotations
@@ -20,23 +20,28 @@ from uuid import uuid4
 
 from quarterdeck import events as ev
 from quarterdeck.config import Settings, settings_from
-from quarterdeck.deck import recovery, validation
+from quarterdeck.deck import validation
 from quarterdeck.deck.catalogue import Catalogue
 from quarterdeck.deck.clock import Clock, Jump
+from quarterdeck.deck.commands import lifecycle
 from quarterdeck.deck.counters import DeckCounters
-from quarterdeck.deck.creation import Creation, created
-from quarterdeck.deck.environment import Environments, Fixed, Given, Surroundings
+from quarterdeck.deck.environment import (
+    EnvironmentFingerprint,
+    Environments,
+    EnvironmentSource,
+    FixedEnvironment,
+)
 from quarterdeck.deck.git.tracker import ChangeTracker
-from quarterdeck.deck.handle import SessionHandle
-from quarterdeck.deck.recording import trace_file, trace_of
-from quarterdeck.deck.restore import woken
+from quarterdeck.deck.recording import Recordings
+from quarterdeck.deck.restore import restore_session
 from quarterdeck.deck.rules import RuleStore
-from quarterdeck.deck.seal import Seal
-from quarterdeck.deck.session import DeckServices, Session
+from quarterdeck.deck.services import ConversationOwners, DeckServices, GateNumbers, LiveSessions, Publisher
+from quarterdeck.deck.session import Session
+from quarterdeck.deck.session_api import SessionHandle
+from quarterdeck.deck.slots import Slots
 from quarterdeck.deck.supervisor import Supervisor
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Event, Image, Json
-from quarterdeck.harness import registry
+from quarterdeck.events import Event, Image
 from quarterdeck.home import Home
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.session_list import PAGE as LIST_PAGE
@@ -44,12 +49,9 @@ from quarterdeck.kernel.session_list import Badge, Filter, Page
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import View
-from quarterdeck.log.base import START, CatalogueRow, Log, LogUnavailable, Receipt, StaleFence, StoredSession
-from quarterdeck.log.rows import encode_snapshot
+from quarterdeck.log.base import NEW, START, CatalogueRow, Log, LogUnavailable, Receipt, StaleFence, StoredSession
 from quarterdeck.log.tail import Feed
 from quarterdeck.process.tree import end_leftovers_of_home
-
-_TIDY_AFTER_S = 1.0
 
 
 class HomeInUse(QuarterdeckError):
@@ -58,7 +60,7 @@ class HomeInUse(QuarterdeckError):
     code = "home_in_use"
 
     def __init__(self, home: Path) -> None:
-        super().__init__(f"another deck uses {home}", "Stop it (`qd down`), or open another home.")
+        super().__init__(f"another deck uses {home}", "Stop it with `qd down`, or open another home.")
 
 
 class DeckClosed(QuarterdeckError):
@@ -67,11 +69,11 @@ class DeckClosed(QuarterdeckError):
     code = "deck_closed"
 
     def __init__(self) -> None:
-        super().__init__("the deck is closing", "Open it again.")
+        super().__init__("the deck is closing", "Open the deck again.")
 
 
 class Deck:
-    """Open one with `await Deck.open(home)`, or `async with quarterdeck.open(home) as deck`."""
+    """Open one with `await Deck.open(home)`, or with `async with quarterdeck.open(home) as deck`."""
 
     def __init__(
         self,
@@ -81,51 +83,46 @@ class Deck:
         stored: Sequence[StoredSession],
         settings: Settings,
         clock: Clock,
-        environment: Surroundings,
+        environment: EnvironmentSource,
     ) -> None:
         self.home = home
         self.settings = settings
         self.clock = clock
         self.feed = feed
         self.counters = DeckCounters()
-        #: Called with all that was published; for whoever must see everything at once and needs no cursor.
-        self.watchers: list[Callable[[Sequence[Event]], None]] = []
-        self._log = log
-        self._lock: IO[str] | None = None
-        self.environments = Environments(environment)
-        self._seal = Seal(Home(home).seal)
-        self._recorded: set[str] = set()
-        self._supervisor = Supervisor(settings.running_limit)
-        self._catalogue = Catalogue(stored, self._live_view)
-        self._last_gate = self._catalogue.last_gate
-        self.changes = ChangeTracker(home, settings.track_changes, clock.wall, self._catalogue.rows)
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._jobs: set[asyncio.Task[None]] = set()
-        self._has_jumped = False
-        self.is_closed = False
-        self._closing: asyncio.Task[None] | None = None
-        self.services = self._supervisor.services = DeckServices(
+        self.environments = Environments(environment, log)
+        self._environment_fingerprint = EnvironmentFingerprint(Home(home).seal)
+        self._sessions = LiveSessions()
+        self._catalogue = Catalogue(stored, self._sessions)
+        self._supervisor = Supervisor(self._sessions, self._catalogue, clock, settings)
+        self.changes = ChangeTracker(home, clock, self._catalogue, is_enabled=settings.track_changes)
+        self.services = DeckServices(
+            home_id=home_id(home),
             log=log,
             clock=clock,
             settings=settings,
-            slots=self._supervisor.slots,
+            publisher=Publisher(feed),
+            catalogue=self._catalogue,
+            supervisor=self._supervisor,
+            slots=Slots(settings.running_limit, self._supervisor.stop_idle_agent),
             rules=RuleStore(home / "rules.toml"),
-            home_id=home_id(home),
-            publish=self._publish,
-            harness_of=registry.harness,
-            environment_of=self._environment_of,
-            next_gate=self._next_gate,
-            listed=self._catalogue.listed,
-            at_rest=self._at_rest,
-            rules_changed=self._supervisor.judge_all,
-            trace=self._trace,
-            owners={},
-            counters=self.counters,
+            environments=self.environments,
+            recordings=Recordings(home),
             changes=self.changes,
+            counters=self.counters,
+            conversations=ConversationOwners(),
+            gate_numbers=GateNumbers(self._catalogue.last_gate_number),
         )
-        clock.on_jump = self._jumped
+        self._log = log
+        self._lock: IO[str] | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._has_clock_jumped = False
+        self.is_closed = False
+        self._closing: asyncio.Task[None] | None = None
+        clock.on_jump = self._on_clock_jump
 
-    # --- open, close
+    # --- opening and closing
 
     @classmethod
     async def open(
@@ -133,18 +130,26 @@ class Deck:
         home: str | os.PathLike[str],
         *,
         settings: Settings | None = None,
-        environment: Mapping[str, str] | Surroundings | None = None,
+        environment: Mapping[str, str] | EnvironmentSource | None = None,
         clock: Clock | None = None,
     ) -> Deck:
-        """Ready when it returns. HomeInUse, LogUnavailable, NewerLog."""
+        """Open the deck of a home. It's ready when this returns.
+
+        Raises:
+            HomeInUse: another deck has this home open.
+            LogUnavailable: the home or its store can't be used.
+            NewerLog: a newer release wrote the store.
+        """
+        # Importing SQLite takes a while, and a deck over another log doesn't need it.
         from quarterdeck.log.sqlite import SqliteLog
 
-        place, lock = _taken(Path(home))
+        folder, lock = _lock_home(Path(home))
         try:
-            await asyncio.to_thread(end_leftovers_of_home, home_id(place))
-            log = await SqliteLog.open(Home(place).store)
+            # First of all: processes that a crashed deck left running still write files.
+            await asyncio.to_thread(end_leftovers_of_home, home_id(folder))
+            log = await SqliteLog.open(Home(folder).store)
             try:
-                deck = await cls.over(log, place, settings=settings, environment=environment, clock=clock)
+                deck = await cls.over(log, folder, settings=settings, environment=environment, clock=clock)
             except BaseException:
                 await log.close()
                 raise
@@ -161,18 +166,18 @@ class Deck:
         home: Path,
         *,
         settings: Settings | None = None,
-        environment: Mapping[str, str] | Surroundings | None = None,
+        environment: Mapping[str, str] | EnvironmentSource | None = None,
         clock: Clock | None = None,
     ) -> Deck:
-        """A deck over a log that is open already; the caller answers for nobody else using it."""
-        given = os.environ.copy() if environment is None else environment
-        usual = Fixed(given) if isinstance(given, Mapping) else given
-        chosen = settings or settings_from(await usual.current())
-        feed = await Feed.over(log, chosen.tail)
-        deck = cls(home, log, feed, await log.sessions(), chosen, clock or Clock(), usual)
+        """Open a deck over a log that is open already. The caller makes sure that no other deck uses the log."""
+        variables = os.environ.copy() if environment is None else environment
+        source = FixedEnvironment(variables) if isinstance(variables, Mapping) else variables
+        settings = settings or settings_from(await source.current())
+        feed = await Feed.over(log, settings.tail)
+        deck = cls(home, log, feed, await log.sessions(), settings, clock or Clock(), source)
         await deck._repair()
-        deck._every("reaper", chosen.reaper_every)
-        deck._every("retention", chosen.retention_every)
+        deck._schedule("reaper", settings.reaper_every)
+        deck._schedule("retention", settings.retention_every)
         return deck
 
     async def __aenter__(self) -> Deck:
@@ -184,25 +189,31 @@ class Deck:
         await self.close()
 
     async def close(self, reason: str = "shutdown") -> None:
-        """Every active session is suspended and every agent ended, within ten seconds. Whoever asks again meanwhile waits
-        for the same end: a process that leaves when the first of two calls returns must not leave agents behind."""
+        """Suspend all active sessions and end all agents, within `shutdown_within` seconds.
+
+        Concurrent calls wait for the same end: a program that exits when the first of two calls returns must not leave
+        agents behind.
+        """
         if self._closing is None:
             self.is_closed = True
             self._closing = asyncio.get_running_loop().create_task(self._close(reason))
         await asyncio.shield(self._closing)
 
     async def _close(self, reason: str) -> None:
+        self._supervisor.close()
         for timer in self._timers.values():
             timer.cancel()
         for job in self._jobs:
             job.cancel()
         await self.changes.close()
         await self.environments.usual.close()
-        active = [row.session_id for row in self._catalogue.rows() if row.status == "active"]
-        sessions = [one for name in active if (one := await self._still_there(name)) is not None]
-        sessions += [one for name, one in self._supervisor.sessions.items() if name not in active]
+        for row in list(self._catalogue.rows()):
+            if row.status == "active":
+                # If the log can't be read, the next start repairs this session. The others are suspended all the same.
+                with contextlib.suppress(QuarterdeckError):
+                    await self._load(row.session_id)
         try:
-            await asyncio.wait_for(self._supervisor.suspend(sessions, reason), self.settings.shutdown_within)
+            await asyncio.wait_for(self._supervisor.suspend(self._sessions, reason), self.settings.shutdown_within)
         except TimeoutError:
             await self._supervisor.kill_all()
         await self._log.close()
@@ -210,19 +221,37 @@ class Deck:
         if self._lock is not None:
             self._lock.close()
 
-    async def _still_there(self, name: str) -> Session | None:
-        """None when the log cannot even be read: the next start repairs that session, and the others are closed."""
-        try:
-            return await self._session(name)
-        except QuarterdeckError:
-            return None
-
     async def _repair(self) -> None:
-        left = [await self._session(row.session_id) for row in self._catalogue.rows() if row.status == "active"]
-        # whose turns were open when they were left: their rows may not know their last gates
-        self._last_gate = max(self._last_gate, 0, *(one.writer.last_gate_number for one in left))
-        await recovery.repair(left)
-        self._tidy()
+        """Suspend the sessions that an earlier deck left active."""
+        active_ids = [row.session_id for row in self._catalogue.rows() if row.status == "active"]
+        sessions = [await self._load(session_id) for session_id in active_ids]
+        for session in sessions:
+            # If its turn was open, its row may not know its last gate.
+            self.services.gate_numbers.skip_to(session.writer.last_gate_number)
+        await self._supervisor.repair(sessions)
+        self._supervisor.evict_idle_sessions()
+
+    def check_open(self) -> None:
+        """Raise if the deck is closing.
+
+        Raises:
+            DeckClosed: it is.
+        """
+        if self.is_closed:
+            raise DeckClosed
+
+    async def check(self) -> None:
+        """Check that the log can be read and written, by trying both.
+
+        Raises:
+            QuarterdeckError: it can't.
+        """
+        self.check_open()
+        await self._log.probe()
+        for session in self._sessions:
+            # A refused command is over. Facts that are still pending aren't.
+            if session.writer.error is not None and not session.writer.is_durable:
+                raise session.writer.error
 
     # --- sessions
 
@@ -242,321 +271,305 @@ class Deck:
         arguments: Sequence[str] = (),
         client_id: str = "",
     ) -> SessionHandle:
-        """A new session; with a prompt it starts at once. `env` is the agent's whole environment, and is never told.
-        `arguments` are flags of the agent's own; they are in the log."""
+        """Create a session. With a prompt, its agent starts at once.
+
+        `env` is the agent's whole environment, and is never logged or returned. `arguments` are passed to the agent's
+        command line; they are stored in the log. With `record`, raw signals are recorded to a trace.
+
+        Raises:
+            InvalidInput: a parameter can't be used.
+            UnknownAgent: there is no such agent.
+            NoSuchFolder: `cwd` doesn't exist.
+            NoSuchSession: the session that this one continues doesn't exist.
+            CannotDo: the agent doesn't support the mode or images.
+        """
         self.check_open()
-        validation.client_id(client_id)
-        chosen = validation.environment(env)
+        validation.check_client_id(client_id)
+        env = validation.check_environment(env)
         if continues:
             self._catalogue.view(continues)
-        wanted = Creation(
+        command = cmd.Create(
             agent=agent,
             prompt=prompt,
-            cwd=validation.folder(cwd, self.settings.workspace),
-            images=validation.images(images, self.settings),
+            cwd=validation.resolve_folder(cwd, self.settings.workspace),
+            images=validation.check_images(images, self.settings),
             model=model,
             name=name,
             mode=mode,
             continues=continues,
-            arguments=validation.arguments(arguments),
-            own_environment=chosen is not None,
+            arguments=validation.check_arguments(arguments),
+            env=env,
+            record=record,
+            client_id=client_id,
         )
-        session_id = _id_for(client_id)
-        session = self._supervisor.sessions.get(session_id)
-        if session is None and session_id in self._catalogue:
-            session = await self._session(session_id)
-        if session is None:
-            session = self._supervisor.add(Session(self.services, session_id, View(), ""))
-        had_own, was_recorded = session_id in self.environments, session_id in self._recorded
-        if chosen is not None:
-            self.environments.add(session_id, chosen)
-        if record:
-            self._recorded.add(session_id)
+        return await self._create(command)
+
+    async def _create(self, command: cmd.Create) -> SessionHandle:
+        session_id = _new_session_id(command.client_id)
+        session = await self._load(session_id) if self.is_known(session_id) else self.add_session(session_id)
+        # The environment and the recording can't be in the log, so they are set before the agent may start.
+        environments, recordings = self.environments, self.services.recordings
+        had_environment, was_recorded = session_id in environments, session_id in recordings
+        if command.env is not None:
+            environments.add(session_id, command.env)
+        if command.record:
+            recordings.add(session_id)
+        environment_fingerprint = ""
+        if command.client_id and command.env is not None:
+            environment_fingerprint = self._environment_fingerprint.of(command.env)
         try:
-            await created(session, wanted, client_id, self._unkept(chosen, record) if client_id else None)
+            await lifecycle.create(session, command, environment_fingerprint)
         except BaseException as error:
-            if not session.view.index:
-                self._supervisor.sessions.pop(session_id, None)
-            # one that its caller gave up is done to its end; one that was refused has changed nothing, also of the session
-            # that the key means already
-            if not session.view.index or isinstance(error, QuarterdeckError):
-                self._take_back(session_id, had_own, was_recorded)
+            was_created = bool(session.view.index)
+            if not was_created:
+                self._sessions.discard(session_id)
+            # If only the caller was cancelled, the creation continues. If it was refused, undo what was set above, but not
+            # what a session had before that was created with the same key.
+            if not was_created or isinstance(error, QuarterdeckError):
+                if not had_environment:
+                    environments.forget(session_id)
+                if not was_recorded:
+                    recordings.discard(session_id)
             raise
         return SessionHandle(self, session_id)
 
-    def _unkept(self, env: Mapping[str, str] | None, record: bool) -> Json:
-        """What makes it another creation and stands nowhere in the log."""
-        return None if env is None and not record else [None if env is None else self._seal.of(env), record]
-
-    def _take_back(self, session_id: str, had_own: bool, was_recorded: bool) -> None:
-        """What a creation that was refused would have had."""
-        if not had_own:
-            self.environments.forget(session_id)
-        if not was_recorded:
-            self._recorded.discard(session_id)
-
     def session(self, session_id: str) -> SessionHandle:
-        """One that exists; NoSuchSession."""
+        """Return a handle of an existing session.
+
+        Raises:
+            NoSuchSession: there is none with this id.
+        """
         self._catalogue.view(session_id)
         return SessionHandle(self, session_id)
 
-    def list(self, wanted: Filter | None = None, *, limit: int = LIST_PAGE, cursor: str = "") -> Page:
-        """One page of the list, newest first."""
-        validation.limit(limit)
-        validation.text("cursor", cursor, validation.CURSOR_LIMIT)
-        validation.fits(wanted or Filter())
-        in_use = self._in_use()
-        return self._catalogue.page(wanted or Filter(), in_use, self.clock.wall(), limit, cursor)
-
-    def badge(self) -> Badge:
-        """How many sessions there are, and how many want a person."""
-        return self._catalogue.badge(self._in_use(), self.clock.wall())
-
-    def attention(self) -> list[Summary]:
-        """The sessions that want a person, the most urgent first."""
-        return self._catalogue.needing(self._in_use(), self.clock.wall())
-
-    def waiting(self) -> tuple[str, ...]:
-        """The sessions that wait for a free place."""
-        return self._supervisor.slots.waiting
-
     async def resume_interrupted(self) -> list[str]:
-        """Resumes every suspended session that was in the middle of something and that can be resumed."""
-        chosen = [row.session_id for row in self._catalogue.rows() if row.status == "suspended" and row.supports_resume]
-        interrupted = [name for name in chosen if _was_interrupted(self._catalogue.view(name).state)]
-        return [name for name in interrupted if await self._was_resumed(name)]
-
-    async def _was_resumed(self, name: str) -> bool:
-        """One that cannot be resumed after all does not keep the others."""
-        try:
-            await self.session(name).resume()
-        except QuarterdeckError:
-            return False
-        return True
-
-    def subscribe(self, since: str = START, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
-        """All events of all sessions after a cursor, and whatever comes."""
-        validation.cursor(since)
-        validation.types(types)
-        return self.feed.follow_all(since, types)
-
-    async def check(self) -> None:
-        """Raises unless the log can be read and written; it is tried, with a commit."""
-        self.check_open()
-        await self._log.probe()
-        for session in self._supervisor.sessions.values():
-            # a wish that was refused is over; facts that still wait are not
-            if session.writer.error is not None and not session.writer.is_durable:
-                raise session.writer.error
+        """Resume every suspended session that was interrupted and can be resumed. Return their ids."""
+        candidates = [
+            row.session_id for row in self._catalogue.rows() if row.status == "suspended" and row.supports_resume
+        ]
+        resumed: list[str] = []
+        for session_id in candidates:
+            if _was_interrupted(self._catalogue.view(session_id).state):
+                # One that can't be resumed after all doesn't keep the others from being resumed.
+                with contextlib.suppress(QuarterdeckError):
+                    await self.session(session_id).resume()
+                    resumed.append(session_id)
+        return resumed
 
     async def delete(self, session_id: str) -> None:
-        """Removes a session and its log. Only one at rest can be removed."""
+        """Delete a session, its log, its trace and its snapshots.
+
+        Raises:
+            NoSuchSession: there is none with this id.
+            NotAllowed: the session is active.
+        """
         self.check_open()
-        session = await self._session(session_id)
+        session = await self._load(session_id)
         cmd.check(session.state, cmd.Delete())
         await session.launcher.stop()
-        await self._delete(session)
-        trace_file(self.home, session_id).unlink(missing_ok=True)
+        await self._delete_log(session)
+        self.services.recordings.delete(session_id)
         await asyncio.to_thread(shutil.rmtree, Home(self.home).results / session_id, ignore_errors=True)
         await self.changes.forget(session_id, session.state.profile.cwd)
 
-    async def _delete(self, session: Session) -> None:
-        """Once nothing of it is on its way to the log. Whoever comes before it is gone is done first, and may wake it."""
+    async def _delete_log(self, session: Session) -> None:
         while True:
             while not session.writer.is_durable:
                 await session.writer.flush()
+            # A command that came first is carried out first, and may have made the session active again.
             cmd.check(session.state, cmd.Delete())
             fence, at = session.writer.fence, self.clock.wall()
             last = Event(session.id, session.view.index + 1, at, "user", ev.SessionDeleted())
             try:
-                await self._log.delete(session.id, fence, last, self._deleted)
+                await self._log.delete(session.id, fence, last, self._on_deleted)
                 return
             except StaleFence:
                 if session.writer.is_durable and session.writer.fence == fence:
-                    raise  # it is not ours any more
+                    raise  # Another deck owns the session. Otherwise an event was appended meanwhile: try again.
 
-    def _deleted(self, receipt: Receipt) -> None:
-        """At once: what becomes durable after it is not to be published before it."""
+    def _on_deleted(self, receipt: Receipt) -> None:
+        # The log calls this before it acknowledges later appends, so nothing is published before the deletion.
         session_id = receipt.events[0].session_id
-        self._supervisor.sessions.pop(session_id, None)
+        self._sessions.discard(session_id)
         self.environments.forget(session_id)
-        self._catalogue.removed(session_id)
-        self._recorded.discard(session_id)
-        self._publish(receipt.events)
+        self._catalogue.remove(session_id)
+        self.services.recordings.discard(session_id)
+        self.services.publisher.publish(receipt.events)
 
-    # --- for handles
+    # --- lists
 
-    async def in_use(self, session_id: str) -> Session:
-        """The live session of this id."""
-        self.check_open()
-        session = await self._session(session_id)
-        self.check_open()  # nobody closes a session that came after the closing began
-        return session
+    def list(self, wanted: Filter | None = None, *, limit: int = LIST_PAGE, cursor: str = "") -> Page:
+        """Return one page of the list, newest first."""
+        validation.check_limit(limit)
+        validation.check_text("cursor", cursor, validation.CURSOR_LIMIT)
+        validation.check_field_types(wanted or Filter())
+        return self._catalogue.page(wanted or Filter(), self.clock.wall(), limit, cursor)
 
-    def at_hand(self, session_id: str) -> Session | None:
-        """The live session of this id, if it is in memory."""
-        return None if self.is_closed else self._supervisor.sessions.get(session_id)
+    def badge(self) -> Badge:
+        """Return how many sessions there are and how many need a person."""
+        return self._catalogue.badge(self.clock.wall())
+
+    def attention(self) -> list[Summary]:
+        """Return the sessions that need a person, the most urgent first."""
+        return self._catalogue.needing_attention(self.clock.wall())
+
+    def waiting(self) -> tuple[str, ...]:
+        """Return the ids of the sessions that wait for an agent slot."""
+        return self.services.slots.waiting
+
+    def subscribe(self, since: str = START, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
+        """Yield all events of all sessions after a cursor, then new ones as they come."""
+        validation.check_cursor(since)
+        validation.check_event_types(types)
+        return self.feed.follow_all(since, types)
+
+    @property
+    def watchers(self) -> list[Callable[[Sequence[Event]], None]]:
+        """Functions that are called with all published events."""
+        return self.services.publisher.watchers
 
     def view(self, session_id: str) -> View:
-        """Its state as it is now."""
+        """Return a session's view as it is now.
+
+        Raises:
+            NoSuchSession: there is none with this id.
+        """
         return self._catalogue.view(session_id)
 
-    def sessions_in_use(self) -> Iterator[Session]:
-        """Those that are in memory: a process, a command or a reader needs them, or did a moment ago."""
-        return iter(self._supervisor.sessions.values())
-
     def stored(self, session_id: str) -> StoredSession:
-        """What the log held of a session when it was last at rest; NoSuchSession."""
+        """Return what the log held when the session last left memory.
+
+        Raises:
+            NoSuchSession: there is none with this id.
+        """
         return self._catalogue.stored(session_id)
 
     def rows(self) -> Iterator[CatalogueRow]:
-        """The catalogue as it is."""
+        """Yield the catalogue rows of all sessions."""
         return self._catalogue.rows()
 
-    def add(self, session: Session) -> Session:
-        """One more that is in use."""
-        return self._supervisor.add(session)
-
     def has(self, session_id: str) -> bool:
-        """Whether there is one of this id."""
+        """Return whether there is a session with this id."""
         return session_id in self._catalogue
 
     def is_known(self, session_id: str) -> bool:
-        """Whether there is one, or will be as soon as its first event is durable."""
-        return session_id in self._supervisor.sessions or session_id in self._catalogue
+        """Return whether there is a session with this id, or will be once its first event is durable."""
+        return session_id in self._sessions or session_id in self._catalogue
 
     def session_ids(self) -> list[str]:
-        """All of them, newest first."""
+        """Return all session ids, newest first."""
         return self._catalogue.ids()
 
-    async def shows(self, event: Event) -> None:
-        """A reader of the log can be a moment ahead of the view; returns when the view has this event, too."""
-        live = self._supervisor.sessions.get(event.session_id)
-        if live is not None and live.writer.durable_view.index < event.index:
-            with contextlib.suppress(QuarterdeckError):  # this one is durable, whatever becomes of those behind it
-                await live.writer.flush()
+    # --- sessions in memory
 
-    async def _session(self, session_id: str) -> Session:
-        """From the log, unless it is in use already."""
-        live = self._supervisor.sessions.get(session_id)
-        if live is not None:
-            return live
-        stored = self._catalogue.stored(session_id)
-        found = await woken(self._log, stored)
-        live = self._supervisor.sessions.get(session_id)
-        if live is not None:
-            return live
-        self._catalogue.wakes(session_id)
-        session = self._supervisor.add(Session(self.services, session_id, found.view, stored.fence, found.last_gate))
-        if found.refolded is not None:
-            session.note(found.refolded)
+    async def load_session(self, session_id: str) -> Session:
+        """Return the session in memory, loading it if necessary.
+
+        Raises:
+            NoSuchSession: there is none with this id.
+            DeckClosed: the deck is closing.
+        """
+        self.check_open()
+        session = await self._load(session_id)
+        # A session that was loaded after closing began would never be suspended.
+        self.check_open()
         return session
 
-    def _live_view(self, session_id: str) -> View | None:
-        """What is durable: nothing else is told to anybody."""
-        live = self._supervisor.sessions.get(session_id)
-        return live.writer.durable_view if live is not None and live.writer.durable_view.index else None
+    def loaded_sessions(self) -> Iterator[Session]:
+        """Yield the sessions in memory: a process, a command or a reader uses them, or did so a moment ago."""
+        return iter(self._sessions)
 
-    def _in_use(self) -> list[str]:
-        return [name for name, session in self._supervisor.sessions.items() if session.writer.durable_view.index]
+    def add_session(self, session_id: str) -> Session:
+        """Add a new, empty session to memory."""
+        return self._sessions.add(Session(self.services, session_id, View(), NEW))
 
-    def _at_rest(self) -> None:
-        """Something ended; soon afterwards whoever has nothing to do is put back."""
-        if "tidy" not in self._timers and not self.is_closed:
-            loop = asyncio.get_running_loop()
-            self._timers["tidy"] = loop.call_later(_TIDY_AFTER_S, self._tidy)
+    async def _load(self, session_id: str) -> Session:
+        session = self._sessions.get(session_id)
+        if session is not None:
+            return session
+        stored = self._catalogue.stored(session_id)
+        restored = await restore_session(self._log, stored)
+        # Another caller may have loaded it while we read. There must be only one writer.
+        session = self._sessions.get(session_id)
+        if session is not None:
+            return session
+        self._catalogue.on_loaded(session_id)
+        session = self._sessions.add(
+            Session(self.services, session_id, restored.view, stored.fence, restored.last_gate_number)
+        )
+        if restored.refolded is not None:
+            session.record(restored.refolded)
+        return session
 
-    def _tidy(self) -> None:
-        self._timers.pop("tidy", None)
-        for name, session in list(self._supervisor.sessions.items()):
-            if session.is_idle and session.view.index:
-                view, record = session.view, session.writer
-                row, state = record.row_for(view.state), encode_snapshot(view.state)
-                del self._supervisor.sessions[name]
-                self._catalogue.rests(StoredSession(row, view.index, state, view.index, record.fence))
+    async def wait_until_shown(self, event: Event) -> None:
+        """Wait until the view has an event. A reader of the log can be a moment ahead of it."""
+        session = self._sessions.get(event.session_id)
+        if session is not None and session.writer.durable_view.index < event.index:
+            # This event is durable. If the log refuses later ones, that doesn't concern the caller.
+            with contextlib.suppress(QuarterdeckError):
+                await session.writer.flush()
 
-    # --- what a session asks of the deck
+    # --- regular jobs
 
-    def _publish(self, events: Sequence[Event]) -> None:
-        self.feed.publish(events)
-        for watch in self.watchers:
-            watch(events)
-
-    async def _environment_of(self, session_id: str) -> Given:
-        first = await self._log.read(session_id, 0, 1)
-        had_own = bool(first) and isinstance(first[0].body, ev.SessionOpened) and first[0].body.own_environment
-        return await self.environments.of(session_id, had_own=had_own)
-
-    def _next_gate(self) -> int:
-        self._last_gate += 1
-        return self._last_gate
-
-    def _trace(self, session_id: str) -> Callable[..., None] | None:
-        is_recorded = session_id in self._recorded or trace_file(self.home, session_id).exists()
-        return trace_of(self.home, session_id) if is_recorded else None
-
-    # --- jobs
-
-    def _every(self, name: str, seconds: float) -> None:
+    def _schedule(self, name: str, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        self._timers[name] = loop.call_later(seconds, self._begin_job, name, seconds)
+        self._timers[name] = loop.call_later(seconds, self._start_job, name, seconds)
 
-    def _begin_job(self, name: str, seconds: float) -> None:
+    def _start_job(self, name: str, seconds: float) -> None:
         job = asyncio.get_running_loop().create_task(self.reap() if name == "reaper" else self.retain())
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
-        self._every(name, seconds)
+        self._schedule(name, seconds)
 
     async def reap(self) -> None:
-        """Ends processes that nobody used for half an hour."""
+        """Stop processes that were idle for `idle_timeout`."""
         await self._supervisor.reap()
 
     async def retain(self) -> None:
-        """002's daily clean-up. After a jump of the clock it waits for another day: ages may be wrong."""
+        """Delete expired sessions and unused snapshots, as seed 002 wants it daily.
+
+        After the clock jumped, ages may be wrong, so nothing is deleted until the next day.
+        """
         now = self.clock.wall()
-        jumped, self._has_jumped = self._has_jumped, False
-        if jumped:
+        has_jumped, self._has_clock_jumped = self._has_clock_jumped, False
+        if has_jumped:
             return
-        for name in self._catalogue.expired(now):
-            try:
-                await self.delete(name)
-            except QuarterdeckError:
-                continue  # it is in use again, or gone; another day
-        await self.changes.tidy()
+        for session_id in self._catalogue.expired_ids(now):
+            # One that is in use again, or was deleted meanwhile, is left for another day.
+            with contextlib.suppress(QuarterdeckError):
+                await self.delete(session_id)
+        await self.changes.prune_all()
 
-    def _jumped(self, jump: Jump) -> None:
-        self._has_jumped = True
-        self._supervisor.jumped(jump)
+    def _on_clock_jump(self, jump: Jump) -> None:
+        self._has_clock_jumped = True
+        self._supervisor.on_clock_jump(jump)
 
-    def check_open(self) -> None:
-        """Raises DeckClosed once it is closing."""
-        if self.is_closed:
-            raise DeckClosed
+
+# --- helpers
 
 
 def home_id(home: Path) -> str:
-    """What marks the processes of this home; the same for every deck that opens it."""
+    """Return the mark of this home's processes. It's the same for every deck that opens the home."""
     return hashlib.sha256(str(home).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
-def _id_for(client_id: str) -> str:
-    """A caller's key always means the same session, so that creating it twice creates one."""
+def _new_session_id(client_id: str) -> str:
+    # A key always gives the same session id, so repeating a creation finds the session.
     return hashlib.sha256(f"create {client_id}".encode()).hexdigest()[:16] if client_id else uuid4().hex[:16]
 
 
-def _taken(home: Path) -> tuple[Path, IO[str]]:
-    """The home, made if need be, and its lock, which goes with the process that holds it, however that ends."""
+def _lock_home(home: Path) -> tuple[Path, IO[str]]:
+    """Create the home if it's missing, and lock it. The system releases the lock when the process ends, however it ends."""
     home = home.expanduser().resolve()
+    hint = "Use a home that you may write to."
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise LogUnavailable(f"{home} cannot be made: {error.strerror}", "Choose a home that you may write.") from None
+        raise LogUnavailable(f"{home} can't be created: {error.strerror}", hint) from None
     try:
         lock = open(Home(home).lock, "w", encoding="utf-8")  # noqa: SIM115
     except OSError as error:
-        raise LogUnavailable(
-            f"{home} cannot be written: {error.strerror}", "Choose a home that you may write."
-        ) from None
+        raise LogUnavailable(f"{home} can't be written: {error.strerror}", hint) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,4 +1,4 @@
-"""Sessions of the five-state model become sessions of ours: events that fold to the status that each of them has."""
+"""Import sessions of the five-state model: write events for each that fold to the status it has."""
 
 from __future__ import annotations
 
@@ -13,53 +13,62 @@ from quarterdeck.log.session_writer import SessionWriter
 from quarterdeck.log.sqlite.five_states import OldSession
 
 
-async def imported(log: Log, sessions: Sequence[OldSession], told: Callable[[int, int], None]) -> int:
-    """Adds those that the log does not hold yet; returns how many. Each is one append: whole, or not there."""
-    held = {stored.row.session_id for stored in await log.sessions()}
-    missing = [one for one in sessions if one.id not in held]
-    for place, one in enumerate(missing, 1):
-        await _written(log, one)
-        told(place, len(missing))
+async def import_sessions(log: Log, sessions: Sequence[OldSession], report: Callable[[int, int], None]) -> int:
+    """Import the sessions that the log doesn't have yet. `report` gets the number of sessions done and in all.
+
+    Each session is one append, so it is imported completely or not at all.
+
+    Returns:
+        how many sessions were imported.
+
+    Raises:
+        LogUnavailable: the log can't be written.
+    """
+    existing = {stored.row.session_id for stored in await log.sessions()}
+    missing = [session for session in sessions if session.id not in existing]
+    for done, session in enumerate(missing, 1):
+        await _import_session(log, session)
+        report(done, len(missing))
     return len(missing)
 
 
-async def _written(log: Log, one: OldSession) -> None:
-    times = iter((one.created_at, one.last_active_at))
-    record = SessionWriter(log, one.id, clock=lambda: next(times))
-    record.write([_opened(one)], "file")
-    record.write(_since(one), "file")
-    await record.flush()
+async def _import_session(log: Log, session: OldSession) -> None:
+    now = session.created_at
+    writer = SessionWriter(log, session.id, clock=lambda: now)
+    name = _resume_value(session, "name", "customName", "sessionName")
+    writer.write([ev.SessionOpened(agent=session.agent, cwd=session.cwd, name=name)], "file")
+    now = session.last_active_at
+    writer.write(_bodies_since_opened(session), "file")
+    await writer.flush()
 
 
-def _opened(one: OldSession) -> Body:
-    return ev.SessionOpened(agent=one.agent, cwd=one.cwd, name=_found(one, "name", "customName", "sessionName"))
-
-
-def _since(one: OldSession) -> list[Body]:
-    """It had a process, which is gone; then whatever brought its status. Its old row is kept with it."""
+def _bodies_since_opened(session: OldSession) -> list[Body]:
+    """Return the events after the opening: a process that exited, and what led to the status. The old row is kept, too."""
     bodies: list[Body] = [
-        ev.PluginEvent(name="imported", payload=one.columns),
+        ev.PluginEvent(name="imported", payload=session.columns),
         ev.ProcessStarting(),
         ev.AgentReady(
-            native_session_id=_found(one, "sessionId", "session_id", "nativeSessionId", "acpSessionId"),
-            version=one.agent_version,
-            resumable=one.supports_resume,
+            native_session_id=_resume_value(session, "sessionId", "session_id", "nativeSessionId", "acpSessionId"),
+            version=session.agent_version,
+            resumable=session.supports_resume,
         ),
         ev.ProcessExited(asked=True),
     ]
-    if one.status == "suspended":
+    if session.status == "suspended":
         bodies.append(ev.SessionSuspended(reason="imported"))
-    elif one.status == "archived":
-        bodies.append(ev.SessionArchived(end_reason="cancelled" if one.was == "cancelled" else "archived"))
-    elif one.status == "error":
-        bodies.append(ev.SessionFailed(message="It had failed before it was imported"))
+    elif session.status == "archived":
+        bodies.append(
+            ev.SessionArchived(end_reason="cancelled" if session.former_status == "cancelled" else "archived")
+        )
+    elif session.status == "error":
+        bodies.append(ev.SessionFailed(message="The session had failed before it was imported"))
     return bodies
 
 
-def _found(one: OldSession, *names: str) -> str:
-    """What the resume data says under one of these names; it holds whatever its agent liked."""
+def _resume_value(session: OldSession, *names: str) -> str:
+    """Return the first text under one of these names in the resume data, whose format depends on the agent."""
     try:
-        data = msgspec.json.decode(one.resume_data.encode(), type=dict[str, object])
+        data = msgspec.json.decode(session.resume_data.encode(), type=dict[str, object])
     except (msgspec.MsgspecError, UnicodeError):
         return ""
     return next((value for name in names if isinstance(value := data.get(name), str) and value), "")

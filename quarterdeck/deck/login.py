@@ -1,9 +1,9 @@
-"""The environment of the user's login shell: what a program would find that the user starts in a new terminal.
+"""Read the environment of the user's login shell: what a program would get that the user starts in a new terminal.
 
-A server is started from anywhere: by a service manager, by a script, in a shell of some project. What that happened to
-have set is not what agents are to be started with. So the user's own shell is asked once, as a login shell, what it exports;
-again only when one of the files that it reads has changed, or somebody wants it. If it cannot say, the server's own
-environment is used, and everybody is told.
+A server can be started from anywhere: by a service manager, by a script, in a project's shell. Agents should not inherit
+whatever was set there. So the user's own shell is asked once, as a login shell, what it exports. It's asked again only
+when one of its startup files changed, or a client requests it. If the shell can't answer, agents get the server's own
+environment, and their sessions say so.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ log = logging.getLogger("quarterdeck.environment")
 
 Source: TypeAlias = Literal["login_shell", "server", "caller"]
 
-#: Some people's files take seconds; twice as long on a machine that has much to do.
+#: Startup files of some users take seconds, and twice as long on a busy machine.
 LIMIT_S = 10.0
-_MOST_BYTES = 4 * 1024 * 1024
-#: A shell that has told all, or that is told to go, has this long to leave.
-_LEAVE_S = 2.0
-#: Told to the shell, so that its files can know what they are read for.
+_OUTPUT_LIMIT = 4 * 1024 * 1024
+#: How long a shell may take to exit after its output is complete, or after it was signalled.
+_EXIT_S = 2.0
+#: Set for the shell, so that startup files can tell why they are read.
 ASKING = "QUARTERDECK_ASKING"
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-#: What belongs to the user's session on the machine and not to a shell: a login shell does not set it, it finds it.
-_OF_THE_SESSION = frozenset(
+#: Variables of the user's login session. A login shell inherits them and doesn't set them.
+_SESSION_VARIABLES = frozenset(
     [
         "LANG",
         "LANGUAGE",
@@ -61,10 +61,10 @@ _OF_THE_SESSION = frozenset(
         "no_proxy",
     ]
 )
-#: What is the shell's own, or ours.
-_OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD", ASKING)
-#: What shells read when they begin, below the user's folder and elsewhere. A folder counts with what is in it.
-_READ_AT_HOME = [
+#: Variables that only concern the shell itself, or us.
+_SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD", ASKING)
+#: Startup files of shells, relative to the home folder. For a folder, all files in it count.
+_HOME_FILES = [
     ".profile",
     ".bash_profile",
     ".bash_login",
@@ -80,7 +80,7 @@ _READ_AT_HOME = [
     ".mkshrc",
     ".pam_environment",
 ]
-_READ = [
+_SYSTEM_FILES = [
     "/etc/profile",
     "/etc/profile.d",
     "/etc/bash.bashrc",
@@ -99,7 +99,7 @@ _READ = [
 
 
 class ShellSaidNothing(QuarterdeckError):
-    """The login shell did not tell its environment."""
+    """The login shell didn't print its environment."""
 
     code = "shell_said_nothing"
 
@@ -108,134 +108,151 @@ class ShellSaidNothing(QuarterdeckError):
 
 
 class LoginShell:
-    """`own` is the environment of this process. A shell has `limit_s` to answer."""
+    """The environment of the user's login shell, cached until a startup file changes."""
 
     def __init__(self, own: Mapping[str, str], limit_s: float = LIMIT_S) -> None:
+        """Use the shell that `own`, the environment of this process, names. It has `limit_s` to answer."""
         self._own = dict(own)
         self._limit_s = limit_s
-        self.shell = own.get("SHELL") or _shell_of_the_user()
+        self.shell = own.get("SHELL") or _user_shell()
         self.source: Source = "server"
-        #: Why the shell's environment is not known, or not known anew.
+        #: Why the shell's environment couldn't be read the last time, or ''.
         self.problem = ""
-        #: When it was last asked, in milliseconds.
+        #: When the shell was last asked, in milliseconds.
         self.asked_at = 0
-        self._found: Mapping[str, str] | None = None
-        self._seen: tuple[object, ...] | None = None
+        self._environment: Mapping[str, str] | None = None
+        self._file_stamps: tuple[object, ...] | None = None
         self._asking: asyncio.Task[None] | None = None
 
     @property
     def variables(self) -> int:
-        """How many there are."""
-        return len(self._own if self._found is None else self._found)
+        """Number of variables."""
+        return len(self._own if self._environment is None else self._environment)
 
     async def current(self) -> Mapping[str, str]:
-        """What an agent that starts now is given."""
-        seen = await asyncio.to_thread(_files, self._own)
-        if seen != self._seen:
+        """Return the environment for an agent that starts now."""
+        stamps = await asyncio.to_thread(_stamp_files, self._own)
+        if stamps != self._file_stamps:
             await self.refresh()
-        return self._own if self._found is None else self._found
+        return self._own if self._environment is None else self._environment
 
     async def refresh(self) -> None:
-        """Asks the shell; whoever comes meanwhile waits for the same answer."""
+        """Ask the shell again. Concurrent callers share one shell."""
         if self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._ask())
+        # Shielded, so that a cancelled caller doesn't cancel the shell for the others.
         await asyncio.shield(self._asking)
 
     async def close(self) -> None:
-        """Nobody wants to know any more."""
+        """End the shell if it's running."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait({self._asking})
 
     async def _ask(self) -> None:
         try:
-            self._seen = await asyncio.to_thread(_files, self._own)
-            self._found = await told_by(self.shell, _begun_with(self._own, self.shell), self._limit_s)
+            self._file_stamps = await asyncio.to_thread(_stamp_files, self._own)
+            self._environment = await read_shell_environment(
+                self.shell, _initial_environment(self._own, self.shell), self._limit_s
+            )
             self.source, self.problem = "login_shell", ""
         except ShellSaidNothing as error:
             self.problem = error.message
-            known = "what it said before" if self._found is not None else "the server's own"
-            log.warning("the login shell does not tell its environment; agents get %s", known)
+            used = "its previous output" if self._environment is not None else "the server's own environment"
+            log.warning("the login shell's environment can't be read; agents get %s", used)
         finally:
             self.asked_at = int(time.time() * 1000)
             self._asking = None
 
 
-def _shell_of_the_user() -> str:
+def _user_shell() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
     except KeyError:
         return "/bin/sh"
 
 
-def _begun_with(own: Mapping[str, str], shell: str) -> dict[str, str]:
-    """As a terminal would begin: who the user is, and what belongs to the whole session on the machine."""
-    kept = {name: value for name, value in own.items() if name in _OF_THE_SESSION or name.startswith("LC_")}
+def _initial_environment(own: Mapping[str, str], shell: str) -> dict[str, str]:
+    """Return what a terminal would start the shell with: the user's identity and the login session's variables."""
+    session = {name: value for name, value in own.items() if name in _SESSION_VARIABLES or name.startswith("LC_")}
     home = own.get("HOME") or os.path.expanduser("~")
     user = own.get("USER") or own.get("LOGNAME") or os.path.basename(home)
-    who = {"HOME": home, "USER": user, "LOGNAME": user, "SHELL": shell}
-    return {**kept, **who, "PATH": _PATH, "TERM": "xterm-256color", ASKING: "1"}
+    identity = {"HOME": home, "USER": user, "LOGNAME": user, "SHELL": shell}
+    return {**session, **identity, "PATH": _PATH, "TERM": "xterm-256color", ASKING: "1"}
 
 
-def _files(own: Mapping[str, str]) -> tuple[object, ...]:
-    """When the files that shells read were last written."""
+def _stamp_files(own: Mapping[str, str]) -> tuple[object, ...]:
+    """Return path, time and size of all startup files, to notice changes."""
     home = own.get("HOME") or os.path.expanduser("~")
-    places = [home] + ([own["ZDOTDIR"]] if "ZDOTDIR" in own else [])
-    paths = [*_READ, *(os.path.join(place, name) for place in places for name in _READ_AT_HOME)]
-    return tuple(mark for path in paths for mark in _marks(path))
+    folders = [home] + ([own["ZDOTDIR"]] if "ZDOTDIR" in own else [])
+    paths = [*_SYSTEM_FILES, *(os.path.join(folder, name) for folder in folders for name in _HOME_FILES)]
+    return tuple(stamp for path in paths for stamp in _stamp_path(path))
 
 
-def _marks(path: str) -> list[tuple[str, int, int]]:
+def _stamp_path(path: str) -> list[tuple[str, int, int]]:
     try:
-        found = os.stat(path)
+        info = os.stat(path)
         names = os.listdir(path) if os.path.isdir(path) else []
     except OSError:
         return []
-    inside = [mark for name in sorted(names)[:100] for mark in _marks(os.path.join(path, name))]
-    return [(path, found.st_mtime_ns, found.st_size), *inside]
+    inside = [stamp for name in sorted(names)[:100] for stamp in _stamp_path(os.path.join(path, name))]
+    return [(path, info.st_mtime_ns, info.st_size), *inside]
 
 
-# --- asking
+# --- asking the shell
 
 
-async def told_by(shell: str, environment: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, str]:
-    """What a login shell exports; ShellSaidNothing. First an interactive one: many set their paths only there."""
+async def read_shell_environment(
+    shell: str, environment: Mapping[str, str], limit_s: float = LIMIT_S
+) -> dict[str, str]:
+    """Start a login shell and return what it exports.
+
+    Raises:
+        ShellSaidNothing: the shell can't be started, takes too long, or prints no environment.
+    """
     why = ""
+    # Try an interactive shell first: many users set their paths only there.
     for flags in (("-l", "-i", "-c"), ("-l", "-c")):
         try:
             async with asyncio.timeout(limit_s):
-                found, why = await _told(shell, flags, environment)
+                variables, why = await _run_shell(shell, flags, environment)
         except TimeoutError:
             raise ShellSaidNothing(shell, f"no answer within {limit_s:g} seconds") from None
-        if found:
-            return found
+        if variables:
+            return variables
     raise ShellSaidNothing(shell, why)
 
 
-async def _told(shell: str, flags: tuple[str, ...], environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
+async def _run_shell(shell: str, flags: tuple[str, ...], environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Run the shell once. Return the variables it exports, or none and the reason."""
+    # The marks separate the environment from whatever the startup files print.
     mark = secrets.token_hex(16)
     command = f"printf %s {mark}; /usr/bin/env -0; printf %s {mark}"
-    async with _pipe() as (reader, writer):
+    async with _open_pipe() as (reader, writer):
         try:
-            process = await _begun((shell, *flags, command), environment, writer)
+            process = await _start_shell((shell, *flags, command), environment, writer)
         except (OSError, ValueError) as error:
-            return {}, error.strerror if isinstance(error, OSError) and error.strerror else "it cannot be started"
+            return {}, error.strerror if isinstance(error, OSError) and error.strerror else "can't be started"
         finally:
             os.close(writer)
-        said = None
+        output = None
         try:
-            said = await _between(reader, mark.encode())
+            output = await _read_between_marks(reader, mark.encode())
         finally:
-            await _left(process, is_done=said is not None)
-    if said is None:
-        return {}, f"it ended with {process.returncode} and told nothing"
-    found = _variables(said)
-    return (found, "") if "PATH" in found else ({}, "it told no PATH")
+            await _end_shell(process, is_done=output is not None)
+    if output is None:
+        return {}, f"exited with {process.returncode} without printing its environment"
+    variables = _parse_variables(output)
+    return (variables, "") if "PATH" in variables else ({}, "printed no PATH")
 
 
 @asynccontextmanager
-async def _pipe() -> AsyncGenerator[tuple[asyncio.StreamReader, int]]:
-    """Ours, so that we can close it: something that the shell's files started may hold the other end open for ever."""
+async def _open_pipe() -> AsyncGenerator[tuple[asyncio.StreamReader, int]]:
+    """Open a pipe for the shell's output.
+
+    It's ours and not the subprocess module's, so that we can close it: a background program that the startup files start may
+    hold the other end open for ever.
+    """
     source, writer = os.pipe()
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
@@ -247,7 +264,9 @@ async def _pipe() -> AsyncGenerator[tuple[asyncio.StreamReader, int]]:
         transport.close()
 
 
-async def _begun(command: tuple[str, ...], environment: Mapping[str, str], writer: int) -> asyncio.subprocess.Process:
+async def _start_shell(
+    command: tuple[str, ...], environment: Mapping[str, str], writer: int
+) -> asyncio.subprocess.Process:
     nothing = asyncio.subprocess.DEVNULL
     home = environment["HOME"]
     folder = home if await asyncio.to_thread(os.path.isdir, home) else "/"
@@ -256,39 +275,42 @@ async def _begun(command: tuple[str, ...], environment: Mapping[str, str], write
     )
 
 
-async def _between(reader: asyncio.StreamReader, mark: bytes) -> bytes | None:
-    """What is said between two marks; what the shell's files say before does not matter."""
+async def _read_between_marks(reader: asyncio.StreamReader, mark: bytes) -> bytes | None:
     data = b""
-    while part := await reader.read(65536):
-        data += part
+    while chunk := await reader.read(65536):
+        data += chunk
         if data.count(mark) >= 2:
             return data.split(mark)[1]
-        if len(data) > _MOST_BYTES:
+        if len(data) > _OUTPUT_LIMIT:
             return None
     return None
 
 
-async def _left(process: asyncio.subprocess.Process, *, is_done: bool) -> None:
-    """A shell that has told all leaves by itself, and what it started for the user may stay. One that hangs is ended with
-    its group, as by a terminal that is closed: the programs in the user's files have locks and the like to give back."""
+async def _end_shell(process: asyncio.subprocess.Process, *, is_done: bool) -> None:
+    """Wait for the shell to exit, or end it.
+
+    A shell that printed everything exits by itself, and programs that it started for the user may stay. A shell that hangs
+    is ended with its process group, first as by a closed terminal: programs in startup files may have locks to release.
+    """
     if not is_done:
-        _tell_group(process, signal.SIGHUP)
-        _tell_group(process, signal.SIGTERM)
+        _signal_group(process, signal.SIGHUP)
+        _signal_group(process, signal.SIGTERM)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), _LEAVE_S)
+        await asyncio.wait_for(process.wait(), _EXIT_S)
     if not is_done or process.returncode is None:
-        _tell_group(process, signal.SIGKILL)
+        _signal_group(process, signal.SIGKILL)
     await process.wait()
 
 
-def _tell_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
-def _variables(said: bytes) -> dict[str, str]:
-    pairs = (one.partition(b"=") for one in said.split(b"\0"))
-    found = {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if name and equals}
-    for name in _OF_THE_SHELL:
-        found.pop(name, None)
-    return found | ({"TERM": "dumb"} if "TERM" in found else {})
+def _parse_variables(output: bytes) -> dict[str, str]:
+    pairs = (line.partition(b"=") for line in output.split(b"\0"))
+    variables = {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if name and equals}
+    for name in _SHELL_VARIABLES:
+        variables.pop(name, None)
+    # Agents don't run in a terminal, whatever the shell was told.
+    return variables | ({"TERM": "dumb"} if "TERM" in variables else {})

@@ -1,4 +1,7 @@
-"""`quarterdeck.open(home)`: to be awaited, or entered."""
+"""Define `quarterdeck.open(home)`, whose result can be awaited or entered with `async with`.
+
+It has a module of its own because a function called `open` would hide the built-in one from its neighbours.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from quarterdeck.deck.deck import Deck
 
 
 class Opening:
-    """`deck = await quarterdeck.open(home)`, or `async with quarterdeck.open(home) as deck`, which closes it too."""
+    """A deck that is being opened: `deck = await open(home)`, or `async with open(home) as deck`, which also closes it."""
 
     def __init__(
         self, home: str | os.PathLike[str], settings: Settings | None, environment: Mapping[str, str] | None
@@ -36,11 +39,19 @@ class Opening:
             await self._deck.close()
 
 
-def open(  # noqa: A001 # the contract's name; nobody imports it next to the built-in one
+def open(  # noqa: A001 # The public name. No module imports it next to the built-in one.
     home: str | os.PathLike[str],
     *,
     settings: Settings | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Opening:
-    """The whole deck in this process. `environment` is what agents are started with; by default the caller's own."""
+    """Open the whole deck in this process.
+
+    `environment` is what agents start with; by default it's the caller's own.
+
+    Raises:
+        HomeInUse: another deck has this home open.
+        LogUnavailable: the home or its store can't be used.
+        NewerLog: a newer release wrote the store.
+    """
     return Opening(home, settings, environment)

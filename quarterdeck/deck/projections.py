@@ -1,6 +1,7 @@
-"""The catalogue and the small views are what the events fold to. Here that is proved, and made so again.
+"""Check that the store's rows and snapshots are what the events fold to, and compute them again if they aren't.
 
-A view that an older fold wrote is not compared: sessions at rest keep what they showed (`State.fold_version`).
+Snapshots that an older release folded are not compared: an idle session keeps what it showed until it is restored
+(`State.fold_version`).
 """
 
 from __future__ import annotations
@@ -12,151 +13,188 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from quarterdeck.deck.gates import number_of
+from quarterdeck.deck import approvals
 from quarterdeck.errors import MalformedEvent
 from quarterdeck.events import Event
 from quarterdeck.kernel.state import FOLD_VERSION, State
 from quarterdeck.kernel.view import View, fold
 from quarterdeck.log.base import CatalogueRow, LogUnavailable, NoSuchSession
 from quarterdeck.log.rows import catalogue_row, decode_snapshot, encode_snapshot
-from quarterdeck.log.sqlite.inspect import Inspection, rewritten
+from quarterdeck.log.sqlite.inspect import Inspection, rewrite_projections
+
+#: Fields of a row whose column in the store has another name.
+_COLUMNS = {"session_id": "id", "last_gate_number": "last_gate"}
 
 
 class Difference(Struct, frozen=True):
-    """Something that the store says and the events do not."""
+    """Something that the store says and the events don't."""
 
     session: str
     what: str
     stored: str = ""
     folded: str = ""
-    #: Whether writing the projections again would cure it.
+    #: Whether computing the row and the snapshot again would repair it.
     curable: bool = True
 
 
-class Folded(Struct, frozen=True):
-    """A session as its events tell it: the view at the end, and the state where the stored view stands. The row is as new as
-    that, at least: when it may say that the session was last active, and the last gate that it must know."""
+class _FoldedSession(Struct, frozen=True):
+    """A session as its events describe it."""
 
+    #: The view after the last event, and the state at the index of the stored snapshot.
     view: View
-    state: State
-    active: frozenset[int]
-    known_gate: int
-    last_gate: int
-    events: int
+    state_at_snapshot: State
+    #: The values of `last_active_at` that a row may have, and the gate number that it must know. In an open turn, a row may
+    #: be as old as the snapshot.
+    active_times: frozenset[int]
+    gate_number_at_snapshot: int
+    last_gate_number: int
+    event_count: int
+    #: What is wrong with the events themselves.
     faults: tuple[str, ...]
 
 
-def check(look: Inspection, told: Callable[[int, int], None]) -> tuple[list[Difference], int]:
-    """All differences of all sessions, and how many events were folded. `told` hears how far it is."""
-    names = look.session_ids()
-    found: list[Difference] = []
-    events = 0
-    for place, session_id in enumerate(names, 1):
+def check(inspection: Inspection, report: Callable[[int, int], None]) -> tuple[list[Difference], int]:
+    """Compare all sessions with their events. `report` gets the number of sessions done and in all.
+
+    Returns:
+        all differences, and the number of events that were folded.
+
+    Raises:
+        LogUnavailable: the store can't be read.
+    """
+    session_ids = inspection.session_ids()
+    differences: list[Difference] = []
+    event_count = 0
+    for done, session_id in enumerate(session_ids, 1):
         try:
-            differences, folded = differences_of(look, session_id)
+            of_session, events = check_session(inspection, session_id)
         except NoSuchSession:
-            continue  # deleted since we listed it
-        found += differences
-        events += folded
-        told(place, len(names))
-    found += (Difference("", what, curable=False) for what in look.strays())
-    return found, events
+            continue  # It was deleted after the ids were read.
+        differences += of_session
+        event_count += events
+        report(done, len(session_ids))
+    differences += [Difference("", stray, curable=False) for stray in inspection.strays()]
+    return differences, event_count
 
 
-def differences_of(look: Inspection, session_id: str) -> tuple[list[Difference], int]:
-    """What the store says of one session, held against its events; and how many these are."""
-    with look.moment():
-        row, last_index, blob, view_index = look.stored(session_id)
+def check_session(inspection: Inspection, session_id: str) -> tuple[list[Difference], int]:
+    """Compare what the store says about one session with its events.
+
+    Returns:
+        the differences, and the number of events.
+
+    Raises:
+        NoSuchSession: the store has no session with this id.
+        LogUnavailable: the store can't be read.
+    """
+    with inspection.snapshot():
+        row, last_index, snapshot, snapshot_index = inspection.stored(session_id)
         try:
-            folded = _folded(look.events(session_id), view_index)
+            folded = _fold_session(inspection.events(session_id), snapshot_index)
         except MalformedEvent as error:
             return [Difference(session_id, "an event", str(error), curable=False)], 0
-    found = [Difference(session_id, fault, curable=False) for fault in folded.faults]
+    differences = [Difference(session_id, fault, curable=False) for fault in folded.faults]
     if folded.view.index != last_index:
-        found.append(Difference(session_id, "last_index", str(last_index), str(folded.view.index)))
-    found += _state_differences(session_id, blob, folded)
-    if not _is_of_older_fold(blob):
-        found += _row_differences(row, _row(folded, row))
-    return found, folded.events
+        differences.append(Difference(session_id, "last_index", str(last_index), str(folded.view.index)))
+    differences += _compare_snapshot(session_id, snapshot, folded)
+    if not _has_older_fold(snapshot):
+        differences += _compare_row(row, _expected_row(folded, row))
+    return differences, folded.event_count
 
 
 def repair(path: Path, session_id: str) -> None:
-    """The projections of this session, from its events again."""
+    """Compute the row and the snapshot of a session from its events and store them.
 
-    def folded(look: Inspection) -> tuple[CatalogueRow, bytes, int, int]:
-        row, _, _, _ = look.stored(session_id)
-        one = _folded(look.events(session_id), sys.maxsize)
-        return _row(one, row), encode_snapshot(one.view.state), one.view.index, one.view.index
+    Raises:
+        NoSuchSession: the store has no session with this id.
+        LogUnavailable: the store can't be written.
+    """
 
-    rewritten(path, session_id, folded)
+    def compute(inspection: Inspection) -> tuple[CatalogueRow, bytes, int, int]:
+        row, _, _, _ = inspection.stored(session_id)
+        folded = _fold_session(inspection.events(session_id), sys.maxsize)
+        index = folded.view.index
+        return _expected_row(folded, row), encode_snapshot(folded.view.state), index, index
+
+    rewrite_projections(path, session_id, compute)
 
 
-def _folded(events: Iterator[Event], upto: int) -> Folded:
-    view, at_view, gate, known_gate, count = View(), View(), 0, 0, 0
-    active: set[int] = set()
+def _fold_session(events: Iterator[Event], snapshot_index: int) -> _FoldedSession:
+    view, view_at_snapshot = View(), View()
+    gate_number = gate_number_at_snapshot = event_count = 0
+    active_times: set[int] = set()
     faults: list[str] = []
-    last: Event | None = None
+    previous: Event | None = None
     for event in events:
-        faults += _faults(last, event)
-        view, last = fold(view, event), event
-        gate, count = max(gate, number_of(event.body)), count + 1
-        if event.index <= upto:
-            at_view, known_gate = view, gate
+        faults += _order_faults(previous, event)
+        view, previous = fold(view, event), event
+        gate_number = max(gate_number, approvals.gate_number(event.body))
+        event_count += 1
+        if event.index <= snapshot_index:
+            view_at_snapshot, gate_number_at_snapshot = view, gate_number
         else:
-            active.add(view.state.last_active_at)
-    active.add(at_view.state.last_active_at)
-    return Folded(view, at_view.state, frozenset(active), known_gate, gate, count, tuple(faults))
-
-
-def _faults(before: Event | None, event: Event) -> Iterator[str]:
-    """What must hold of a log's order: it begins with its opening; cursors and times never go back."""
-    if before is None:
-        if event.index != 1:
-            yield f"the first event has index {event.index}"
-        return
-    if event.cursor <= before.cursor:
-        yield f"the cursor of event {event.index} is not after that of {before.index}"
-    if event.at < before.at:
-        yield f"event {event.index} is older than {before.index}"
-
-
-def _row(folded: Folded, stored: CatalogueRow) -> CatalogueRow:
-    """The row as the events tell it. A higher number of gates does no harm: it must only never come again."""
-    row = catalogue_row(folded.view.state)
-    return replace(
-        row,
-        last_gate_number=stored.last_gate_number if stored.last_gate_number >= folded.known_gate else folded.last_gate,
-        last_active_at=stored.last_active_at if stored.last_active_at in folded.active else row.last_active_at,
+            active_times.add(view.state.last_active_at)
+    active_times.add(view_at_snapshot.state.last_active_at)
+    return _FoldedSession(
+        view,
+        view_at_snapshot.state,
+        frozenset(active_times),
+        gate_number_at_snapshot,
+        gate_number,
+        event_count,
+        tuple(faults),
     )
 
 
-#: Fields whose column in the store has another name.
-_COLUMNS = {"session_id": "id", "last_gate_number": "last_gate"}
+def _order_faults(previous: Event | None, event: Event) -> Iterator[str]:
+    """Check that indexes start at 1, and that cursors and times never go back."""
+    if previous is None:
+        if event.index != 1:
+            yield f"the first event has index {event.index}"
+        return
+    if event.cursor <= previous.cursor:
+        yield f"the cursor of event {event.index} is not after that of {previous.index}"
+    if event.at < previous.at:
+        yield f"event {event.index} is older than {previous.index}"
 
 
-def _row_differences(stored: CatalogueRow, folded: CatalogueRow) -> Iterator[Difference]:
-    for name in CatalogueRow.__struct_fields__:
-        was, is_now = getattr(stored, name), getattr(folded, name)
-        if was != is_now:
-            yield Difference(stored.session_id, _COLUMNS.get(name, name), str(was), str(is_now))
+def _expected_row(folded: _FoldedSession, stored: CatalogueRow) -> CatalogueRow:
+    """Return the row that the store should have, with the stored value where several are right.
+
+    A higher gate number is fine: numbers must only never be reused.
+    """
+    row = catalogue_row(folded.view.state)
+    knows_gates = stored.last_gate_number >= folded.gate_number_at_snapshot
+    return replace(
+        row,
+        last_gate_number=stored.last_gate_number if knows_gates else folded.last_gate_number,
+        last_active_at=stored.last_active_at if stored.last_active_at in folded.active_times else row.last_active_at,
+    )
 
 
-def _state_differences(session_id: str, blob: bytes, folded: Folded) -> Iterator[Difference]:
+def _compare_row(stored: CatalogueRow, expected: CatalogueRow) -> Iterator[Difference]:
+    for field in CatalogueRow.__struct_fields__:
+        before, after = getattr(stored, field), getattr(expected, field)
+        if before != after:
+            yield Difference(stored.session_id, _COLUMNS.get(field, field), str(before), str(after))
+
+
+def _compare_snapshot(session_id: str, snapshot: bytes, folded: _FoldedSession) -> Iterator[Difference]:
     try:
-        stored = decode_snapshot(blob)
+        stored = decode_snapshot(snapshot)
     except LogUnavailable as error:
         yield Difference(session_id, "view", error.message, "a view")
         return
-    if stored.fold_version != FOLD_VERSION or stored == folded.state:
+    if stored.fold_version != FOLD_VERSION or stored == folded.state_at_snapshot:
         return
-    for name in State.__struct_fields__:
-        was, is_now = getattr(stored, name), getattr(folded.state, name)
-        if was != is_now:
-            yield Difference(session_id, f"view.{name}", str(was), str(is_now))
+    for field in State.__struct_fields__:
+        before, after = getattr(stored, field), getattr(folded.state_at_snapshot, field)
+        if before != after:
+            yield Difference(session_id, f"view.{field}", str(before), str(after))
 
 
-def _is_of_older_fold(blob: bytes) -> bool:
+def _has_older_fold(snapshot: bytes) -> bool:
     try:
-        return decode_snapshot(blob).fold_version != FOLD_VERSION
+        return decode_snapshot(snapshot).fold_version != FOLD_VERSION
     except LogUnavailable:
         return False

@@ -1,7 +1,7 @@
-"""The answers that commands got, by the caller's own key: the same key and body get the same answer, for ever.
+"""Run each command with a `client_id` once, and give repetitions the same result.
 
-The truth is the log: the receipt is an event in the same append as what the command caused. What this process answered,
-or once looked up, is remembered beside it.
+The receipt of a command is an event in the same append as everything the command causes, so either both are durable or
+neither is. Receipts of a session are read from the log when the first keyed command arrives, then kept in memory.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import msgspec
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import CommandReceipt, Json
-from quarterdeck.kernel.command_results import Answer
-from quarterdeck.log.base import PAGE, Log
+from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.command_results import CommandResult
+from quarterdeck.log.base import Log, read_pages
 
-A = TypeVar("A", bound=Answer)
+#: Commands whose fingerprint doesn't include their type. Receipts in existing logs were written this way.
+_UNTYPED = (cmd.EditQueued, cmd.DropQueued, cmd.Resend, cmd.Mark, cmd.RemoveRule)
 
 
 class IdempotencyMismatch(QuarterdeckError):
-    """The key was used before, for something else. Nothing was done."""
+    """The key was used before, for a different command. Nothing was done."""
 
     code = "idempotency_mismatch"
 
@@ -32,68 +33,97 @@ class IdempotencyMismatch(QuarterdeckError):
         )
 
 
-def fingerprint(name: str, body: Json) -> str:
-    """The same command with the same content has the same one."""
-    encoded = msgspec.json.encode([name, msgspec.to_builtins(body)], order="deterministic")
+def fingerprint(command: cmd.Command) -> str:
+    """Return a hash that is the same for commands with the same content. The `client_id` isn't part of it."""
+    fields = msgspec.to_builtins(command)
+    del fields["client_id"]
+    if not isinstance(command, _UNTYPED):
+        fields["type"] = command.command_name
+    return fingerprint_body(command.command_name, fields)
+
+
+def fingerprint_body(command_name: str, body: Json) -> str:
+    """Return the hash of a command's name and content."""
+    encoded = msgspec.json.encode([command_name, body], order="deterministic")
     return hashlib.sha256(encoded).hexdigest()[:32]
 
 
 class Receipts:
-    """The keys of one session. A new one has none yet; of all others the log knows."""
+    """The receipts of one session."""
 
     def __init__(self, log: Log, session_id: str, *, is_new: bool) -> None:
         self._log = log
         self._session_id = session_id
-        self._known: dict[str, CommandReceipt] | None = {} if is_new else None
-        self._under_way: dict[str, tuple[str, asyncio.Future[Answer]]] = {}
+        #: Durable receipts by key, or None if the log wasn't read yet. A new session has none.
+        self._durable: dict[str, CommandReceipt] | None = {} if is_new else None
+        #: Fingerprint and result of the commands that are running now, by key.
+        self._running: dict[str, tuple[str, asyncio.Future[CommandResult]]] = {}
 
-    async def once(
-        self, client_id: str, name: str, body: Json, kind: type[A], work: Callable[[str], Awaitable[A]]
-    ) -> A:
-        """The answer of this command: the one it got already, or what `work` gives, which is handed the fingerprint."""
-        print_ = fingerprint(name, body)
-        if self._known is None:
-            found = await self._from_log()
-            # whoever read at the same time and was first may have added to it already
-            self._known = found if self._known is None else self._known
-        known = self._known.get(client_id)
-        if known is not None:
-            _same(known.fingerprint, print_, client_id, name)
-            return msgspec.convert(known.answer, kind)
-        if client_id in self._under_way:
-            other, answer = self._under_way[client_id]
-            _same(other, print_, client_id, name)
-            return msgspec.convert(msgspec.to_builtins(await asyncio.shield(answer)), kind)
-        return await self._first(client_id, print_, work)
+    async def run_once(
+        self, command: cmd.Command, command_fingerprint: str, work: Callable[[], Awaitable[CommandResult]]
+    ) -> CommandResult:
+        """Return the result of a keyed command: the stored one, or what `work` returns.
 
-    async def _first(self, client_id: str, print_: str, work: Callable[[str], Awaitable[A]]) -> A:
-        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._under_way[client_id] = (print_, done)
+        Raises:
+            IdempotencyMismatch: the key was used for another command.
+            QuarterdeckError: what `work` raised. Nothing is stored then, so the caller may try again.
+        """
+        client_id = command.client_id
+        if self._durable is None:
+            receipts = await self._read_log()
+            # Another command may have read the log in the meantime and added its own receipt. Don't overwrite that.
+            if self._durable is None:
+                self._durable = receipts
+        receipt = self._durable.get(client_id)
+        if receipt is not None:
+            _check_same(receipt.fingerprint, command_fingerprint, command)
+            return msgspec.convert(receipt.answer, command.result_type)
+        if client_id in self._running:
+            running_fingerprint, result = self._running[client_id]
+            _check_same(running_fingerprint, command_fingerprint, command)
+            return msgspec.convert(msgspec.to_builtins(await asyncio.shield(result)), command.result_type)
+        return await self._run_first(client_id, command_fingerprint, work)
+
+    async def _run_first(
+        self, client_id: str, command_fingerprint: str, work: Callable[[], Awaitable[CommandResult]]
+    ) -> CommandResult:
+        future: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
+        self._running[client_id] = (command_fingerprint, future)
         try:
-            answer = await work(print_)
-            done.set_result(answer)
-            return answer
+            result = await work()
+            future.set_result(result)
+            return result
         except BaseException as error:
-            done.set_exception(error if isinstance(error, QuarterdeckError) else asyncio.CancelledError())
-            done.exception()
+            future.set_exception(error if isinstance(error, QuarterdeckError) else asyncio.CancelledError())
+            # Retrieve the exception so asyncio doesn't log it if no repetition is waiting.
+            future.exception()
             raise
         finally:
-            del self._under_way[client_id]
+            del self._running[client_id]
 
-    def remember(self, receipt: CommandReceipt) -> None:
-        """This one is durable now."""
-        if self._known is not None:
-            self._known[receipt.client_id] = receipt
+    def create(self, command: cmd.Command, result: CommandResult) -> CommandReceipt:
+        """Create the receipt of a command that is running now, to be committed with its events."""
+        command_fingerprint, _ = self._running[command.client_id]
+        return CommandReceipt(
+            client_id=command.client_id,
+            command=command.command_name,
+            fingerprint=command_fingerprint,
+            answer=msgspec.to_builtins(result),
+        )
 
-    async def _from_log(self) -> dict[str, CommandReceipt]:
-        found: dict[str, CommandReceipt] = {}
-        since = 0
-        while events := await self._log.read(self._session_id, since, PAGE, ("command_receipt",)):
-            since = events[-1].index
-            found |= {one.body.client_id: one.body for one in events if isinstance(one.body, CommandReceipt)}
-        return found
+    def add(self, receipt: CommandReceipt) -> None:
+        """Remember a receipt that is durable now."""
+        if self._durable is not None:
+            self._durable[receipt.client_id] = receipt
+
+    async def _read_log(self) -> dict[str, CommandReceipt]:
+        receipts: dict[str, CommandReceipt] = {}
+        async for events in read_pages(self._log, self._session_id, types=("command_receipt",)):
+            bodies = [event.body for event in events]
+            receipts |= {body.client_id: body for body in bodies if isinstance(body, CommandReceipt)}
+        return receipts
 
 
-def _same(known: str, now: str, client_id: str, name: str) -> None:
-    if known != now:
-        raise IdempotencyMismatch(client_id, name)
+def _check_same(known: str, current: str, command: cmd.Command) -> None:
+    if known != current:
+        raise IdempotencyMismatch(command.client_id, command.command_name)

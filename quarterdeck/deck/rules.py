@@ -1,15 +1,15 @@
-"""The file of the rules that outlive a session: the user's and the repositories', in TOML, for people to read and edit.
+"""Read and change the file of approval rules that outlive a session. It's TOML, for people to read and edit.
 
     [[rule]]
     text = "allow shell git status in repo /home/ann/site"
     created_at = 1700000000000
 
-What a person wrote stays: a new rule is added at the end, a removed one is cut out, comments are kept. The file is
-replaced as a whole (written beside, synced, renamed), so that nobody ever reads half of it, and read again under a lock
-before each change, so that two writers keep each other's rules.
+Hand-written text is preserved: a new rule is appended, a removed one is cut out, comments stay. The file is replaced
+atomically, so a reader never sees half of it. It's read again under a lock before each change, so two writers don't lose
+each other's rules.
 
-**A file that cannot be read is an error, never "no rules":** its denials may be what is missing. Until it is mended,
-whoever decides must ask a person about everything.
+**An unreadable file is an error, never "no rules":** the rules that can't be read may be denials. Until the file is fixed,
+every approval must be decided by a person.
 """
 
 from __future__ import annotations
@@ -31,199 +31,218 @@ _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*rule[ \t]*\]\]")
 _ANY_HEADER = re.compile(r"^[ \t]*\[")
 _TEXT = re.compile(r"^[ \t]*text[ \t]*=")
 _SYNTAX_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)$")
-_ABOUT = "# Rules that decide approvals. You may edit this file; docs/rules.md says how.\n"
-_LARGEST = 4_000_000
+_FILE_HEADER = "# Rules that decide approvals. You may edit this file; docs/rules.md says how.\n"
+_SIZE_LIMIT = 4_000_000
 
-_Seen: TypeAlias = tuple[int, int, int, int]
+_Stamp: TypeAlias = tuple[int, int, int, int]
 
 
 class RulesUnreadable(QuarterdeckError):
-    """The rules' file cannot be used. `line` is 0 when it is about the whole file."""
+    """The rules file can't be used. `line` is 0 if the problem concerns the whole file."""
 
     code = "rules_unreadable"
 
     def __init__(self, path: Path, line: int, what: str) -> None:
         where = f"{path}, line {line}" if line else str(path)
-        super().__init__(f"{where}: {what}", "Mend or remove the file; until then everything is asked.")
+        super().__init__(f"{where}: {what}", "Fix or remove the file. Until then every approval is asked.")
         self.path = path
         self.line = line
         self.what = what
 
 
 class NoSuchRule(QuarterdeckError):
-    """No rule of this id in the file."""
+    """No rule has this id."""
 
     code = "no_such_rule"
 
     def __init__(self, rule_id: str) -> None:
-        super().__init__(f"no rule {rule_id}", "`session.rules()` lists them, and so does the file itself.")
+        super().__init__(f"no rule {rule_id}", "List the rules with `session.rules()`, or read the rules file.")
         self.rule_id = rule_id
 
 
 class RuleStore:
-    """The rules in one file. Several stores, in several processes, may use it at once."""
+    """The rules in one file. Several stores, in several processes, may use the same file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._name = str(path)
-        self._seen: _Seen | None = None
+        self._stamp: _Stamp | None = None
         self._rules: tuple[Rule, ...] = ()
 
     def rules(self) -> tuple[Rule, ...]:
-        """All of them, as the file is now. No file: none."""
-        seen = self._stamp()
-        if seen is None or seen != self._seen:
-            self._rules = parsed(self._read(), self.path)
-            self._seen = seen
+        """Return all rules as the file is now, or none if there is no file.
+
+        Raises:
+            RulesUnreadable: the file exists and can't be used.
+        """
+        stamp = self._read_stamp()
+        if stamp is None or stamp != self._stamp:
+            self._rules = parse_rules(self._read(), self.path)
+            self._stamp = stamp
         return self._rules
 
     def add(self, rule: Rule) -> Rule:
-        """Keeps a rule; one that is there already stays as it was, and is returned."""
+        """Add a rule to the file. If the file has it already, return the existing one.
+
+        Raises:
+            InvalidRule: the rule is invalid, or concerns only one session.
+            RulesUnreadable: the file exists and can't be used.
+        """
         if checked(rule).scope == "session":
-            raise InvalidRule("a session's rule is kept in the session's log", hint="Choose the scope repo or user.")
+            raise InvalidRule("a session's rule is stored in the session's log", hint="Use the scope repo or user.")
         with self._locked():
             text = self._read()
-            rules = parsed(text, self.path)
-            known = next((one for one in rules if one.id == rule.id), None)
-            if known is None:
-                self._write(_changed(_with(text, rule), (*rules, rule), self.path))
-        return known or rule
+            rules = parse_rules(text, self.path)
+            existing = next((known for known in rules if known.id == rule.id), None)
+            if existing is None:
+                self._write(_verify_change(_append_block(text, rule), (*rules, rule), self.path))
+        return existing or rule
 
     def remove(self, rule_id: str) -> Rule:
-        """Drops the rule of this id, wherever and as often as it stands in the file."""
+        """Remove every occurrence of a rule from the file.
+
+        Raises:
+            NoSuchRule: the file has no rule with this id.
+            RulesUnreadable: the file exists and can't be used.
+        """
         with self._locked():
             text = self._read()
-            rules = parsed(text, self.path)
-            gone = next((one for one in rules if one.id == rule_id), None)
-            if gone is None:
+            rules = parse_rules(text, self.path)
+            removed = next((rule for rule in rules if rule.id == rule_id), None)
+            if removed is None:
                 raise NoSuchRule(rule_id)
-            kept = tuple(one for one in rules if one.id != rule_id)
-            self._write(_changed(_without(text, rule_id), kept, self.path))
-        return gone
+            remaining = tuple(rule for rule in rules if rule.id != rule_id)
+            self._write(_verify_change(_remove_block(text, rule_id), remaining, self.path))
+        return removed
 
-    def _stamp(self) -> _Seen | None:
+    def _read_stamp(self) -> _Stamp | None:
         try:
-            found = os.stat(self._name)  # asked for every gate: a Path would take twice as long
+            info = os.stat(self.path)
         except OSError:
             return None
-        return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        return (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
     def _read(self) -> str:
         try:
             with self.path.open("rb") as file:
-                mode, data = os.fstat(file.fileno()).st_mode, file.read(_LARGEST + 1)
+                mode, data = os.fstat(file.fileno()).st_mode, file.read(_SIZE_LIMIT + 1)
         except FileNotFoundError:
             return ""
         except OSError as error:
-            raise RulesUnreadable(self.path, 0, error.strerror or "cannot be read") from error
+            raise RulesUnreadable(self.path, 0, error.strerror or "can't be read") from error
         if mode & stat.S_IWOTH:
-            raise RulesUnreadable(self.path, 0, "everybody may write it, so its rules cannot be trusted (chmod 600)")
-        if len(data) > _LARGEST:
-            raise RulesUnreadable(self.path, 0, "is too large to be a file of rules")
-        return _decoded(data, self.path)
+            raise RulesUnreadable(
+                self.path, 0, "is writable by all users, so its rules can't be trusted (run chmod 600)"
+            )
+        if len(data) > _SIZE_LIMIT:
+            raise RulesUnreadable(self.path, 0, "is too large")
+        return _decode(data, self.path)
 
     def _write(self, text: str) -> None:
-        """Beside, synced, renamed. A link stays a link: what it leads to is replaced."""
         write_atomic(self.path, text)
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        """One writer at a time. The lock has a file of its own, because the rules' file is replaced."""
+        """Hold the lock for writers. It's on a file of its own, because the rules file itself gets replaced."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(self.path.with_name(f"{self.path.name}.lock")):
             yield
 
 
-def _decoded(data: bytes, path: Path) -> str:
+def _decode(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RulesUnreadable(path, data.count(b"\n", 0, error.start) + 1, "is not UTF-8") from None
 
 
-def parsed(text: str, path: Path) -> tuple[Rule, ...]:
-    """The rules of a file's text, each once."""
-    tables, lines = _tables(text, path), _lines_of(text)
-    places = lines if len(lines) == len(tables) else [0] * len(tables)
-    rules = [_rule(table, number, line, path) for number, (table, line) in enumerate(zip(tables, places), 1)]
+def parse_rules(text: str, path: Path) -> tuple[Rule, ...]:
+    """Parse the text of a rules file. Duplicates are dropped.
+
+    Raises:
+        RulesUnreadable: the text isn't a valid rules file.
+    """
+    tables, lines = _parse_tables(text, path), _guess_lines(text)
+    # If the guess doesn't match the tables, name no lines rather than wrong ones.
+    lines = lines if len(lines) == len(tables) else [0] * len(tables)
+    rules = [_parse_table(table, number, line, path) for number, (table, line) in enumerate(zip(tables, lines), 1)]
     return tuple({rule.id: rule for rule in reversed(rules)}.values())[::-1]
 
 
-def _tables(text: str, path: Path) -> list[Any]:
+def _parse_tables(text: str, path: Path) -> list[Any]:
     try:
-        found = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(str(error), text, path) from None
     except RecursionError:
-        raise RulesUnreadable(path, 0, "is nested too deep") from None
-    tables = found.pop("rule", [])
-    if found:
-        name = next(iter(found))
-        raise RulesUnreadable(path, _line_with(text, name), f"{name!r} means nothing here, only [[rule]] does")
+        raise RulesUnreadable(path, 0, "is nested too deeply") from None
+    tables = document.pop("rule", [])
+    if document:
+        name = next(iter(document))
+        raise RulesUnreadable(path, _find_line(text, name), f"{name!r} isn't known here, only [[rule]] is")
     if not isinstance(tables, list):
-        raise RulesUnreadable(path, _line_with(text, "rule"), "'rule' must be written as [[rule]]")
+        raise RulesUnreadable(path, _find_line(text, "rule"), "'rule' must be written as [[rule]]")
     return cast(list[Any], tables)
 
 
-def _syntax_error(said: str, text: str, path: Path) -> RulesUnreadable:
-    found = _SYNTAX_LINE.search(said)
-    line = int(found[1]) if found else text.count("\n") + 1
-    return RulesUnreadable(path, line, f"is not TOML: {said[: found.start()] if found else said}")
+def _syntax_error(message: str, text: str, path: Path) -> RulesUnreadable:
+    match = _SYNTAX_LINE.search(message)
+    line = int(match[1]) if match else text.count("\n") + 1
+    return RulesUnreadable(path, line, f"isn't valid TOML: {message[: match.start()] if match else message}")
 
 
-def _line_with(text: str, word: str) -> int:
+def _find_line(text: str, word: str) -> int:
     return next((number for number, line in enumerate(text.splitlines(), 1) if word in line), 0)
 
 
-def _lines_of(text: str) -> list[int]:
-    """The line of each rule's text, or of its header. Only a guess: a header may stand in a long string."""
-    found: list[int] = []
+def _guess_lines(text: str) -> list[int]:
+    """Return the line of each rule's text, or of its header. It's a guess: a multi-line string can contain a header."""
+    lines: list[int] = []
     for number, line in enumerate(text.split("\n"), 1):
         if _HEADER.match(line):
-            found.append(number)
-        elif found and _TEXT.match(line):
-            found[-1] = number
-    return found
+            lines.append(number)
+        elif lines and _TEXT.match(line):
+            lines[-1] = number
+    return lines
 
 
-def _rule(table: Any, number: int, line: int, path: Path) -> Rule:
+def _parse_table(table: Any, number: int, line: int, path: Path) -> Rule:
     where = "" if line else f"rule {number}: "
     entries = cast(dict[str, Any], table) if isinstance(table, dict) else {}
     unknown = sorted(entries.keys() - {"text", "created_at"})
     text, created_at = entries.get("text"), entries.get("created_at", 0)
     if unknown:
-        raise RulesUnreadable(path, line, f"{where}{unknown[0]!r} means nothing in a rule, only text and created_at do")
+        raise RulesUnreadable(path, line, f"{where}{unknown[0]!r} isn't known in a rule, only text and created_at are")
     if not isinstance(text, str) or not isinstance(created_at, int):
-        raise RulesUnreadable(path, line, f"{where}a rule needs a text, and a number as created_at if any")
+        raise RulesUnreadable(path, line, f"{where}a rule needs a text; created_at must be a number")
     try:
         rule = parse(text, created_at)
     except InvalidRule as error:
         raise RulesUnreadable(path, line, f"{where}{error.message}") from None
     if rule.scope == "session":
-        raise RulesUnreadable(path, line, f"{where}a session's rule is kept in the session's log, not here")
+        raise RulesUnreadable(path, line, f"{where}a session's rule is stored in the session's log, not here")
     return rule
 
 
-# --- changing the text
+# --- changing the text of the file
 
 
-def _block(rule: Rule) -> str:
+def _format_block(rule: Rule) -> str:
     return f"[[rule]]\ntext = {json_string(rule.text)}\ncreated_at = {rule.created_at}\n"
 
 
-def _with(text: str, rule: Rule) -> str:
-    return f"{(text.rstrip() or _ABOUT.rstrip())}\n\n{_block(rule)}"
+def _append_block(text: str, rule: Rule) -> str:
+    return f"{(text.rstrip() or _FILE_HEADER.rstrip())}\n\n{_format_block(rule)}"
 
 
-def _without(text: str, rule_id: str) -> str:
-    """Without the lines of this rule: from its header to before the next one, and what is written above that."""
+def _remove_block(text: str, rule_id: str) -> str:
+    """Cut out the lines of a rule: from its header to the line before the next header."""
     blocks: list[list[str]] = [[]]
     for line in text.splitlines(keepends=True):
         if _ANY_HEADER.match(line):
             blocks.append([])
         blocks[-1].append(line)
-    kept = [block for block in blocks if not _is_block_of(block, rule_id)]
-    return "".join(line for block in kept for line in block)
+    remaining = [block for block in blocks if not _is_block_of(block, rule_id)]
+    return "".join(line for block in remaining for line in block)
 
 
 def _is_block_of(block: list[str], rule_id: str) -> bool:
@@ -234,11 +253,14 @@ def _is_block_of(block: list[str], rule_id: str) -> bool:
         return False
 
 
-def _changed(text: str, rules: tuple[Rule, ...], path: Path) -> str:
-    """The changed text, if it says what it should; else the rules alone, newly written."""
+def _verify_change(text: str, rules: tuple[Rule, ...], path: Path) -> str:
+    """Return the edited text if it parses to the expected rules. Otherwise format all rules from scratch.
+
+    Editing works line by line, and a valid file can be written in ways that lines don't show.
+    """
     try:
-        if {rule.id for rule in parsed(text, path)} == {rule.id for rule in rules}:
+        if {rule.id for rule in parse_rules(text, path)} == {rule.id for rule in rules}:
             return text
     except RulesUnreadable:
         pass
-    return "\n".join([_ABOUT, *map(_block, rules)])
+    return "\n".join([_FILE_HEADER, *map(_format_block, rules)])

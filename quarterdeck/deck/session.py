@@ -1,125 +1,102 @@
-"""A live session: its record, the agent process that serves it, and the texts on their way to that process.
+"""A session in memory: its log writer, its agent process, its queued texts and its open gates.
 
-Everything happens on one loop. A decision is taken and written in one step without a pause, so nobody can come between;
-what follows from it (a line to the agent, the start of a process) happens only when it is durable. No task and no queue
-exists for a session that does nothing.
+Everything runs on one event loop. A decision and the events that record it are written in one step without an `await`, so
+nothing can happen in between. Effects of a decision (a line to the agent, the start of a process) follow only when the
+decision is durable. A session that does nothing has no task and no timer.
 
-This file is what lives. What commands mean is in `wishes.py`, where texts go in `delivery.py`, how a process comes up in
-`startup.py`; each of them is handed the session.
+What commands do is in `commands/`, how texts reach the agent in `delivery.py`, how its process starts and stops in
+`agents/launcher.py`. Each of them is given the session.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from quarterdeck import events as ev
-from quarterdeck.config import Settings
-from quarterdeck.deck import gates as gate_desk
-from quarterdeck.deck import validation
+from quarterdeck.deck import approvals, validation
 from quarterdeck.deck.agents.connection import AgentConnection
-from quarterdeck.deck.agents.launcher import Launcher
+from quarterdeck.deck.agents.launcher import Launcher, ProcessState
 from quarterdeck.deck.agents.observed import ObservedAgent
 from quarterdeck.deck.agents.signal_reader import SignalReader
-from quarterdeck.deck.clock import Clock
-from quarterdeck.deck.counters import DeckCounters
 from quarterdeck.deck.delivery import Delivery
-from quarterdeck.deck.environment import Given
-from quarterdeck.deck.git.tracker import ChangeTracker
-from quarterdeck.deck.interruption import interrupt
-from quarterdeck.deck.receipts import Receipts
-from quarterdeck.deck.rules import RuleStore
-from quarterdeck.deck.slots import Slots
+from quarterdeck.deck.receipts import Receipts, fingerprint
+from quarterdeck.deck.services import DeckServices
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Body, CommandReceipt, Event, Json, Origin
+from quarterdeck.events import Body, Event, Origin
+from quarterdeck.harness import registry
 from quarterdeck.harness.base import Translator
-from quarterdeck.harness.driver import Capabilities, Decision
-from quarterdeck.harness.registry import Harness
+from quarterdeck.harness.driver import Capabilities, Decision, KillTools, Lines
 from quarterdeck.kernel import activity
-from quarterdeck.kernel.command_results import Answer
+from quarterdeck.kernel import commands as cmd
+from quarterdeck.kernel.command_results import CommandResult
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.routing import open_question
 from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all
-from quarterdeck.log.base import PAGE, CatalogueRow, Fence, Log
-from quarterdeck.log.session_writer import SessionWriter, is_final
+from quarterdeck.log.base import NEW, PAGE, CatalogueRow, Fence
+from quarterdeck.log.session_writer import Durability, SessionWriter, is_final
 from quarterdeck.policy import Rule, session_rules
 
-A = TypeVar("A", bound=Answer)
-#: What only an agent that we can start does.
-_TO_AN_AGENT = frozenset({"prompt", "steer", "retry", "resume", "switch_model", "switch_mode", "bash", "compact"})
-
-
-class DeckServices(Struct):
-    """What a session needs of the deck around it."""
-
-    log: Log
-    clock: Clock
-    settings: Settings
-    slots: Slots
-    rules: RuleStore
-    home_id: str
-    publish: Callable[[Sequence[Event]], None]
-    harness_of: Callable[[str], Harness]
-    environment_of: Callable[[str], Awaitable[Given]]
-    #: A number that no gate of any session had.
-    next_gate: Callable[[], int]
-    #: A session's row is durable as it is now.
-    listed: Callable[[CatalogueRow], None]
-    #: Nothing seems to be under way in this session any more.
-    at_rest: Callable[[], None]
-    #: Called when the rules changed: whatever is asked anywhere may be decided now.
-    rules_changed: Callable[[], None]
-    trace: Callable[[str], Callable[..., None] | None]
-    #: native session id → the session that has a process for it
-    owners: dict[str, str]
-    counters: DeckCounters
-    changes: ChangeTracker
+R = TypeVar("R", bound=CommandResult)
+#: Commands that need an agent which the deck can start.
+_AGENT_COMMANDS = frozenset({"prompt", "steer", "retry", "resume", "switch_model", "switch_mode", "bash", "compact"})
+#: Events that create and remove a session's own rules.
+_RULE_EVENTS = ("tool_approved_always", "rule_removed")
+#: Events of translators that the session checks or changes before it records them. All others are recorded as they are.
+_CHECKED_EVENTS = frozenset(
+    {
+        ev.StateChange,
+        ev.ProcessStarting,
+        ev.ProcessExited,
+        ev.AgentReady,
+        *approvals.OPENING_EVENTS,
+        *approvals.CLOSING_EVENTS,
+    }
+)
 
 
 class Session:
-    """One that is in use. The deck makes it when somebody needs it and lets it go when nobody does."""
+    """One session in memory. The deck loads it when it's needed and evicts it when nothing is going on."""
 
     def __init__(
-        self, house: DeckServices, session_id: str, view: View, fence: Fence, last_gate_number: int = 0
+        self, services: DeckServices, session_id: str, view: View, fence: Fence = NEW, last_gate_number: int = 0
     ) -> None:
-        self.services = house
+        self.services = services
         self.id = session_id
         self.writer = SessionWriter(
-            house.log,
+            services.log,
             session_id,
             self,
             view=view,
             fence=fence,
-            clock=house.clock.wall,
-            counters=house.counters.appends,
+            clock=services.clock.wall,
+            counters=services.counters.appends,
             last_gate_number=last_gate_number,
         )
-        self.receipts = Receipts(house.log, session_id, is_new=not view.index)
-        self.connection: AgentConnection | None = None
-        #: Set while an agent that somebody else started tells us what it does.
-        self.observed_agent: ObservedAgent | None = None
+        self.receipts = Receipts(services.log, session_id, is_new=not view.index)
         self.launcher = Launcher(self)
         self.delivery = Delivery(self)
-        #: Commands under way and readers: while there are any the session stays in memory.
-        self.users = 0
-        self.is_closing = False
-        #: The turn of the text that is being sent is to end as soon as it begins.
-        self.is_unwanted = False
-        self._is_whole = view.index == 0
+        #: Set while an agent that the user started elsewhere reports to this session.
+        self.observed_agent: ObservedAgent | None = None
+        #: Number of `in_use` blocks: running commands and readers.
+        self._users = 0
+        self._is_archiving = False
+        #: Whether the view has the whole timeline. A restored session has only its state.
+        self._has_timeline = view.index == 0
         self._loading: asyncio.Task[None] | None = None
-        #: The activity that we said when a gate was closed, until the agent says one.
-        self._said = ""
+        #: The activity that was recorded when a gate was closed, until the agent reports its own.
+        self._announced_activity = ""
         self._rules: tuple[Rule, ...] = ()
-        self._knows_rules = self._is_whole
-        self._answers: set[asyncio.Task[None]] = set()
-        self._commands: set[asyncio.Task[Any]] = set()
+        self._knows_rules = self._has_timeline
+        self._background: set[asyncio.Task[None]] = set()
+
+    # --- state
 
     @property
     def state(self) -> State:
@@ -130,89 +107,152 @@ class Session:
         return self.writer.view
 
     @property
-    def is_idle(self) -> bool:
-        """Nothing lives here: what the log holds is all there is."""
-        held = self.users or self.writer.error
-        busy = held or self.connection or self.launcher.is_under_way or self.delivery.is_under_way or self._answers
-        return not busy and self.writer.is_durable and not self._is_observing
+    def connection(self) -> AgentConnection | None:
+        """The connection to the agent process, if there is one in any state."""
+        return self.launcher.connection
 
     @property
-    def _is_observing(self) -> bool:
-        """Whether an agent of somebody else's is in the middle of something."""
-        seen = self.observed_agent
-        return seen is not None and (seen.is_held or seen.is_waiting or self.state.turn.is_open)
+    def is_closing(self) -> bool:
+        """Whether no text may be sent and no process started: the session is being archived, or the deck closes."""
+        return self._is_archiving or self.launcher.state is ProcessState.RETIRED
+
+    @contextmanager
+    def archiving(self) -> Generator[None]:
+        """Send no texts and start no process while the session is being archived."""
+        self._is_archiving = True
+        try:
+            yield
+        finally:
+            self._is_archiving = False
+            self.delivery.pump()
+
+    @contextmanager
+    def in_use(self) -> Generator[None]:
+        """Keep the session in memory, and its process running, while a command or a reader uses it."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self.services.slots.recheck()
+            self.services.supervisor.schedule_eviction()
+
+    @property
+    def has_users(self) -> bool:
+        return self._users > 0
+
+    @property
+    def has_background_work(self) -> bool:
+        """Whether tasks that belong to this session are running in the background."""
+        return bool(self._background)
+
+    @property
+    def is_evictable(self) -> bool:
+        """Whether the session may leave memory, because the log holds everything there is."""
+        if self.has_users or self._background or self.launcher.has_work or self.delivery.is_sending:
+            return False
+        return self.writer.is_durable and self.writer.error is None and not self._is_observing_work
+
+    @property
+    def _is_observing_work(self) -> bool:
+        agent = self.observed_agent
+        return agent is not None and (agent.has_pending_hooks or agent.has_deadline or self.state.turn.is_open)
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the agent can do, running or not."""
+        """What the agent can do, whether or not it's running.
+
+        Raises:
+            QuarterdeckError: the deck can't start this agent.
+        """
         if self.connection is not None:
             return self.connection.driver.capabilities
-        return self.services.harness_of(self.state.profile.agent).make_driver().capabilities
+        return registry.harness(self.state.profile.agent).make_driver().capabilities
 
     @property
-    def cannot(self) -> frozenset[str]:
-        """The commands that its agent obeys in no state. One that only tells us what it does can be answered, no more."""
+    def unsupported_commands(self) -> frozenset[str]:
+        """Commands that this agent supports in no state. An agent that is only observed can be answered, no more."""
         try:
-            able = self.capabilities
+            capabilities = self.capabilities
         except QuarterdeckError:
-            answers = open_question(self.state) is not None
-            return _TO_AN_AGENT - {"prompt"} if answers else _TO_AN_AGENT
-        has = {"bash": able.bash, "compact": able.compact, "switch_mode": bool(able.modes)}
-        return frozenset(name for name, it_can in has.items() if not it_can)
+            has_question = open_question(self.state) is not None
+            return _AGENT_COMMANDS - {"prompt"} if has_question else _AGENT_COMMANDS
+        supported = {
+            "bash": capabilities.bash,
+            "compact": capabilities.compact,
+            "switch_mode": bool(capabilities.modes),
+        }
+        return frozenset(name for name, is_supported in supported.items() if not is_supported)
 
     # --- commands
 
-    async def answer(
-        self, name: str, body: Json, kind: type[A], client_id: str, work: Callable[[str], Awaitable[A]]
-    ) -> A:
-        """The answer of a command that has a key of its caller, or none. What has begun is done to its end, also when its
-        caller does not wait for that."""
-        validation.client_id(client_id)
-        task = asyncio.get_running_loop().create_task(self._answered(name, body, kind, client_id, work))
-        self._commands.add(task)
-        self.users += 1
-        task.add_done_callback(self._done)
+    async def run_command(
+        self,
+        command: cmd.Command,
+        work: Callable[[], Awaitable[R]],
+        command_fingerprint: str = "",
+    ) -> Any:
+        """Run a command to its end, once per `client_id`, and return its result.
+
+        `work` carries the command out. A caller that is cancelled doesn't cancel it.
+
+        Raises:
+            IdempotencyMismatch: the `client_id` was used for another command.
+            QuarterdeckError: the command was refused.
+        """
+        validation.check_client_id(command.client_id)
+        # Enter `in_use` here and not in the task: the task starts in the next pass of the loop, and the session must not be
+        # evicted before that.
+        use = ExitStack()
+        use.enter_context(self.in_use())
+        task = asyncio.get_running_loop().create_task(self._run_counted(command, work, command_fingerprint))
+        task.add_done_callback(partial(self._on_command_finished, use))
         return await asyncio.shield(task)
 
-    async def _answered(
-        self, name: str, body: Json, kind: type[A], client_id: str, work: Callable[[str], Awaitable[A]]
-    ) -> A:
+    def _on_command_finished(self, use: ExitStack, task: asyncio.Task[Any]) -> None:
+        use.close()
+        if not task.cancelled():
+            # Retrieve the exception so asyncio doesn't log it when the caller was cancelled.
+            task.exception()
+
+    async def _run_counted(
+        self, command: cmd.Command, work: Callable[[], Awaitable[R]], command_fingerprint: str
+    ) -> CommandResult:
         outcome = "failed"
         try:
-            answer = await (self.receipts.once(client_id, name, body, kind, work) if client_id else work(""))
+            if command.client_id:
+                command_fingerprint = command_fingerprint or fingerprint(command)
+                result = await self.receipts.run_once(command, command_fingerprint, work)
+            else:
+                result = await work()
             outcome = "done"
-            return answer
+            return result
         except QuarterdeckError as error:
             outcome = error.code
             raise
         finally:
-            self.services.counters.commands[name, outcome] += 1
+            self.services.counters.commands[command.command_name, outcome] += 1
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._commands.discard(task)
-        self.users -= 1
-        if not task.cancelled():
-            task.exception()  # looked at: its caller may have left
-        self.services.slots.nudge()
-        self.services.at_rest()
+    async def commit(self, command: cmd.Command, bodies: Sequence[Body], result: R) -> R:
+        """Record what a command causes, with its receipt in the same append. Return `result` when both are durable.
 
-    async def commit(self, bodies: Sequence[Body], answer: A, name: str, client_id: str, print_: str) -> A:
-        """What a command causes, with its receipt in the same append."""
-        if not client_id:
+        Raises:
+            QuarterdeckError: the log refused. Nothing happened.
+        """
+        if not command.client_id:
             if bodies:
                 await self.writer.commit(bodies, "user")
-            return answer
-        stored = msgspec.to_builtins(answer)
-        receipt = CommandReceipt(client_id=client_id, command=name, fingerprint=print_, answer=stored)
+            return result
+        receipt = self.receipts.create(command, result)
         await self.writer.commit([*bodies, receipt], "user")
-        self.receipts.remember(receipt)
-        return answer
+        self.receipts.add(receipt)
+        return result
 
-    # --- the whole conversation
+    # --- loading
 
     async def load(self) -> None:
-        """Makes the timeline whole; the same reading serves all who ask meanwhile."""
-        if self._is_whole:
+        """Read the whole timeline from the log. Concurrent callers share one read."""
+        if self._has_timeline:
             return
         if self._loading is None:
             self._loading = asyncio.get_running_loop().create_task(self._load())
@@ -221,191 +261,236 @@ class Session:
     async def _load(self) -> None:
         try:
             view = View()
-            # the log may hold more than the record knows to be durable, so both must have come to an end
+            # Events may be written while we read. Continue until the view has caught up and nothing is pending.
             while view.index < self.writer.view.index or not self.writer.is_durable:
                 await self.writer.flush()
                 events = await self.services.log.read(self.id, view.index, PAGE)
                 view = fold_all(events, view) if events else replace(view, index=self.writer.durable_view.index)
                 self._rules = session_rules(events, self._rules)
             self.writer.set_timeline(view.timeline)
-            self._is_whole = self._knows_rules = True
+            self._has_timeline = self._knows_rules = True
         finally:
             self._loading = None
 
-    # --- what the agent says
-
-    def hear(self, ear: SignalReader, bodies: list[Body], origin: Origin) -> None:
-        """The translator's words, as they may stand in the log."""
-        if ear is not self.connection and ear is not self.observed_agent:
-            return
-        written: list[Body] = []
-        asks = False
-        for body in bodies:
-            kind = type(body)
-            if kind not in _OURS:
-                written.append(body)
-            else:
-                asks = asks or kind in gate_desk.OPENING
-                written += self._told(ear, body)
-        if written:
-            if asks:
-                self._asked(ear, written, origin)
-            else:
-                self.writer.write(written, origin, ear.durability)
-            if self.is_unwanted and any(isinstance(body, ev.AgentStart) and not body.agent_path for body in written):
-                self.is_unwanted = False
-                interrupt(self)
-        if isinstance(ear, AgentConnection) and ear.is_ended:
-            self.launcher.ended(ear)
-
-    def _asked(self, ear: SignalReader, written: list[Body], origin: Origin) -> None:
-        """What is asked is judged before the agent is said to wait for it: where a rule decides, nobody ever waited."""
-        waits = written[-1] if gate_desk.is_waiting(written[-1]) else None
-        self.writer.write(written[:-1] if waits else written, origin)
-        if isinstance(ear, ObservedAgent):
-            ear.asks(gate_desk.opened_by(written, self.state.gates))
-        self.judge()
-        if waits is not None:
-            self._waits_or_goes_on(waits, origin)
-
-    def _waits_or_goes_on(self, waits: Body, origin: Origin) -> None:
-        if gate_desk.is_held(self.state.gates):
-            self.writer.write((waits,), origin)
-            return
-        then = gate_desk.decided(self.state)
-        self._said = activity.joined(then.state, then.sub)
-        if self._said != self.state.activity.value:
-            self.note(then)
-
-    def _told(self, ear: SignalReader, body: Body) -> tuple[Body, ...]:
-        if isinstance(body, ev.StateChange):
-            return self._news(body)
-        if isinstance(body, gate_desk.OPENING):
-            if self.state.lifecycle.value != "active":
-                return (body,)  # nobody can answer: a number is not spent, for the log would not know that it was
-            named = gate_desk.named(body, self.state.gates, self._next_name)
-            return (named, *self._waits_again(body))
-        if isinstance(body, gate_desk.CLOSING):
-            return () if gate_desk.is_told_already(body, self.state.gates) else (body,)
-        return self.launcher.told(ear, body) if isinstance(ear, AgentConnection) else (body,)
-
-    def _next_name(self) -> str:
-        self.writer.last_gate_number = self.services.next_gate()
-        return f"g{self.writer.last_gate_number}"
-
-    def _news(self, body: ev.StateChange) -> tuple[Body, ...]:
-        """The activity, unless we said that already: the translator hears of a decision later than the log."""
-        if body.agent_path:
-            return (body,)
-        said, self._said = self._said, ""
-        is_known = said == self.state.activity.value == activity.joined(body.state, body.sub)
-        return () if is_known else (body,)
-
-    def _waits_again(self, body: Body) -> tuple[Body, ...]:
-        """Something is asked before the translator heard how the last gate was closed: to it the agent never went on."""
-        if body.agent_path or not self._said or self._said != self.state.activity.value:
-            return ()
-        self._said = ""
-        return (ev.StateChange(state="active", sub="waiting_for_permission"),)
-
-    def closings(
-        self, gates: Sequence[Gate], decision: Decision, by: str, rule: str = "", status: str = "", ends: bool = False
-    ) -> list[Body]:
-        """What says that these are decided, and what the agent does then: nobody is shown as waiting for nothing."""
-        closed = [gate_desk.closing(gate, decision, by, rule, status) for gate in gates]
-        then = gate_desk.gone_on(self.state, gates, ends)
-        if then is not None:
-            self._said = activity.joined(then.state, then.sub)
-        return closed if then is None else [*closed, then]
-
-    def observe(self, translator: Translator) -> ObservedAgent:
-        """From now on an agent of somebody else's is listened to."""
-        if self.observed_agent is None:
-            translator.restore(self.view)
-            self.observed_agent = ObservedAgent(translator, self.hear, self.services.clock.monotonic)
-        return self.observed_agent
-
-    def unobserve(self) -> None:
-        """The agent is ours now: what somebody else's asked is let go."""
-        if self.observed_agent is not None:
-            self.observed_agent.release()
-            self.observed_agent.deafen()
-            self.observed_agent = None
-
-    def judge(self) -> None:
-        """Rules decide what they can of what is asked; each gate on its own, and the log names the rule."""
-        for gate in self.state.gates.open:
-            verdict = gate_desk.verdict_on(gate, self.state, self.services.rules, self._rules)
-            if verdict.effect == "ask" or (self.connection is None and self.observed_agent is None):
-                continue
-            yes = verdict.effect == "allow"
-            decision = Decision(status="approved" if yes else "rejected", reason="" if yes else f"rule: {verdict.text}")
-            self.writer.write(self.closings((gate,), decision, "rule", verdict.text), "supervisor")
-            # the agent hears of a decision when it is durable
-            self.writer.after_durable(partial(self._say_decision, gate, decision, self.connection))
+    # --- rules
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Those of this session only, once it is loaded."""
+        """The rules of this session only. Complete once `knows_rules` is true."""
         return self._rules
 
     @property
     def knows_rules(self) -> bool:
-        """Whether what it is asked can be judged by what was allowed for always."""
+        """Whether the session's own rules were read from the log."""
         return self._knows_rules
 
-    async def learn_rules(self) -> None:
-        """From the log, without the conversation: for an agent that nobody here started, and that asks at once."""
+    async def load_rules(self) -> None:
+        """Read the session's own rules without the timeline, for an observed agent that asks at once."""
         since = 0
         while not self._knows_rules:
-            events = await self.services.log.read(self.id, since, PAGE, _RULES)
+            events = await self.services.log.read(self.id, since, PAGE, _RULE_EVENTS)
             since = events[-1].index if events else since
             self._rules = session_rules(events, self._rules)
+            # `load` may have finished meanwhile, so never set this back to False.
             self._knows_rules = self._knows_rules or len(events) < PAGE
 
     def add_rule(self, rule: Rule) -> None:
-        """A rule of this session only."""
+        """Apply a rule to this session only."""
         self._rules = (*self._rules, rule)
 
-    def drop_rule(self, rule: Rule) -> None:
-        """It decides nothing any more."""
-        self._rules = tuple(one for one in self._rules if one.id != rule.id)
+    def remove_rule(self, rule: Rule) -> None:
+        """Stop applying one of the session's own rules."""
+        self._rules = tuple(other for other in self._rules if other.id != rule.id)
 
-    def _say_decision(self, gate: Gate, decision: Decision, asked_by: AgentConnection | None) -> None:
-        if asked_by is self.connection:
-            self.say_decision(gate, decision)
+    def apply_rules(self) -> None:
+        """Decide every open gate that a rule decides. Each gate is decided on its own, and the log names the rule."""
+        for gate in self.state.gates.open:
+            verdict = approvals.apply_rules(gate, self.state, self.services.rules, self._rules)
+            has_agent = self.connection is not None or self.observed_agent is not None
+            if verdict.effect == "ask" or not has_agent:
+                continue
+            is_allowed = verdict.effect == "allow"
+            decision = Decision(
+                status="approved" if is_allowed else "rejected", reason="" if is_allowed else f"rule: {verdict.text}"
+            )
+            self.writer.write(self.closing_events((gate,), decision, "rule", verdict.text), "supervisor")
+            self.writer.after_durable(partial(self._send_decision_to, self.connection, gate, decision))
 
-    def say_decision(self, gate: Gate, decision: Decision) -> None:
-        """To the agent, if it is there."""
+    # --- events from the agent
+
+    def record_signal(
+        self, reader: SignalReader, bodies: list[Body], origin: Origin, durability: Durability
+    ) -> tuple[Gate, ...]:
+        """Record what a translator made of a signal. Return the gates that this opened, even if a rule closed them."""
+        if reader is not self.connection and reader is not self.observed_agent:
+            return ()  # A process that was replaced has nothing more to say.
+        recorded: list[Body] = []
+        for body in bodies:
+            recorded += self._check_event(reader, body) if type(body) in _CHECKED_EVENTS else (body,)
+        opened: tuple[Gate, ...] = ()
+        if recorded and any(isinstance(body, approvals.OPENING_EVENTS) for body in recorded):
+            opened = self._record_opening(recorded, origin)
+        elif recorded:
+            self.writer.write(recorded, origin, durability)
+        if self.delivery.aborts_next_turn and any(
+            isinstance(body, ev.AgentStart) and not body.agent_path for body in recorded
+        ):
+            self.delivery.aborts_next_turn = False
+            self.interrupt_turn()
+        return opened
+
+    def _check_event(self, reader: SignalReader, body: Body) -> tuple[Body, ...]:
+        """Return what to record for one event of a translator."""
+        if isinstance(body, ev.StateChange):
+            return () if self._is_announced(body) else (body,)
+        if isinstance(body, approvals.OPENING_EVENTS):
+            if self.state.lifecycle.value != "active":
+                # The gate can't be answered. Don't use up a number: the log wouldn't know that it was used.
+                return (body,)
+            return (approvals.assign_gate_id(body, self.state.gates, self._next_gate_id), *self._wait_again(body))
+        if isinstance(body, approvals.CLOSING_EVENTS):
+            return () if approvals.is_already_recorded(body, self.state.gates) else (body,)
+        return self.launcher.filter_event(reader, body) if isinstance(reader, AgentConnection) else (body,)
+
+    def _next_gate_id(self) -> str:
+        self.writer.last_gate_number = self.services.gate_numbers.next()
+        return f"g{self.writer.last_gate_number}"
+
+    def _record_opening(self, bodies: list[Body], origin: Origin) -> tuple[Gate, ...]:
+        """Record events that open gates, and apply rules before recording that the agent is waiting.
+
+        If a rule decides, no person was ever needed, and the list must not show "needs you" for a moment.
+        """
+        waiting = bodies[-1] if approvals.is_waiting_event(bodies[-1]) else None
+        self.writer.write(bodies[:-1] if waiting is not None else bodies, origin)
+        opened = approvals.opened_gates(bodies, self.state.gates)
+        self.apply_rules()
+        if waiting is None:
+            return opened
+        if approvals.is_main_agent_waiting(self.state.gates):
+            self.writer.write((waiting,), origin)
+        else:
+            change = approvals.activity_without_gates(self.state)
+            self._announced_activity = activity.joined(change.state, change.sub)
+            if self._announced_activity != self.state.activity.value:
+                self.record(change)
+        return opened
+
+    def _is_announced(self, body: ev.StateChange) -> bool:
+        """Return whether this activity was already recorded with a decision, which the translator learns of later."""
+        if body.agent_path:
+            return False
+        announced, self._announced_activity = self._announced_activity, ""
+        return announced == self.state.activity.value == activity.joined(body.state, body.sub)
+
+    def _wait_again(self, body: Body) -> tuple[Body, ...]:
+        """Record that the agent waits, if it asks again before its translator learned of the last decision.
+
+        For the translator the agent never stopped waiting, so it doesn't report that itself.
+        """
+        announced = self._announced_activity
+        if body.agent_path or not announced or announced != self.state.activity.value:
+            return ()
+        self._announced_activity = ""
+        return (ev.StateChange(state="active", sub="waiting_for_permission"),)
+
+    # --- decisions
+
+    def closing_events(
+        self,
+        gates: Sequence[Gate],
+        decision: Decision,
+        by: str,
+        rule: str = "",
+        *,
+        status: str = "",
+        turn_ends: bool = False,
+    ) -> list[Body]:
+        """Return the events that close these gates, and the agent's activity after that.
+
+        The agent learns of the decision only when it's durable. Until then it must not be shown as waiting for an answer.
+        """
+        bodies = [approvals.closing_event(gate, decision, by, rule, status) for gate in gates]
+        change = approvals.activity_after_closing(self.state, gates, turn_ends=turn_ends)
+        if change is not None:
+            self._announced_activity = activity.joined(change.state, change.sub)
+            bodies.append(change)
+        return bodies
+
+    def send_decision(self, gate: Gate, decision: Decision) -> None:
+        """Send a durable decision to the agent, if it's there."""
         if self.connection is not None:
-            self.connection.say(self.connection.driver.answer(gate, decision))
+            self.connection.send(self.connection.driver.answer(gate, decision))
         if self.observed_agent is not None:
             self.observed_agent.decide(gate.id, decision)
 
-    # --- events of our own
+    def _send_decision_to(self, connection: AgentConnection | None, gate: Gate, decision: Decision) -> None:
+        # A new process never asked, so don't send it decisions meant for the previous one.
+        if connection is self.connection:
+            self.send_decision(gate, decision)
 
-    def note(self, *bodies: Body) -> None:
-        """Something that the deck knows."""
+    def interrupt_turn(self, gates: Sequence[Gate] = (), kill_tools: KillTools = "killable") -> None:
+        """Cancel these gates and interrupt the turn. If the agent doesn't react within `stop_grace`, end its process."""
+        connection = self.connection
+        if connection is None:
+            return
+        lines: Lines = []
+        for gate in gates:
+            lines += connection.driver.answer(gate, approvals.CANCELLED)
+        connection.send([*lines, *connection.driver.interrupt(kill_tools)])
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.services.settings.stop_grace, self._end_if_still_running, connection, self.state.turn.id)
+
+    def _end_if_still_running(self, connection: AgentConnection, turn_id: str) -> None:
+        if self.connection is connection and turn_id and self.state.turn.id == turn_id:
+            text = "The agent didn't stop in time. Ending its process."
+            self.record(ev.Notice(text=text, level="warning", source="deck"))
+            self.run_in_background(self.launcher.stop())
+
+    # --- observed agents
+
+    def observe(self, translator: Translator) -> ObservedAgent:
+        """Return the observed agent of this session. The first call starts observing with this translator."""
+        if self.observed_agent is None:
+            translator.restore(self.view)
+            self.observed_agent = ObservedAgent(self, translator)
+        return self.observed_agent
+
+    def stop_observing(self) -> None:
+        """Release the hooks of an observed agent, because the deck's own process takes over."""
+        if self.observed_agent is not None:
+            self.observed_agent.release_all()
+            self.observed_agent.close()
+            self.observed_agent = None
+
+    # --- the log
+
+    def record(self, *bodies: Body) -> None:
+        """Record events of the deck's own."""
         self.writer.write(bodies, "supervisor")
 
     def on_durable(self, events: Sequence[Event], row: CatalogueRow | None) -> None:
+        """Publish events that became durable, and do what depends on them."""
+        services = self.services
         if row is not None:
-            self.services.listed(row)
-        self.services.publish(events)
+            services.catalogue.update_row(row)
+        services.publisher.publish(events)
         if self.observed_agent is not None:
-            self.observed_agent.settle(self.writer.durable_view.state.gates)
+            self.observed_agent.on_gates_changed(self.writer.durable_view.state.gates)
         if self.state.queue:
             self.delivery.pump()
-        if not self.state.turn.is_open:
-            self.services.slots.nudge()
-            self.services.changes.published(self, events)
-        elif self.observed_agent is not None:
-            self.services.changes.published(self, events)
+        is_turn_open = self.state.turn.is_open
+        if not is_turn_open:
+            services.slots.recheck()
+        # In an open turn of our own process there's nothing to track: its snapshot was taken before the text was sent.
+        if not is_turn_open or self.observed_agent is not None:
+            services.changes.on_durable(self, events)
 
     def on_log_error(self, error: QuarterdeckError | None) -> None:
-        """While the store refuses, the agent's words wait in its pipe, and texts in their queue."""
+        """Stop reading from the agent while the log refuses, so that its output waits in the pipe and not in memory."""
         if self.observed_agent is not None and is_final(error):
-            self.observed_agent.release()  # no decision can be kept here any more: the agent asks on its terminal
+            # Decisions can't be recorded any more, so let the user decide in the agent's terminal.
+            self.observed_agent.release_all()
         if self.connection is not None and self.connection.process is not None:
             if error is not None:
                 self.connection.process.pause()
@@ -414,23 +499,8 @@ class Session:
         if error is None:
             self.delivery.pump()
 
-    def later(self, work: Awaitable[None]) -> None:
-        """Work that belongs to this session and that nobody waits for."""
+    def run_in_background(self, work: Awaitable[None]) -> None:
+        """Run work that belongs to this session. The session stays in memory until the work is done."""
         task = asyncio.ensure_future(work)
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
-
-
-#: What makes a session's own rules, and takes them away.
-_RULES = ("tool_approved_always", "rule_removed")
-#: What concerns the deck of all that agents say.
-_OURS = frozenset(
-    {
-        ev.StateChange,
-        ev.ProcessStarting,
-        ev.ProcessExited,
-        ev.AgentReady,
-        *gate_desk.OPENING,
-        *gate_desk.CLOSING,
-    }
-)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

@@ -1,4 +1,4 @@
-"""How many agent processes may run at once. Whoever comes too late waits in line, and is told so."""
+"""Limit how many agent processes run at once. Sessions that find all slots busy wait in first-in, first-out order."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from collections.abc import Awaitable, Callable
 
 
 class Slots:
-    """A fixed number of places. Before anybody has to wait, `make_room` may end a process that is idle."""
+    """A fixed number of slots for agent processes, identified by session id."""
 
-    def __init__(self, limit: int, make_room: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, limit: int, stop_idle_agent: Callable[[], Awaitable[bool]]) -> None:
+        """Allow `limit` processes.
+
+        Before a session has to wait, `stop_idle_agent` may stop a process that has nothing to do. It returns whether it did.
+        """
         self.limit = limit
-        self._make_room = make_room
+        self._stop_idle_agent = stop_idle_agent
         self._taken: set[str] = set()
-        self._line: deque[tuple[str, asyncio.Future[None]]] = deque()
+        self._queue: deque[tuple[str, asyncio.Future[None]]] = deque()
         self._clearing: asyncio.Task[None] | None = None
 
     @property
@@ -23,47 +27,49 @@ class Slots:
 
     @property
     def taken(self) -> int:
-        """How many have a place."""
+        """Number of slots in use."""
         return len(self._taken)
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Who waits, first come first."""
-        return tuple(name for name, turn in self._line if not turn.done())
+        """Ids of the sessions that wait, in order."""
+        return tuple(session_id for session_id, turn in self._queue if not turn.done())
 
-    async def take(self, name: str, on_wait: Callable[[], None]) -> None:
-        """Returns with a place. `on_wait` is called if there is none yet."""
-        if not self.is_full or (await self._make_room() and not self.is_full):
-            self._taken.add(name)
+    async def acquire(self, session_id: str, on_wait: Callable[[], None]) -> None:
+        """Wait for a free slot and take it. `on_wait` is called if the session has to wait."""
+        # Check again after the await: another session may have taken the slot that was freed.
+        if not self.is_full or (await self._stop_idle_agent() and not self.is_full):
+            self._taken.add(session_id)
             return
         on_wait()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append((name, turn))
+        self._queue.append((session_id, turn))
         try:
             await turn
         except asyncio.CancelledError:
-            # cancelled between our turn and our waking up: the place is handed on
+            # `release` may already have given us the slot in this pass of the loop. Hand it on, or it is lost.
             if turn.done() and not turn.cancelled():
-                self.give_back(name)
+                self.release(session_id)
             raise
 
-    def nudge(self) -> None:
-        """Somebody has become idle: if others wait, that one may have to go."""
-        if self._line and self._clearing is None:
+    def release(self, session_id: str) -> None:
+        """Free the session's slot, if it has one, and give free slots to the sessions that wait."""
+        self._taken.discard(session_id)
+        while self._queue and not self.is_full:
+            next_id, turn = self._queue.popleft()
+            # A cancelled waiter stays in the queue until its turn comes.
+            if not turn.done():
+                self._taken.add(next_id)
+                turn.set_result(None)
+
+    def recheck(self) -> None:
+        """Stop idle agents for waiting sessions. Call this when a session becomes idle."""
+        if self._queue and self._clearing is None:
             self._clearing = asyncio.get_running_loop().create_task(self._clear())
 
     async def _clear(self) -> None:
         try:
-            while self.waiting and await self._make_room():
+            while self.waiting and await self._stop_idle_agent():
                 pass
         finally:
             self._clearing = None
-
-    def give_back(self, name: str) -> None:
-        """The place is free; the first in line has it."""
-        self._taken.discard(name)
-        while self._line and not self.is_full:
-            waiting, turn = self._line.popleft()
-            if not turn.done():
-                self._taken.add(waiting)
-                turn.set_result(None)

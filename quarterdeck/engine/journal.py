@@ -8,20 +8,21 @@ subscribers get every event at once, and only a short buffer of past events is k
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from quarterdeck import events as ev
 from quarterdeck.engine.conversation import EMPTY as NO_CONVERSATION
 from quarterdeck.engine.conversation import Conversation, fold_conversation
-from quarterdeck.engine.subscription import Subscription, Subscriptions
+from quarterdeck.engine.errors import AgentDown
+from quarterdeck.engine.subscription import Subscription
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import DELTAS, Body, Event, Origin
 from quarterdeck.kernel import activity
 from quarterdeck.kernel.state import State
 from quarterdeck.log.base import NEW, Appender, CatalogueRow, Fence, Log
 from quarterdeck.log.session_writer import SessionWriter, is_final
+from quarterdeck.log.tail import TAIL, Follower, Tail
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -36,15 +37,16 @@ class Journal:
 
     __slots__ = (
         "_buffer",
+        "_closing_error",
+        "_is_closed",
         "_is_compacting",
         "_log",
+        "_tail",
         "_writer",
         "conversations",
         "has_log",
         "on_lost",
-        "ring",
         "session_id",
-        "subscriptions",
     )
 
     def __init__(
@@ -68,8 +70,9 @@ class Journal:
         self.on_lost: Callable[[QuarterdeckError], None] | None = None
         #: By agent path: the main agent's conversation, and one for every running sub-agent.
         self.conversations: dict[Path, Conversation] = {(): NO_CONVERSATION}
-        self.subscriptions: Subscriptions | None = None
-        self.ring: deque[Event] | None = None
+        self._tail: Tail[int] | None = None
+        self._is_closed = False
+        self._closing_error: AgentDown | None = None
         self._buffer = buffer if appender is None else 0
         self._log = log
         self._is_compacting = False
@@ -146,12 +149,10 @@ class Journal:
 
     def on_durable(self, events: Sequence[Event], row: CatalogueRow | None) -> None:
         """Deliver events to the subscribers."""
-        if self._buffer:
-            if self.ring is None:
-                self.ring = deque(maxlen=self._buffer)
-            self.ring.extend(events)
-        if self.subscriptions is not None:
-            self.subscriptions.push(events)
+        if self._buffer and self._tail is None:
+            self._tail = self._create_tail(events[0].index - 1)
+        if self._tail is not None:
+            self._tail.publish(events)
 
     def on_log_error(self, error: QuarterdeckError | None) -> None:
         """End the agent if the log will never accept its events again."""
@@ -162,25 +163,29 @@ class Journal:
 
     def subscribe(self, since: int | None, types: frozenset[str] | None) -> Subscription:
         """Return a subscription to all events after the index `since`, or to those from now on."""
-        if self.subscriptions is None:
-            self.subscriptions = Subscriptions()
-        log, session_id = self._log, self.session_id
-        if log is None:
-            kept = [event for event in self.ring or () if since is not None and event.index > since]
-            return self.subscriptions.opened(kept[0].index - 1 if kept else self.published, types, kept)
-        behind = since is not None and since < self.published
+        if self._tail is None:
+            self._tail = self._create_tail(self.published)
+            if self._is_closed:
+                self._tail.end(self._closing_error)
+        position = self.published if since is None else min(since, self.published)
+        log = self._log
+        if log is not None:
+            follower = Follower(self._tail, position, lambda index: log.read(self.session_id, index))
+        else:
+            # Past events that are no longer buffered are gone.
+            oldest = max(self._tail.floor, self.published - self._buffer)
+            follower = Follower(self._tail, max(position, oldest))
+        return Subscription(follower, types)
 
-        async def read(position: int) -> Sequence[Event]:
-            return await log.read(session_id, position)
-
-        return self.subscriptions.opened(
-            since if behind and since is not None else self.published, types, (), read, behind
-        )
+    def _create_tail(self, head: int) -> Tail[int]:
+        # An agent that nobody listens to needs no tail, so it is created when it is first needed.
+        return Tail(lambda event: event.index, head, self._buffer if self._log is None else TAIL)
 
     def close(self, error: QuarterdeckError | None = None) -> None:
-        """End all subscriptions once they have delivered everything; with an error, they raise `AgentDown`."""
-        if self.subscriptions is not None:
-            self.subscriptions.close(error)
+        """End all subscriptions once they have delivered everything. With an error, they raise `AgentDown`."""
+        self._is_closed, self._closing_error = True, None if error is None else AgentDown(error)
+        if self._tail is not None:
+            self._tail.end(self._closing_error)
 
 
 _NAMES = {name: activity.split(name) for name in activity.STATES}

@@ -139,6 +139,9 @@ class GateRequest(Value):
     options: tuple[Option, ...] = ()
     requested_at: int | None = None
     deadline: int | None = None
+    #: What is allowed: the call itself, or access to `host` for a call that runs.
+    purpose: Literal["call", "network"] = "call"
+    host: str = ""
 
 
 class Todo(Value):

@@ -1,7 +1,7 @@
 """Read the fields that hooks of Claude Code and Codex share, and write a decision as the answer to a hook.
 
 A hook that only reports is answered with an empty object at once. One that asks (PermissionRequest) may be answered with a
-decision. An empty object leaves the decision to whoever else is asked, such as the dialog in the terminal.
+decision. An empty object leaves the decision to the dialog in the terminal.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from quarterdeck.kernel.activity import COMPACTING, THINKING, TOOL_USE, WAITING,
 from quarterdeck.kernel.process import was_stopped
 from quarterdeck.kernel.turn import target_of
 from quarterdeck.kernel.view import View
+from quarterdeck.policy.titles import approval_title
 
 #: The ids of the sub-agents that lead to one agent, outermost first. Empty for the main agent.
 AgentPath: TypeAlias = tuple[str, ...]
@@ -720,8 +721,12 @@ class EventTracker:
         options: tuple[Option, ...] = (),
         deadline: int | None = None,
         path: AgentPath = (),
+        network_host: str = "",
     ) -> None:
-        """Record that a person is asked to allow a call."""
+        """Record that a person is asked to allow a call, or to let a running call access `network_host`.
+
+        The title is written from the tool and its arguments; pass one only if they don't say what is asked.
+        """
         if not self._open_gate(ref, "approval", path, call_id):
             return
         request = ev.GateRequest(
@@ -730,10 +735,12 @@ class EventTracker:
             args=args,
             call_id=call_id,
             ask=ask,
-            title=title or tool,
+            title=title or (f"Network access to {network_host}" if network_host else approval_title(tool, args)),
             hint=hint,
             options=options,
             deadline=deadline,
+            purpose="network" if network_host else "call",
+            host=network_host,
         )
         self.emit(ev.ApprovalRequired(gate=request, turn_id=self.turn_id or None, agent_path=path))
         self._update_activity()

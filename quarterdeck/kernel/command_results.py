@@ -1,4 +1,4 @@
-"""What a command is answered with. The same key gets the same answer again, so answers go into the log and come back."""
+"""Define the results of commands. The log stores them, so a repeated command gets the same result again."""
 
 from __future__ import annotations
 
@@ -10,44 +10,45 @@ Disposition: TypeAlias = Literal["started", "queued", "steered", "answered", "re
 
 
 class Done(Struct, frozen=True):
-    """It is done."""
+    """The command was carried out."""
 
 
 class Receipt(Struct, frozen=True):
-    """A text was taken: `disposition` says what becomes of it, `message_id` is its name from here on."""
+    """A text was accepted."""
 
     message_id: str
+    #: What happens with the text.
     disposition: Disposition
     accepted: bool = True
-    #: When it will be read, in words.
+    #: When the agent will read the text, for people.
     reason: str = ""
 
 
 class Steered(Struct, frozen=True):
-    """A text for the running turn; `prompted` when nothing ran."""
+    """A text for the running turn was accepted. `prompted` means that no turn was running, so the text began one."""
 
     ref: str
     status: Literal["queued", "prompted"]
 
 
 class Dropped(Struct, frozen=True):
-    """Texts that the agent will not read; they are given back."""
+    """Texts that were removed from the queue before the agent read them."""
 
     dropped: tuple[str, ...] = ()
 
 
 class Decided(Struct, frozen=True):
-    """A gate is decided; `rule` is the text of the rule that "always" wrote."""
+    """A gate was closed. `rule` is the text of the rule that `always` created."""
 
     gate_id: str
     rule: str = ""
 
 
 class Status(Struct, frozen=True, rename={"session_id": "sessionId"}):
-    """002's answer to resume and cancel."""
+    """The session's new status, in the shape that seed 002 defines for resume and cancel."""
 
     session_id: str
     status: Literal["active", "cancelled", "archived"]
 
 
-Answer: TypeAlias = Done | Receipt | Steered | Dropped | Decided | Status
+CommandResult: TypeAlias = Done | Receipt | Steered | Dropped | Decided | Status

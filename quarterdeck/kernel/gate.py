@@ -108,13 +108,20 @@ def title_of(request: GateRequest) -> str:
     return request.title or request.tool
 
 
+def _approval_payload(request: GateRequest) -> Json:
+    payload: dict[str, Json] = {"tool": request.tool, "args": request.args, "hint": request.hint}
+    if request.purpose != "call":
+        payload |= {"purpose": request.purpose, "host": request.host}
+    return payload
+
+
 def _approval(event: Event, body: ApprovalRequired) -> Gate:
     request = body.gate
     return Gate(
         id=id_of(event, request.gate_id, request.ref),
         kind="approval",
         title=title_of(request),
-        payload={"tool": request.tool, "args": request.args, "hint": request.hint},
+        payload=_approval_payload(request),
         options=request.options,
         requested_at=event.at if request.requested_at is None else request.requested_at,
         deadline=request.deadline,

@@ -1,4 +1,4 @@
-"""The log: append-only, durable, one rising index per session. `base.py` is the port; the rest are adapters.
+"""The log: append-only and durable, with one rising index per session.
 
-Whoever reads is a cursor (`tail.py`): live readers are served from a short tail in memory, all others from the store.
+`base.py` is the port; `memory.py` and `sqlite/` are its adapters. `session_writer.py` writes one session, `tail.py` follows.
 """

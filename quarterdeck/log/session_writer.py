@@ -373,8 +373,7 @@ class SessionWriter:
         else:
             self._retry_timer = asyncio.get_running_loop().call_later(self._retry_s, self._retry)
             self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
-        if self._listener is not None:
-            self._listener.on_log_error(error)
+        self._notify_error(error)
 
     def _retry(self) -> None:
         self._retry_timer = None
@@ -389,8 +388,16 @@ class SessionWriter:
             return
         self.error = None
         log.info("the log accepts appends again", extra={"session": self.session_id})
-        if self._listener is not None:
-            self._listener.on_log_error(None)
+        self._notify_error(None)
+
+    def _notify_error(self, error: QuarterdeckError | None) -> None:
+        if self._listener is None:
+            return
+        try:
+            self._listener.on_log_error(error)
+        except Exception:
+            # The writer must go on: other callers wait for their events.
+            log.exception("a listener failed on a log error", extra={"session": self.session_id})
 
 
 class _Batch:

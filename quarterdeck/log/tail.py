@@ -1,11 +1,12 @@
-"""Readers are cursors. A short tail of what was published last serves the live ones; the log serves all others.
+"""Follow a log: live readers are served from a short tail in memory, all others from the log.
 
-A reader is a sink: a position and a function that takes a slice. Publishing costs one append to the tail and one call
-per sink and pass of the loop; sinks at the same position share one slice. Nobody has a queue of their own: a sink that
-cannot keep up is simply behind, and once the tail no longer reaches back to it, it reads from the log until it has
-caught up. So a reader can be slow, leave and come back, and misses nothing; and it holds up nobody.
+Nobody has a queue of their own. A reader is a position in a stream, and a reader that can't keep up is simply behind: once
+the tail doesn't reach back to its position any more, it reads from the log until it has caught up. So a reader can be slow,
+disconnect and come back without missing an event, and it delays no other reader.
 
-Only what is durable may be published.
+There are two ways to read from a `Tail`. A `Sink` is a callback that gets each new slice of events; it costs no task, and
+sinks at the same position share one slice. A `Follower` is an asynchronous iterator of slices, which also reads from the
+log when it is behind. Publish only durable events.
 """
 
 from __future__ import annotations
@@ -14,55 +15,154 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from typing import Generic, TypeAlias, TypeVar
+from weakref import WeakSet
 
+from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, SessionDeleted
-from quarterdeck.log.base import PAGE, START, Log, LogUnavailable
+from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, NoSuchSession
 
+#: A position in a stream: an index in one session, or a cursor over all sessions.
 P = TypeVar("P", int, str)
 Deliver: TypeAlias = Callable[[Sequence[Event]], object]
 
+#: How many events a tail keeps at least.
 TAIL = 200
-#: The floor of a tail that does not know yet how far back it reaches: further than any position.
-_NOWHERE = 1 << 62
+#: The floor of a tail that doesn't know yet how far back it reaches: above any index.
+_UNKNOWN = 1 << 62
+
+
+# --- the tail
 
 
 class Sink(Generic[P]):
-    """One reader: everything up to `position` was delivered. `behind` once the tail does not reach back to it."""
+    """A callback that gets everything after `position`."""
 
-    __slots__ = ("behind", "deliver", "position")
+    __slots__ = ("deliver", "is_behind", "position")
 
     def __init__(self, position: P, deliver: Deliver) -> None:
         self.position = position
         self.deliver = deliver
-        self.behind = False
+        #: Set once the tail doesn't reach back to the position. The sink then gets one empty slice, and nothing after it.
+        self.is_behind = False
 
 
 class Tail(Generic[P]):
-    """The newest events of one stream: of a session by index, or of all sessions by cursor.
+    """The newest events of one stream. It holds every event after `floor`, up to `head`."""
 
-    It holds everything after `floor` and nothing before.
-    """
-
-    def __init__(self, place: Callable[[Event], P], head: P, limit: int = TAIL) -> None:
-        self.place = place
+    def __init__(self, position_of: Callable[[Event], P], head: P, limit: int = TAIL) -> None:
+        self.position_of = position_of
         self.head = head
         self.floor = head
+        #: How many readers hold this tail (`Feed.hold`).
         self.readers = 0
         self._limit = limit
         self._events: list[Event] = []
         self._sinks: dict[Sink[P], None] = {}
         self._waiters: dict[asyncio.Future[None], None] = {}
-        #: What came after which position: readers that wait together stand at the same one.
+        #: Followers that can't read from a log, so the tail keeps what they haven't read. Weak: an abandoned one is freed.
+        self._retaining: WeakSet[Follower[P]] = WeakSet()
+        #: The last slice that was made, and its start: readers that wait together are at the same position.
         self._slice: tuple[P, list[Event]] = (head, [])
-        self._scheduled = False
-        self._is_over = False
+        self._is_scheduled = False
+        self._is_ended = False
+        self._error: QuarterdeckError | None = None
 
     @property
     def is_read(self) -> bool:
         return bool(self.readers or self._sinks)
 
+    @property
+    def is_started(self) -> bool:
+        """Whether the tail knows how far back it reaches."""
+        return self.floor != _UNKNOWN
+
+    def start(self, position: P) -> None:
+        """Set the floor of a tail that has collected every event after `position`.
+
+        A tail that has started already is left alone: it may have dropped events since, so its own floor is right.
+        """
+        if self.is_started:
+            return
+        self.floor = position
+        if not self._events:
+            self.head = position
+
+    def publish(self, events: Sequence[Event]) -> None:
+        """Add durable events. Sinks get them in the next pass of the loop, with all others published until then."""
+        if not events:
+            return
+        self._events.extend(events)
+        self.head = self.position_of(events[-1])
+        # Trim to the limit only at twice the limit, so that events aren't moved for each publish.
+        if len(self._events) > 2 * self._limit:
+            self._drop(len(self._events) - self._limit)
+        self._wake_waiters()
+        if self._sinks:
+            self._schedule()
+
+    def _drop(self, count: int) -> None:
+        unread = [follower.position for follower in self._retaining]
+        if unread:
+            count = min(count, bisect_right(self._events, min(unread), key=self.position_of))
+        if count:
+            self.floor = self.position_of(self._events[count - 1])
+            del self._events[:count]
+
+    def after(self, position: P) -> Sequence[Event] | None:
+        """Return the events after a position, or None if the tail doesn't reach back to it."""
+        if position == self.head:
+            return ()
+        if position < self.floor:
+            return None
+        start, events = self._slice
+        if start != position or not events or self.position_of(events[-1]) != self.head:
+            events = self._events[bisect_right(self._events, position, key=self.position_of) :]
+            self._slice = (position, events)
+        return events
+
+    def end(self, error: QuarterdeckError | None = None) -> None:
+        """Publish nothing more. Followers that have read everything stop, or raise `error`."""
+        self._is_ended, self._error = True, error
+        self._wake_waiters()
+
+    async def wait_for_more(self) -> bool:
+        """Wait until more was published, or a follower was released. Return False if the tail has ended.
+
+        Raises:
+            QuarterdeckError: the error that the tail ended with.
+        """
+        if self._is_ended:
+            if self._error is not None:
+                raise self._error
+            return False
+        # Each waiter has its own future, because a waiting task can be cancelled.
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = None
+        try:
+            await waiter
+        finally:
+            self._waiters.pop(waiter, None)
+        return True
+
+    def retain_for(self, follower: Follower[P]) -> None:
+        """Keep everything that this follower hasn't read yet."""
+        self._retaining.add(follower)
+
+    def release(self, follower: Follower[P]) -> None:
+        self._retaining.discard(follower)
+        # Another task may be waiting for its next slice.
+        self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- sinks
+
     def attach(self, deliver: Deliver, position: P | None = None) -> Sink[P]:
-        """A new reader, at the head unless it says where it stands."""
+        """Add a sink at a position, by default at the head."""
         sink = Sink(self.head if position is None else position, deliver)
         self._sinks[sink] = None
         if sink.position != self.head:
@@ -70,95 +170,107 @@ class Tail(Generic[P]):
         return sink
 
     def detach(self, sink: Sink[P]) -> None:
-        """It leaves; whatever it has not seen is in the log."""
+        """Remove a sink. Whatever it hasn't seen is in the log."""
         self._sinks.pop(sink, None)
 
-    def publish(self, events: Sequence[Event]) -> None:
-        """These are durable. Delivered once the loop comes round, together with what else is published until then."""
-        if not events:
-            return
-        self._events.extend(events)
-        self.head = self.place(events[-1])
-        if len(self._events) > 2 * self._limit:
-            cut = len(self._events) - self._limit
-            self.floor = self.place(self._events[cut - 1])
-            del self._events[:cut]
-        if self._sinks or self._waiters:
-            self._schedule()
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether it knows how far back it reaches."""
-        return self.floor != _NOWHERE
-
-    def begin(self, position: P) -> None:
-        """It holds everything after this position; what is new since then has come in already. A tail that knows already
-        how far back it reaches knows better: what it could not hold it has let go meanwhile."""
-        if self.is_begun:
-            return
-        self.floor = position
-        if not self._events:
-            self.head = position
-
-    def end(self) -> None:
-        """Nothing more will be published: whoever has read everything and waits is told so."""
-        self._is_over = True
-        self._schedule()
-
-    async def changed(self) -> None:
-        """Returns once something more was published. Each who waits has a future of their own: one can be cancelled."""
-        if self._is_over:
-            raise LogUnavailable("it is closed", "Open the log again.")
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[waiter] = None
-        try:
-            await waiter
-        finally:
-            self._waiters.pop(waiter, None)
-
-    def after(self, position: P) -> Sequence[Event] | None:
-        """What came after a position; None when the tail does not reach back to it."""
-        if position == self.head:
-            return ()
-        if position < self.floor:
-            return None
-        known, events = self._slice
-        if known != position or not events or self.place(events[-1]) != self.head:
-            events = self._events[bisect_right(self._events, position, key=self.place) :]
-            self._slice = (position, events)
-        return events
-
     def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._pump)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._deliver)
 
-    def _pump(self) -> None:
-        self._scheduled = False
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+    def _deliver(self) -> None:
+        self._is_scheduled = False
         head = self.head
         slices: dict[P, Sequence[Event] | None] = {}
+        # Iterate over a copy: a sink may detach itself, or attach another one, while it is called.
         for sink in tuple(self._sinks):
-            position = sink.position
-            if position == head or sink.behind:
+            if sink.position == head or sink.is_behind:
                 continue
-            if position in slices:
-                events = slices[position]
-            else:
-                events = slices[position] = self.after(position)
+            if sink.position not in slices:
+                slices[sink.position] = self.after(sink.position)
+            events = slices[sink.position]
             if events is None:
-                sink.behind = True
+                sink.is_behind = True
                 sink.deliver(())
             else:
                 sink.position = head
                 sink.deliver(events)
 
 
+# --- the follower
+
+
+class Follower(Generic[P]):
+    """Reads one stream from a position: from the tail while it reaches back far enough, else from the log.
+
+    It iterates over slices of events, because handing over each event separately costs an `await` each. Without `read`
+    there is no log, and the tail keeps everything that the follower hasn't read.
+    """
+
+    def __init__(
+        self, tail: Tail[P], position: P, read: Callable[[P], Awaitable[Sequence[Event]]] | None = None
+    ) -> None:
+        self.position = position
+        self._tail = tail
+        self._read = read
+        self._is_closed = False
+        if read is None:
+            tail.retain_for(self)
+
+    async def read_available(self) -> Sequence[Event]:
+        """Return the next events that were published already, or an empty slice if there are none.
+
+        Raises:
+            LogUnavailable: the log can't be read.
+        """
+        while True:
+            events = self._tail.after(self.position)
+            if events is None:
+                floor = self._tail.floor
+                events = await self._read_log()
+                if not events:
+                    # The log has dropped what was there: restated deltas, or a deleted session. The tail has the rest.
+                    self.position = max(self.position, floor)
+                    continue
+            if events:
+                self.position = self._tail.position_of(events[-1])
+            return events
+
+    async def _read_log(self) -> Sequence[Event]:
+        assert self._read is not None, "the tail keeps everything that this follower hasn't read"
+        try:
+            return await self._read(self.position)
+        except NoSuchSession:
+            return ()
+
+    def __aiter__(self) -> Follower[P]:
+        return self
+
+    async def __anext__(self) -> Sequence[Event]:
+        """Return the next slice, and wait for it if need be.
+
+        Raises:
+            QuarterdeckError: the error that the tail ended with, or LogUnavailable if the log can't be read.
+        """
+        while not self._is_closed:
+            events = await self.read_available()
+            if events:
+                return events
+            if not await self._tail.wait_for_more():
+                break
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        """Stop the iteration, also in a task that waits for the next slice."""
+        self._is_closed = True
+        self._tail.release(self)
+
+
+# --- the tails of a deck
+
+
 class Feed:
-    """The tails of a deck: one for all sessions, one for each session that somebody reads."""
+    """The tails of a deck: one for all sessions, and one for each session that has readers."""
 
     def __init__(self, log: Log, limit: int = TAIL) -> None:
         self._log = log
@@ -168,112 +280,79 @@ class Feed:
 
     @classmethod
     async def over(cls, log: Log, limit: int = TAIL) -> Feed:
-        """A feed over a log that holds something already: its newest event is where the tail begins."""
+        """Return a feed for a log that may hold events already. Its tails begin after the newest one."""
         feed = cls(log, limit)
         feed.all = Tail(_cursor, await log.last_cursor(), limit)
         return feed
 
     def publish(self, events: Sequence[Event]) -> None:
-        """The events of one durable append, with their cursors."""
+        """Publish the events of one durable append, with their cursors."""
         self.all.publish(events)
         tail = self._sessions.get(events[0].session_id) if events else None
         if tail is not None:
             tail.publish(events)
 
     def close(self) -> None:
-        """The log is closed: nobody waits for what will never come."""
+        """End all tails, because the log was closed."""
         for tail in (self.all, *self._sessions.values()):
-            tail.end()
+            tail.end(LogUnavailable("it is closed", "Open the log again."))
 
     async def follow(
         self, session_id: str, since: int = 0, types: Collection[str] | None = None
     ) -> AsyncGenerator[Event]:
-        """Everything of one session after `since`, then whatever comes, until the session is deleted."""
+        """Yield all events of a session after `since`, then new ones as they are published, until it is deleted.
+
+        Raises:
+            NoSuchSession: the log has no session with this id.
+            LogUnavailable: the log can't be read, or was closed.
+        """
         tail = await self.hold(session_id)
-        reading = _Reading(tail, since, lambda at: self._log.read(session_id, at, PAGE), types)
         try:
-            while not reading.ended:
-                for event in await reading.more():
-                    yield event
+            async for events in Follower(tail, since, lambda index: self._log.read(session_id, index, PAGE)):
+                for event in events:
+                    if types is None or event.type in types:
+                        yield event
+                if isinstance(events[-1].body, SessionDeleted):
+                    return
         finally:
             self.release(session_id, tail)
 
     async def follow_all(self, since: str = START, types: Collection[str] | None = None) -> AsyncGenerator[Event]:
-        """The same over all sessions."""
-        reading = _Reading(self.all, since, lambda at: self._log.read_all(at, PAGE), types)
-        while True:
-            for event in await reading.more():
-                yield event
+        """Yield all events of all sessions after a cursor, then new ones as they are published.
 
-    async def tail(self, session_id: str) -> Tail[int]:
-        """The tail of a session, from its newest durable event on; NoSuchSession."""
-        tail = self._sessions.get(session_id)
-        if tail is None:
-            # it collects from now on, so that nothing is missed that becomes durable while we ask how far the log is
-            tail = self._sessions[session_id] = Tail(_index, _NOWHERE, self._limit)
-        if tail.is_begun:
-            return tail
-        # also who comes while another one asks: nobody reads from a tail that does not know where it begins
-        tail.readers += 1
-        try:
-            stored = await self._log.session(session_id)
-            tail.begin(stored.last_index)
-        finally:
-            tail.readers -= 1
-            if not tail.is_begun:
-                self._let_go(session_id, tail)
-        return self._sessions.setdefault(session_id, tail)
+        Raises:
+            LogUnavailable: the log can't be read, or was closed.
+        """
+        async for events in Follower(self.all, since, lambda cursor: self._log.read_all(cursor, PAGE)):
+            for event in events:
+                if types is None or event.type in types:
+                    yield event
 
     async def hold(self, session_id: str) -> Tail[int]:
-        """The tail of a session, which stays until whoever holds it releases it; NoSuchSession."""
-        tail = await self.tail(session_id)
+        """Return the tail of a session. It stays until the caller releases it with `release`.
+
+        Raises:
+            NoSuchSession: the log has no session with this id.
+        """
+        tail = self._sessions.get(session_id)
+        if tail is None:
+            # Let it collect from now on, so that it misses nothing while the log is asked for the last index.
+            tail = self._sessions[session_id] = Tail(_index, _UNKNOWN, self._limit)
         tail.readers += 1
+        try:
+            if not tail.is_started:
+                stored = await self._log.session(session_id)
+                tail.start(stored.last_index)
+        except BaseException:
+            self.release(session_id, tail)
+            raise
         return tail
 
     def release(self, session_id: str, tail: Tail[int]) -> None:
-        """One reader less."""
+        """Release a tail. One that has no readers is dropped."""
         tail.readers -= 1
-        self._let_go(session_id, tail)
-
-    def _let_go(self, session_id: str, tail: Tail[int]) -> None:
-        """A session that nobody reads keeps no tail."""
         if not tail.is_read and self._sessions.get(session_id) is tail:
             del self._sessions[session_id]
-
-
-class _Reading(Generic[P]):
-    """From the log until the tail reaches back to us, from the tail from then on; from the log again if we fall behind.
-
-    It gives slices: an iterator that hands on each event by itself is at its dearest when it stands on another one.
-    """
-
-    def __init__(
-        self, tail: Tail[P], since: P, read: Callable[[P], Awaitable[list[Event]]], types: Collection[str] | None
-    ) -> None:
-        self._tail = tail
-        self._since = since
-        self._read = read
-        self._types = types
-        #: The last event that was given is the last one of all.
-        self.ended = False
-
-    async def more(self) -> Sequence[Event]:
-        """What comes next; maybe nothing of the types that are wanted."""
-        tail = self._tail
-        events = tail.after(self._since)
-        if events is None:
-            # an empty answer: what was there are deltas that have been dropped, so the tail is next
-            floor = tail.floor
-            events = await self._read(self._since)
-            if not events:
-                self._since = max(self._since, floor)
-        elif not events:
-            await tail.changed()
-        if not events:
-            return ()
-        self._since = tail.place(events[-1])
-        self.ended = isinstance(events[-1].body, SessionDeleted)
-        return events if self._types is None else [event for event in events if event.type in self._types]
 
 
 def _index(event: Event) -> int:

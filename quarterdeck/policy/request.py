@@ -19,10 +19,10 @@ from quarterdeck.kernel.gate import ASKS, Gate
 from quarterdeck.policy import shell
 from quarterdeck.policy.paths import Workspace, is_inside
 
-_SHELLS = frozenset(
+SHELL_TOOLS = frozenset(
     ("bash", "shell", "powershell", "exec_command", "run_shell_command", "execute_command", "local_shell", "terminal")
 )
-_COMMANDS = ("command", "cmd", "script")
+COMMAND_ARGUMENTS = ("command", "cmd", "script")
 _WORKDIRS = ("cwd", "workdir", "working_directory", "directory", "dir_path")
 _PATH_NAME = re.compile(
     r"(?:path|file|filename|dir|directory|folder|uri|root|destination|dest|dst|src|target|cwd)s?|filechanges"
@@ -32,8 +32,6 @@ _PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*
 _MAX_DEPTH = 8
 #: Replaces arguments that are nested too deep. No file has this name, so no rule allows it.
 UNREADABLE = "\0"
-#: Codex asks for network access with the arguments of the command that needs it. That isn't a request for the command.
-_NETWORK_TITLE = "Network access to "
 
 
 class Request(Struct, frozen=True, gc=False):
@@ -58,7 +56,8 @@ def request_of(gate: Gate, workspace: Workspace) -> Request:
     """Return the request of a gate."""
     payload = _object(gate.payload)
     tool, args = _text(payload.get("tool")), payload.get("args")
-    is_known = gate.kind == "approval" and bool(tool) and not gate.title.startswith(_NETWORK_TITLE)
+    # Codex asks for network access with the arguments of the command that needs it. That isn't a request for the command.
+    is_known = gate.kind == "approval" and bool(tool) and payload.get("purpose", "call") == "call"
     return _request(tool, args, workspace, is_known, gate.kind == "approval" and gate.ask == ASKS["command"])
 
 
@@ -68,39 +67,45 @@ def request_for_call(tool: str, args: Json, workspace: Workspace) -> Request:
 
 
 def _request(tool: str, args: Json, workspace: Workspace, is_known: bool, is_command: bool) -> Request:
-    if is_command or tool.lower() in _SHELLS:
+    if is_command or tool.lower() in SHELL_TOOLS:
         return _shell_request(tool, workspace, _object(args), is_known)
-    paths: list[str] = []
-    _collect_paths(args, 0, paths)
-    unique = dict.fromkeys(map(_without_file_scheme, paths))
-    return Request(tool, workspace, None, tuple(path for path in unique if "://" not in path), is_known=is_known)
+    return Request(tool, workspace, None, paths_in(args), is_known=is_known)
 
 
 # -------------------------------------------------------------------------------------------- shell commands
 
 
 def _shell_request(tool: str, workspace: Workspace, args: dict[str, Any], is_known: bool) -> Request:
-    values = [args[name] for name in _COMMANDS if args.get(name)]
-    text = _command_text(values[0]) if len(values) == 1 else ""
+    values = [args[name] for name in COMMAND_ARGUMENTS if args.get(name)]
+    text = command_text(values[0]) if len(values) == 1 else ""
     command = shell.read(text)
     if tool.lower() == "powershell":
         # We can't parse PowerShell, so only whole lines can be compared.
         command = shell.Command(text, (), command.loose)
     if len(values) > 1:
         # We don't know which argument is executed: none may be allowed, and each may be denied.
-        everything = shell.read("\n".join(map(_command_text, values)))
+        everything = shell.read("\n".join(map(command_text, values)))
         command = shell.Command("", (), everything.loose)
     workdir = next((_text(args[name]) for name in _WORKDIRS if args.get(name)), ".")
     return Request(tool, workspace, command, (), workdir, is_known)
 
 
-def _command_text(value: Any) -> str:
+def command_text(value: Any) -> str:
+    """Return a command that is given as a string or as a list of words, else ""."""
     if isinstance(value, list):
         return shlex.join(str(word) for word in cast(list[Any], value))
     return _text(value).strip()
 
 
 # ----------------------------------------------------------------------------------------- paths in arguments
+
+
+def paths_in(args: Json) -> tuple[str, ...]:
+    """Return every path in the arguments of a call, each once. Addresses aren't paths."""
+    paths: list[str] = []
+    _collect_paths(args, 0, paths)
+    unique = dict.fromkeys(map(_without_file_scheme, paths))
+    return tuple(path for path in unique if "://" not in path)
 
 
 def _collect_paths(value: Json, depth: int, paths: list[str]) -> None:

@@ -263,9 +263,12 @@ class Child:
             await self._wait_output_closed(_DRAIN_S)
         finally:
             code = self._process.wait()
-            self._close_pipes()
-            if not self.exited.done():
-                self.exited.set_result(code)
+            try:
+                self._close_pipes()
+            finally:
+                # Resolve even if on_output raises, or everything that waits for the exit would hang.
+                if not self.exited.done():
+                    self.exited.set_result(code)
 
     async def _is_output_closed_unhurried(self) -> bool:
         """Wait until the output is closed. Return False if the child is to be ended before that."""

@@ -139,8 +139,8 @@ class Server:
 
     def _call(self, route: Route, request: web.Request, body: Any) -> Call:
         query = read_query(route.query, request.query) if route.query is not None else None
-        header = validation.client_id(request.headers.get("Idempotency-Key", ""))
-        client_id = validation.client_id(getattr(body, "client_id", "")) or header
+        header = validation.check_client_id(request.headers.get("Idempotency-Key", ""))
+        client_id = validation.check_client_id(getattr(body, "client_id", "")) or header
         return Call(self.deck, request[VISITOR], request.match_info, query, body, client_id)
 
     async def run_command(self, session_id: str, name: str, args: dict[str, Any], client_id: str) -> Any:

@@ -28,6 +28,7 @@ from quarterdeck.events import Json
 from quarterdeck.harness import hooks, registry
 from quarterdeck.harness.base import Object, Signal
 from quarterdeck.kernel.gate import Gate
+from quarterdeck.log.session_writer import Durability
 from quarterdeck.server import otlp
 from quarterdeck.server.connection import read_bytes
 from quarterdeck.server.errors import BadRequest
@@ -72,7 +73,7 @@ class Ingest:
         payload = decode_object(await read_bytes(request, BODY_LIMIT))
         session_id = request.match_info.get("id", "")
         if session_id:
-            session = await self._deck.in_use(session_id)
+            session = await self._deck.load_session(session_id)
             if session.connection is None:
                 raise NoProcess(session_id)
             agent = ""
@@ -88,7 +89,7 @@ class Ingest:
     def _feed_hook(self, session: Session, agent: str, payload: Object) -> None:
         reader = session.connection or session.observed_agent or session.observe(registry.translator(agent))
         try:
-            reader.hear(Signal("hook", payload))
+            reader.feed(Signal("hook", payload))
         except Exception:
             # A bug in a translator must not disturb the agent, which would show our error to the user.
             log.exception("can't translate a hook", extra={"session": session.id})
@@ -97,18 +98,20 @@ class Ingest:
     async def _decide(self, session: Session, agent: str, payload: Object) -> Object:
         """Wait for the decision that a hook asks for, and return the answer."""
         observed = session.observed_agent or session.observe(registry.translator(agent))
-        gate = _gate_of(payload, observed.hear_asking(Signal("hook", payload)), session)
+        gate = _gate_of(payload, observed.feed(Signal("hook", payload)), session)
         if gate is None:
             self._evict_if_idle(session)
             return hooks.NO_ANSWER
         try:
-            decision = await observed.decision_on(gate.id)
+            decision = await observed.wait_for_decision(gate.id)
         except asyncio.CancelledError:
             # The agent has disconnected: the user answered in the terminal, or the agent exited.
-            observed.hear(Signal("hook.disconnect", hooks.disconnect_data(payload, gate.ref)))
+            observed.feed(Signal("hook.disconnect", hooks.disconnect_data(payload, gate.ref)))
             raise
         answer = hooks.NO_ANSWER if decision is None else hooks.encode_decision(agent, payload, decision)
-        observed.hear_patiently(Signal("hook.reply", hooks.reply_data(payload, gate.ref, answer)))
+        reply = Signal("hook.reply", hooks.reply_data(payload, gate.ref, answer))
+        # The decision is durable already, so nothing depends on this event.
+        observed.feed(reply, durability=Durability.LAZY)
         return answer
 
     async def _session_of(self, agent: str, native_id: str, cwd: str) -> Session:
@@ -126,13 +129,13 @@ class Ingest:
 
     def _evict_if_idle(self, session: Session) -> None:
         if not session.state.turn.is_open:
-            self._deck.services.at_rest()
+            self._deck.services.supervisor.schedule_eviction()
 
     async def _release_all(self, _: web.Application) -> None:
         """Resolve every held hook without a decision at shutdown, so that each agent asks in its terminal."""
-        for session in self._deck.sessions_in_use():
+        for session in self._deck.loaded_sessions():
             if session.observed_agent is not None:
-                session.observed_agent.release()
+                session.observed_agent.release_all()
 
     # --- OTLP
 
@@ -161,7 +164,7 @@ class Ingest:
             return
         session = await self._session_of("codex", native_id, "")
         reader = session.connection or session.observed_agent or session.observe(registry.translator("codex"))
-        reader.hear(Signal("otlp.log", record))
+        reader.feed(Signal("otlp.log", record))
 
 
 def _gate_of(payload: Object, opened: tuple[Gate, ...], session: Session) -> Gate | None:
@@ -174,7 +177,7 @@ def _gate_of(payload: Object, opened: tuple[Gate, ...], session: Session) -> Gat
         return opened[0] if opened else None
     observed: ObservedAgent | None = session.observed_agent
     questions = (gate for gate in session.state.gates.open if gate.kind == "question")
-    return next((gate for gate in questions if observed is not None and not observed.is_held_for(gate.id)), None)
+    return next((gate for gate in questions if observed is not None and not observed.is_pending(gate.id)), None)
 
 
 def _json_response(body: Object) -> web.Response:

@@ -33,7 +33,7 @@ from msgspec import Struct
 from quarterdeck import __version__
 from quarterdeck.config import Config, ServerSettings, read_config
 from quarterdeck.deck.deck import Deck
-from quarterdeck.deck.environment import Fixed, Surroundings
+from quarterdeck.deck.environment import EnvironmentSource, FixedEnvironment
 from quarterdeck.deck.login import LoginShell
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.harness import registry
@@ -245,8 +245,8 @@ def freeze_memory() -> None:
     gc.freeze()
 
 
-def _agent_environment(settings: ServerSettings) -> Surroundings:
-    return Fixed(os.environ, "server") if settings.environment == "server" else LoginShell(os.environ)
+def _agent_environment(settings: ServerSettings) -> EnvironmentSource:
+    return FixedEnvironment(os.environ, "server") if settings.environment == "server" else LoginShell(os.environ)
 
 
 def _allowed_hosts(settings: ServerSettings) -> frozenset[str]:

@@ -123,7 +123,7 @@ class SessionCounts:
         gates = 0
         live = {
             session.id: session.writer.durable_view.state
-            for session in deck.sessions_in_use()
+            for session in deck.loaded_sessions()
             if session.writer.durable_view.index
         }
         for number, session_id in enumerate(deck.session_ids(), 1):
@@ -187,7 +187,7 @@ class Metrics:
 
     def _deck_metrics(self) -> Iterable[str]:
         deck = self._deck
-        sessions = list(deck.sessions_in_use())
+        sessions = list(deck.loaded_sessions())
         running = sum(session.connection is not None for session in sessions)
         refused = sum(session.writer.error is not None for session in sessions)
         slots = deck.services.slots

@@ -14,10 +14,10 @@ from msgspec import Struct
 
 import quarterdeck
 from quarterdeck.deck.login import Source
-from quarterdeck.deck.validation import KEY_LIMIT
 from quarterdeck.harness import hooks
+from quarterdeck.kernel.commands import KEY_LIMIT, NO_NUL
 from quarterdeck.server.auth import SECRET
-from quarterdeck.server.route import NO_NUL, Route
+from quarterdeck.server.route import Route
 from quarterdeck.server.shapes import EventPage
 from quarterdeck.server.socket import Command, Subscribe, Unsubscribe
 from quarterdeck.server.sse import AllEventsQuery, EventsQuery

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from quarterdeck.deck.deck import Deck
-from quarterdeck.deck.handle import SessionHandle
-from quarterdeck.deck.validation import KEY_LIMIT
+from quarterdeck.deck.session_api import SessionHandle
+from quarterdeck.kernel.commands import KEY_LIMIT, Text
 from quarterdeck.server.errors import BadRequest
 from quarterdeck.server.tokens import Visitor
 
@@ -23,12 +23,7 @@ Method: TypeAlias = Literal["GET", "POST", "PATCH", "DELETE"]
 
 #: An index of a log, or a time in milliseconds. JSON numbers are exact up to here.
 Index: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
-#: The deck checks texts and explains what is wrong with one; these patterns are only for clients that read openapi.json.
-NO_NUL = r"^[^\u0000]*$"
-Text: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": NO_NUL})]
 Variable: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": r"^[^=\u0000]+$"})]
-WORDS = r"^[^\u0000]*[^\s\u0000][^\u0000]*$"
-Words: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": WORDS})]
 
 
 class Keyed(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 import msgspec
@@ -240,7 +241,9 @@ class _SessionSubscription:
         self._sent = session.writer.durable_view
         self._tail: Tail[int] | None = None
         self._reader: Reader[int] | None = None
-        session.users += 1
+        # Keeps the session in memory until the subscription is closed.
+        self._use = ExitStack()
+        self._use.enter_context(session.in_use())
 
     async def start(self) -> None:
         """Send a snapshot, then everything after `since`."""
@@ -281,8 +284,7 @@ class _SessionSubscription:
             self._reader.close()
         if self._tail is not None:
             self._connection.deck.feed.release(self._session.id, self._tail)
-        self._session.users -= 1
-        self._session.services.at_rest()
+        self._use.close()
 
 
 class _ListSubscription:
@@ -313,7 +315,7 @@ class _ListSubscription:
                 line.write(_summary_frame(session_id, deck.view(session_id)))
             if number % _ROWS_PER_PAUSE == 0:
                 await asyncio.sleep(0)
-                await line.drained()
+                await line.drain()
         pages = connection.sockets.all_pages
         self._reader = Reader(
             deck.feed.all, position if since is None else since, line, lambda at: pages.after("", at), self._send
@@ -403,7 +405,7 @@ class SocketConnection:
         if message.session == ALL:
             subscription = _ListSubscription(self, message)
         else:
-            subscription = _SessionSubscription(self, message, await self.deck.in_use(message.session))
+            subscription = _SessionSubscription(self, message, await self.deck.load_session(message.session))
         self._subscriptions[message.session] = subscription
         try:
             await subscription.start()
@@ -474,7 +476,7 @@ async def serve_socket(
                 await connection.receive(message.data)
             elif message.type is WSMsgType.BINARY:
                 connection.refuse_binary()
-            await connection.line.drained()
+            await connection.line.drain()
     except ConnectionResetError:
         pass
     finally:

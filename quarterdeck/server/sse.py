@@ -217,7 +217,7 @@ class Streams:
             line.write(chunk(named_block("snapshot", {"session": "*", "sessions": rows, "cursor": head}, head)))
             # Let other requests run, and don't fill the memory for a slow client.
             await asyncio.sleep(0)
-            await line.drained()
+            await line.drain()
         return head
 
     # --- Connections

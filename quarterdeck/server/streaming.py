@@ -46,7 +46,7 @@ class TransportLine:
     def is_closed(self) -> bool:
         return self._transport.is_closing()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until the connection takes more data.
 
         Raises:

@@ -70,8 +70,8 @@ class TestTranslator(BaseTranslator):
 
     def read_turn_start(self, line: Object) -> None:
         images = tuple(
-            Image(media_type=text_of(one, "media_type"), data=text_of(one, "data"), path=text_of(one, "path"))
-            for one in map(object_of, list_of(line, "images"))
+            Image(media_type=text_of(image, "media_type"), data=text_of(image, "data"), path=text_of(image, "path"))
+            for image in map(object_of, list_of(line, "images"))
         )
         self.tracker.record_prompt(text_of(line, "text"), text_of(line, "id"), images=images)
         self.tracker.start_request()

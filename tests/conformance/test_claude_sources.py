@@ -1,4 +1,4 @@
-"""Claude Code's sources held against each other: hooks alone and the stream alone must show the same session."""
+"""Compare Claude Code's sources: hooks alone and the stream alone must show the same session."""
 
 from __future__ import annotations
 

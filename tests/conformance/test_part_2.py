@@ -37,7 +37,7 @@ def status(tape: Tape) -> str:
 
 
 def unresumable() -> Tape:
-    """A suspended session whose agent cannot resume."""
+    """A suspended session whose agent can't resume."""
     return Tape().opened().add(ev.AgentReady(resumable=False), ev.SessionSuspended())
 
 

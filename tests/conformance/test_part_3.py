@@ -1,5 +1,6 @@
-"""Part 3: what the agent is doing (seed 003). Here the monitor and the two diagrams as tables; the signals themselves are
-the translators', and so are the cases about them."""
+"""Show part 3 (seed 003, what the agent is doing): the monitor and the two diagrams as tables.
+
+The cases about signals are shown with the translators."""
 
 from __future__ import annotations
 

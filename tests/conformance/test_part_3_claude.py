@@ -1,4 +1,4 @@
-"""Part 3, Claude Code: 003's signals and every edge of its diagram, given by hooks alone."""
+"""Show part 3 for Claude Code: seed 003's signals and every edge of its diagram, through hooks alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Part U.3 as far as it is about Claude Code: limits, failures, and sources that say nonsense."""
+"""Show part U.3 for Claude Code: limits, failures, and sources that send nonsense."""
 
 from __future__ import annotations
 

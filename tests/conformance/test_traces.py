@@ -1,4 +1,4 @@
-"""Real recordings, replayed: what they show must be what tests/conformance/traces says they show."""
+"""Replay real recordings and compare the results with the expectations in tests/conformance/traces."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from quarterdeck.kernel.state import State
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import CatalogueRow
 from quarterdeck.log.rows import catalogue_row, decode_snapshot
-from quarterdeck.log.sqlite.reader import Reader
+from quarterdeck.log.sqlite.reader import StoreReader
 from tests.crash.ledger import Deed, Ledger
 
 _ON_ITS_WAY = ("sending", "delivered")
@@ -213,7 +213,7 @@ def _asked(body: ev.Body) -> tuple[str, str] | None:
 
 
 def _read(path: Path) -> tuple[dict[str, Kept], list[Event]]:
-    reader = Reader(path)
+    reader = StoreReader(path)
     try:
         stored = reader.sessions()
         kept = {

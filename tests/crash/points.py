@@ -9,13 +9,14 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quarterdeck.deck import deck, recovery
+from quarterdeck.deck import deck
 from quarterdeck.deck.agents import process
 from quarterdeck.deck.agents.connection import AgentConnection
 from quarterdeck.deck.agents.launcher import Launcher
-from quarterdeck.log.sqlite.connection import Store
+from quarterdeck.deck.supervisor import Supervisor
+from quarterdeck.log.sqlite.connection import StoreConnection
 from quarterdeck.log.sqlite.store import SqliteLog
-from quarterdeck.log.sqlite.writer import Writer
+from quarterdeck.log.sqlite.writer import StoreWriter
 from quarterdeck.log.tail import Feed
 from tests.crash.disk import Disk
 
@@ -144,12 +145,12 @@ def _wrap_log(trigger: Trigger) -> None:
         if sql.startswith("PRAGMA user_version ="):
             reach("migrating")
 
-    _before(SqliteLog, "submit", lambda *_: reach("before_append"))
-    _after(Writer, "_write", in_transaction)
-    _after(Writer, "commit", committed)
+    _before(SqliteLog, "append", lambda *_: reach("before_append"))
+    _after(StoreWriter, "_write", in_transaction)
+    _after(StoreWriter, "commit", committed)
     _after(Feed, "publish", opened)
-    _before(Store, "rows_of", migrating)
-    _after(Store, "migrate", lambda *_: reach("migrated"))
+    _before(StoreConnection, "execute", migrating)
+    _after(StoreConnection, "migrate", lambda *_: reach("migrated"))
     _before(SqliteLog, "close", lambda *_: reach("closing_log"))
     _wrap_repair(trigger, repairs)
 
@@ -159,16 +160,16 @@ class _Repairs:
 
 
 def _wrap_repair(trigger: Trigger, repairs: _Repairs) -> None:
-    inner = recovery.repair
+    inner = Supervisor.repair
 
-    async def repair(sessions: Any) -> None:
+    async def repair(supervisor: Supervisor, sessions: Any) -> None:
         trigger.reach("before_repair")
         repairs.under_way = True
-        await inner(sessions)
+        await inner(supervisor, sessions)
         repairs.under_way = False
         trigger.reach("repaired")
 
-    recovery.repair = repair
+    Supervisor.repair = repair  # type: ignore[method-assign]
     _after(deck, "end_leftovers_of_home", lambda *_: trigger.reach("leftovers_ended"))
 
 
@@ -191,11 +192,11 @@ def _wrap_agents(trigger: Trigger) -> None:
         if ops(lines) & {"prompt", "steer"}:
             reach("after_sending")
 
-    _before(AgentConnection, "begin", lambda *_: reach("before_spawn"))
+    _before(AgentConnection, "spawn", lambda *_: reach("before_spawn"))
     _after(process, "_spawn", lambda *_: reach("after_spawn"))
-    _after_awaited(AgentConnection, "begin", lambda: reach("before_ready"))
-    _before(AgentConnection, "say", saying)
-    _after(AgentConnection, "say", said)
+    _after(AgentConnection, "spawn", lambda *_: reach("before_ready"))
+    _before(AgentConnection, "send", saying)
+    _after(AgentConnection, "send", said)
 
 
 # --- the end
@@ -204,8 +205,8 @@ def _wrap_agents(trigger: Trigger) -> None:
 def _wrap_deck(trigger: Trigger) -> None:
     reach = trigger.reach
 
-    def stopping(startup: Launcher) -> None:
-        if startup._session.is_closing:
+    def stopping(launcher: Launcher) -> None:
+        if launcher._session.is_closing:
             reach("closing_suspended")
 
     _before(deck.Deck, "close", lambda *_: reach("closing"))

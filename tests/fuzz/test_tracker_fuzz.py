@@ -1,4 +1,4 @@
-"""The tracker under any order of words: the owners never contradict each other, and every turn is closed once."""
+"""Call the tracker in any order: its states never contradict each other, and every turn is closed once."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def opened() -> View:
 
 
 @given(sentences)
-def test_no_order_of_words_makes_the_owners_contradict_each_other(words: list[Word]) -> None:
+def test_no_order_of_calls_makes_states_contradict_each_other(words: list[Word]) -> None:
     tracker, view, said = EventTracker(), opened(), list[Body]()
     for name, word in words:
         word(tracker)
@@ -121,7 +121,7 @@ def test_no_order_of_words_makes_the_owners_contradict_each_other(words: list[Wo
 
 
 @given(sentences, sentences)
-def test_a_book_restored_in_the_middle_goes_on_as_if_nothing_had_been(before: list[Word], after: list[Word]) -> None:
+def test_a_tracker_restored_in_the_middle_continues(before: list[Word], after: list[Word]) -> None:
     tracker, view = EventTracker(), opened()
     for _, word in before:
         word(tracker)

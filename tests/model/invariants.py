@@ -171,7 +171,7 @@ def commands_are_judged(world: World, bounds: Bounds) -> str | None:
         if not (issubclass(found, expected) if expected and found else expected is found):
             return f"{command}: {_named(found)}, expected {_named(expected)}"
         if found is None:
-            admitted.add(cmd.name_of(command))
+            admitted.add(command.command_name)
     if msgspec.json.encode(state) != before:
         return "a check changed the state"
     return _differs("allowed commands", set(cmd.allowed(state, bounds.texts)), admitted)
@@ -194,7 +194,7 @@ def refusal(world: World, command: cmd.Command, bounds: Bounds) -> type[Quarterd
     truth, state = world.truth, world.view.state
     if command in person.INVALID:
         return cmd.InvalidCommand
-    name = cmd.name_of(command)
+    name = command.command_name
     if truth.lifecycle != "active":
         may = {"suspended": {"delete", "rename"}, "archived": {"delete"}, "error": {"delete"}}.get(
             truth.lifecycle, set()

@@ -133,7 +133,7 @@ def _effect(world: World, command: cmd.Command, bounds: Bounds) -> Moves:
         case cmd.Cancel() | cmd.Archive():
             end_reason = "cancelled" if isinstance(command, cmd.Cancel) else "archived"
             put_away = replace(without_process(truth), lifecycle="archived")
-            yield Move(cmd.name_of(command), "person", (ev.SessionArchived(end_reason=end_reason),), put_away)
+            yield Move(command.command_name, "person", (ev.SessionArchived(end_reason=end_reason),), put_away)
         case _:
             return  # the others move no owner of a state
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from quarterdeck import Client, Event
+from quarterdeck import AsyncClient, Client, Event
 from quarterdeck.cli.connect import find_server, read_token
 from quarterdeck.cli.exits import Exit, exit_for
+from quarterdeck.client.api import RemoteSession
+from quarterdeck.client.blocking_transport import run_blocking
 from quarterdeck.client.errors import Refused, TimedOut, Unreachable
 from quarterdeck.client.sse import EventBlock
+from quarterdeck.client.sync_client import Session
 from quarterdeck.client.transport import StreamCut
 from quarterdeck.home import Home
 from quarterdeck.process.identity import start_time
@@ -23,6 +29,7 @@ from quarterdeck.server import server_file
 from quarterdeck.server.server_file import ServerInfo
 
 PAGE = '{"sessions": [], "next_cursor": null, "badge": {"count": %d, "attention": 0}}'
+PATIENCE_S = 10
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -33,10 +40,13 @@ def answer(status: int, body: str, more: str = "") -> bytes:
 class ScriptedServer:
     """Accept one connection after the other. Each gets the next list of answers, one per request, and is closed."""
 
-    def __init__(self, *connections: list[bytes]) -> None:
+    def __init__(self, *connections: list[bytes], listener: socket.socket | None = None) -> None:
         self.requests: list[str] = []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.thread = threading.Thread(target=self._serve, args=(connections,))
+        #: Released once for each connection that was closed.
+        self.closed = threading.Semaphore(0)
+        self.listener = listener or socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.thread = threading.Thread(target=self._serve, args=(connections,), daemon=True)
 
     def _serve(self, connections: tuple[list[bytes], ...]) -> None:
         for answers in connections:
@@ -45,11 +55,15 @@ class ScriptedServer:
                 for data in answers:
                     self.requests.append(self._read_request(peer))
                     peer.sendall(data)
+            self.closed.release()
 
     def _read_request(self, peer: socket.socket) -> str:
         data = b""
         while b"\r\n\r\n" not in data:
-            data += peer.recv(65536)
+            received = peer.recv(65536)
+            if not received:
+                raise ConnectionError("the client closed the connection")
+            data += received
         head, _, body = data.partition(b"\r\n\r\n")
         length = next(
             (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
@@ -60,12 +74,14 @@ class ScriptedServer:
 
 
 @contextmanager
-def scripted(*connections: list[bytes]) -> Iterator[tuple[Client, ScriptedServer]]:
-    server = ScriptedServer(*connections)
+def scripted(
+    *connections: list[bytes], listener: socket.socket | None = None
+) -> Iterator[tuple[Client, ScriptedServer]]:
+    server = ScriptedServer(*connections, listener=listener)
     server.thread.start()
-    with Client(f"http://127.0.0.1:{server.listener.getsockname()[1]}", "secret-token\n") as client:
+    with Client(f"http://127.0.0.1:{server.port}", "secret-token\n", timeout_s=PATIENCE_S) as client:
         yield client, server
-    server.thread.join(30)
+    server.thread.join(PATIENCE_S)
     server.listener.close()
 
 
@@ -117,13 +133,122 @@ def test_a_closed_idle_connection_is_opened_again_for_a_read():
     assert len(server.requests) == 2
 
 
-def test_but_a_command_that_may_have_arrived_is_not_repeated():
-    with scripted([answer(200, PAGE % 1)]) as (client, server):
+def test_a_command_isnt_sent_on_a_connection_that_the_server_has_closed():
+    with scripted([answer(200, PAGE % 1)], [answer(200, "{}")]) as (client, server):
+        client.list()
+        server.closed.acquire(timeout=PATIENCE_S)
+        client.session("s").compact()
+    assert len(server.requests) == 2
+
+
+def test_a_command_that_may_have_arrived_is_not_repeated():
+    with scripted([answer(200, PAGE % 1), b""], [answer(200, "{}")]) as (client, server):
         client.list()
         with pytest.raises(Unreachable, match="lost before the answer to POST") as raised:
             client.session("s").compact()
-    assert "same client_id" in raised.value.hint
+        assert "same client_id" in raised.value.hint
+        assert len(server.requests) == 2
+        client.session("s").compact()  # Let the server end.
+
+
+def test_a_read_that_may_be_repeated_has_a_hint_without_a_client_id():
+    with scripted([b""]) as (client, _), pytest.raises(Unreachable) as raised:
+        client.list()
+    assert raised.value.hint == "Try again."
+
+
+def test_a_body_that_is_refused_before_it_was_read():
+    body = '{"error": {"code": "too_large", "message": "m", "hint": "h"}}'
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "t")
+
+        def refuse() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(1024)
+                peer.sendall(answer(413, body))
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        with pytest.raises(Refused) as raised:
+            client.session("s").prompt("x" * 30_000_000)
+        thread.join(PATIENCE_S)
+        assert (raised.value.status, raised.value.code) == (413, "too_large")
+        client.close()
+
+
+@pytest.mark.parametrize("status", [302, 304])
+def test_a_redirect_is_not_followed_and_not_a_success(status: int):
+    with (
+        scripted([answer(status, "", "Location: /elsewhere\r\n")]) as (client, server),
+        pytest.raises(Refused) as raised,
+    ):
+        client.session("s").delete()
+    assert raised.value.code == "bad_answer"
     assert len(server.requests) == 1
+
+
+def test_a_path_in_the_address_is_part_of_every_request():
+    with (
+        scripted([answer(200, PAGE % 1)], [STREAM_HEAD + b"0\r\n\r\n"]) as (_, server),
+        Client(f"http://127.0.0.1:{server.port}/deck/", "t") as client,
+    ):
+        assert client.list().badge.count == 1
+        list(client.session("s").blocks())
+    assert server.requests[0].startswith("GET /deck/sessions?")
+    assert server.requests[1].startswith("GET /deck/sessions/s/events?")
+
+
+def test_an_ipv6_address():
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with (
+        scripted([answer(200, PAGE % 5)], listener=listener) as (_, server),
+        Client(f"http://[::1]:{server.port}", "t") as client,
+    ):
+        assert client.list().badge.count == 5
+    assert f"Host: [::1]:{server.port}" in server.requests[0]
+
+
+def test_an_ipv6_address_without_a_port(monkeypatch: pytest.MonkeyPatch):
+    addresses: list[Any] = []
+
+    def refuse(address: Any, *_: Any) -> None:
+        addresses.append(address)
+        raise ConnectionRefusedError(111, "refused")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    for url in ("http://[::1]", "https://[::1]"):
+        with pytest.raises(Unreachable):
+            Client(url, "t").list()
+    assert addresses == [("::1", 80), ("::1", 443)]
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:4986", "localhost:4986", "ftp://x", "http://", "http://x:port", "http://[::1"]
+)
+def test_what_is_not_an_address_is_refused_at_once(kind: type[Client] | type[AsyncClient], url: str):
+    with pytest.raises(Unreachable, match="isn't the address of a server") as raised:
+        kind(url, "t")
+    assert "http://127.0.0.1:4986" in raised.value.hint
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_what_is_not_a_token_is_refused_and_not_shown(kind: type[Client] | type[AsyncClient]):
+    for token in ("two words", "sécret", "line\nline"):
+        with pytest.raises(Unreachable) as raised:
+            kind("http://127.0.0.1:1", token)
+        assert token not in str(raised.value)
+
+
+def test_a_host_name_that_cannot_exist():
+    with pytest.raises(Unreachable):
+        Client(f"http://{'x' * 80}.example", "t").list()
 
 
 @pytest.mark.parametrize(
@@ -201,11 +326,129 @@ def test_closing_the_client_ends_a_stream_that_another_thread_reads():
     assert blocks == []
 
 
+def test_closing_the_client_ends_a_pause_and_a_request_of_other_threads():
+    errors: list[Exception] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "t")
+
+        def read() -> None:
+            try:
+                client.list()
+            except Unreachable as error:
+                errors.append(error)
+
+        threads = [
+            threading.Thread(target=read),
+            threading.Thread(target=lambda: run_blocking(client.async_client.transport.pause(PATIENCE_S))),
+        ]
+        for thread in threads:
+            thread.start()
+        peer, _ = listener.accept()
+        peer.recv(65536)
+        client.close()
+        for thread in threads:
+            thread.join(5)
+            assert not thread.is_alive()
+        peer.close()
+    assert len(errors) == 1
+
+
+def test_closing_the_client_while_another_thread_connects(monkeypatch: pytest.MonkeyPatch):
+    """A connection that is established after `close` must not be used: nothing would ever interrupt it."""
+    connect = socket.create_connection
+    is_connecting, may_connect = threading.Event(), threading.Event()
+
+    def slowly(*args: Any) -> socket.socket:
+        is_connecting.set()
+        may_connect.wait(PATIENCE_S)
+        return connect(*args)
+
+    monkeypatch.setattr(socket, "create_connection", slowly)
+    errors: list[Exception] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "t")
+
+        def read() -> None:
+            try:
+                list(client.session("s").blocks())
+            except StreamCut as cut:
+                errors.append(cut.error)
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        assert is_connecting.wait(PATIENCE_S)
+        client.close()
+        may_connect.set()
+        reader.join(5)
+        assert not reader.is_alive()
+    assert [str(error).partition(": ")[2] for error in errors] == ["this client is closed"]
+
+
+def test_closing_the_client_ends_a_handshake():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = Client(f"https://127.0.0.1:{listener.getsockname()[1]}", "t")
+
+        def read() -> None:
+            with pytest.raises(Unreachable):
+                client.list()
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        peer, _ = listener.accept()
+        peer.recv(65536)  # The client has sent its greeting and waits for ours.
+        client.close()
+        reader.join(5)
+        assert not reader.is_alive()
+        peer.close()
+
+
+def test_an_abandoned_stream_closes_its_connection():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "t")
+        blocks = client.session("s").blocks()
+        peers: list[socket.socket] = []
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            peer.recv(65536)
+            peer.sendall(STREAM_HEAD)
+            peers.append(peer)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        assert next(blocks).name == "open"
+        server.join(PATIENCE_S)
+        del blocks
+        peers[0].settimeout(PATIENCE_S)
+        assert peers[0].recv(1) == b""
+        peers[0].close()
+        client.close()
+
+
+def test_the_client_works_inside_an_asyncio_program():
+    async def main() -> list[EventBlock]:
+        return list(client.session("s").blocks())
+
+    with scripted([STREAM_HEAD + b"0\r\n\r\n"]) as (client, _):
+        assert asyncio.run(main()) == [EventBlock("open", "", b"")]
+
+
+def test_methods_have_the_signatures_and_docstrings_of_the_async_client():
+    for sync, asynchronous in ((Client, AsyncClient), (Session, RemoteSession)):
+        for name, method in vars(sync).items():
+            if name.startswith("_") or not callable(method):
+                continue
+            original = getattr(asynchronous, name)
+            assert method.__name__ == name
+            assert method.__doc__ or not original.__doc__, name
+            assert list(inspect.signature(method).parameters) == list(inspect.signature(original).parameters), name
+
+
 def test_a_token_that_cannot_be_read(tmp_path: Path):
     with pytest.raises(Unreachable, match="there is no token in"):
         read_token(Home(tmp_path))
     (tmp_path / "token").write_bytes(b"two words")
-    with pytest.raises(Unreachable, match="cannot be read"):
+    with pytest.raises(Unreachable, match="can't be read"):
         read_token(Home(tmp_path))
 
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from quarterdeck.cli.app import app
 from quarterdeck.cli.exits import Exit
 from quarterdeck.log.sqlite.sql import newest_version
+from tests.servers import PATIENCE_S, read_until
 from tests.unit.log.old_stores import SESSIONS, restored, written
 
 
@@ -229,15 +230,14 @@ def busy(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "quarterdeck.db"
     child = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
-    for _ in range(20):
-        assert child.stdout.readline()
+    read_until(child, child.stdout, "19\n")
     yield path
     assert child.poll() is None, "the writer was disturbed"
     before = _turns(path)
     child.stdout.read(1)
     child.kill()
     child.stdout.close()
-    child.wait()
+    child.wait(PATIENCE_S)
     assert _turns(path) >= before
 
 

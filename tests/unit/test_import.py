@@ -164,19 +164,22 @@ def test_resume_data_that_is_no_object_says_nothing(old: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("UPDATE AgentSession SET status = 'sleeping' WHERE id = 'id-error'", "'sleeping' is no status"),
-        ("UPDATE AgentSession SET createdAt = 'yesterday' WHERE id = 'id-error'", "'yesterday' is no time"),
+        (
+            "UPDATE AgentSession SET status = 'sleeping' WHERE id = 'id-error'",
+            "'sleeping' isn't one of the five statuses",
+        ),
+        ("UPDATE AgentSession SET createdAt = 'yesterday' WHERE id = 'id-error'", "'yesterday' isn't a valid time"),
         ("UPDATE AgentSession SET createdAt = '1912-06-23' WHERE id = 'id-error'", "before 1970"),
         ("UPDATE AgentSession SET id = '' WHERE id = 'id-error'", "no id"),
         ("ALTER TABLE AgentSession RENAME COLUMN status TO state", "no column status"),
-        ("UPDATE AgentSession SET createdAt = 9e999 WHERE id = 'id-error'", "inf is no time"),
-        ("UPDATE AgentSession SET createdAt = 9223372036854775807 WHERE id = 'id-error'", "is no time"),
-        ("UPDATE AgentSession SET id = '..' WHERE id = 'id-error'", "its id is no name"),
-        ("UPDATE AgentSession SET id = '../../home' WHERE id = 'id-error'", "its id is no name"),
-        ("UPDATE AgentSession SET id = 'a' || char(0) WHERE id = 'id-error'", "its id is no name"),
-        ("UPDATE AgentSession SET id = hex(zeroblob(101)) WHERE id = 'id-error'", "its id is no name"),
-        ("UPDATE AgentSession SET id = x'ff' WHERE id = 'id-error'", "its id is no text"),
-        ("UPDATE AgentSession SET id = CAST(x'61ff' AS TEXT) WHERE id = 'id-error'", "is no text in UTF-8"),
+        ("UPDATE AgentSession SET createdAt = 9e999 WHERE id = 'id-error'", "inf isn't a valid time"),
+        ("UPDATE AgentSession SET createdAt = 9223372036854775807 WHERE id = 'id-error'", "isn't a valid time"),
+        ("UPDATE AgentSession SET id = '..' WHERE id = 'id-error'", "its id must be printable"),
+        ("UPDATE AgentSession SET id = '../../home' WHERE id = 'id-error'", "its id must be printable"),
+        ("UPDATE AgentSession SET id = 'a' || char(0) WHERE id = 'id-error'", "its id must be printable"),
+        ("UPDATE AgentSession SET id = hex(zeroblob(101)) WHERE id = 'id-error'", "its id must be printable"),
+        ("UPDATE AgentSession SET id = x'ff' WHERE id = 'id-error'", "its id is binary"),
+        ("UPDATE AgentSession SET id = CAST(x'61ff' AS TEXT) WHERE id = 'id-error'", "isn't valid UTF-8"),
         ("UPDATE Repo SET repoPath = '/a' || char(0)", "NUL"),
     ],
 )
@@ -200,7 +203,7 @@ def test_an_id_that_stands_there_twice(tmp_path: Path) -> None:
     changed(
         path, "CREATE TABLE AgentSession (id, status); INSERT INTO AgentSession VALUES ('a', 'active'), ('a', 'error')"
     )
-    assert "twice" in qd(tmp_path / "deck", "import", str(path)).stderr
+    assert "the same id" in qd(tmp_path / "deck", "import", str(path)).stderr
 
 
 def test_what_is_not_there(old: Path, tmp_path: Path) -> None:
@@ -210,7 +213,7 @@ def test_what_is_not_there(old: Path, tmp_path: Path) -> None:
     assert (table.exit_code, "Its tables: Repo, AgentSession." in table.stderr) == (Exit.NO_SUCH_THING, True)
     (tmp_path / "letter").write_text("dear aunt" * 300)
     letter = qd(tmp_path, "import", str(tmp_path / "letter"))
-    assert (letter.exit_code, "is no SQLite file" in letter.stderr) == (Exit.WRONG_USE, True)
+    assert (letter.exit_code, "isn't a SQLite file" in letter.stderr) == (Exit.WRONG_USE, True)
 
 
 def test_a_table_of_another_name(old: Path, tmp_path: Path) -> None:

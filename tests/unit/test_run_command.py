@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from quarterdeck.cli.exits import Exit
-from tests.servers import PATIENCE_S, At, home_at
+from tests.servers import PATIENCE_S, At, home_at, read_until
 from tests.terminals import Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by /proc")
@@ -122,7 +122,7 @@ class TestPlain:
             (["test", " "], Exit.WRONG_USE, "the prompt is empty"),
             (["test", "say hi", "-C", "/nowhere"], Exit.NO_SUCH_THING, "there is no folder /nowhere"),
             (["test", "say hi", "-i", "text.txt"], Exit.WRONG_USE, "isn't an image"),
-            (["test", "say hi", "-i", "gone.png"], Exit.NO_SUCH_THING, "gone.png cannot be read"),
+            (["test", "say hi", "-i", "gone.png"], Exit.NO_SUCH_THING, "gone.png can't be read"),
             (["test", "say hi", "--mode", "plan"], Exit.NOT_ALLOWED_NOW, "can't work in mode plan"),
             (["test", "say hi", "--worktree"], Exit.WRONG_USE, "--worktree"),
         ],
@@ -196,17 +196,13 @@ def _file_with(text: str) -> Any:
 class TestGatesWithoutATerminal:
     def test_it_says_how_and_waits(self, at: At):
         process = at.begin("run", "test", "ask rm; question which one; say done")
-        assert process.stderr is not None
-        seen = ""
-        while "waiting for an answer" not in seen:
-            seen += process.stderr.readline()
+        seen = read_until(process, process.stderr, "waiting for an answer")
         gate = view_of(at, seen)["gates"][0]["id"]
         assert f'POST /sessions/{session_of(seen)}/approve or /reject with {{"gate_id": "{gate}"}}' in seen
         wire = at.api()
         path = f"/sessions/{session_of(seen)}"
         wire.post(f"{path}/approve", {"gate_id": gate})
-        while "/respond" not in seen:
-            seen += process.stderr.readline()
+        read_until(process, process.stderr, "/respond")
         wire.post(f"{path}/respond", {"gate_id": wire.get(path)["gates"][0]["id"], "answer": "the left"})
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, out) == (Exit.DONE, "you said the left \ndone \n")
@@ -277,7 +273,7 @@ class TestATerminal:
         screen.see("stopping the turn")
         screen.interrupt()
         assert screen.ends() == Exit.INTERRUPTED
-        assert "goes on)" in screen.text
+        assert "keeps running)" in screen.text
 
     def test_what_waits_is_given_back_by_a_stop(self, at: At, terminal: Any):
         screen = terminal("ask rm")
@@ -330,10 +326,8 @@ class TestAServerThatGoes:
         with home_at(tmp_path) as at:
             at.environment["QUARTERDECK_PORT"] = "0"
             process = at.begin("run", "test", "sleep 2; say begun; hang", "--json")
-            assert process.stdout is not None
-            events: list[dict[str, Any]] = []
-            while not events or events[-1]["type"] != "response_complete":
-                events.append(json.loads(process.stdout.readline()))
+            seen = read_until(process, process.stdout, '"type": "response_complete"')
+            events = [json.loads(line) for line in seen.splitlines()]
             light = at.light()
             assert at.qd("restart", "--force").returncode == 0
             out, err = process.communicate(timeout=PATIENCE_S)
@@ -349,8 +343,7 @@ class TestAServerThatGoes:
         with home_at(tmp_path) as at:
             at.environment["QUARTERDECK_PORT"] = "0"
             process = at.begin("run", "test", "say begun; hang")
-            assert process.stdout is not None
-            assert process.stdout.readline() == "begun \n"
+            assert read_until(process, process.stdout, "\n") == "begun \n"
             light = at.light()
             for one in filter(None, (light.keeper, light.server)):
                 os.kill(one.pid, signal.SIGKILL)

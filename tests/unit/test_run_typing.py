@@ -16,7 +16,7 @@ import pytest
 
 from quarterdeck.cli.exits import Exit
 from quarterdeck.cli.terminal.gate_prompt import GatePrompt, InvalidReply, Reply
-from tests.servers import PATIENCE_S, QD, At, home_at
+from tests.servers import PATIENCE_S, QD, At, home_at, read_until
 from tests.terminals import Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by /proc")
@@ -216,20 +216,18 @@ class TestPoorTerminals:
 class TestAReaderThatLeaves:
     def test_the_session_goes_on_and_it_is_said(self, at: At):
         process = at.begin("run", "test", "say begun; ask rm; say more; say done")
+        assert read_until(process, process.stdout, "\n") == "begun \n"
         assert process.stdout is not None
-        assert process.stdout.readline() == "begun \n"
         process.stdout.close()
         assert process.stderr is not None
-        seen = ""
-        while "waiting for an answer" not in seen:
-            seen += process.stderr.readline()
+        seen = read_until(process, process.stderr, "waiting for an answer")
         path = f"/sessions/{session_of(seen)}"
         at.api().post(f"{path}/approve", {"gate_id": at.api().get(path)["gates"][0]["id"]})
         seen += process.stderr.read()
         process.wait(PATIENCE_S)
         process.stderr.close()
         assert "Traceback" not in seen
-        assert f"(standard output is closed; session {session_of(seen)} goes on)" in seen
+        assert f"(standard output is closed; session {session_of(seen)} keeps running)" in seen
 
 
 def test_half_a_line_reaches_no_shell(at: At, terminal: Any):

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pty
+import select
 import signal
 import socket
 import stat
@@ -28,7 +29,7 @@ from quarterdeck.process.tree import kill_processes, wait_until_gone
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.server_file import ServerInfo
 from tests.conformance.marks import case
-from tests.servers import QD, At, eventually, home_at, is_gone
+from tests.servers import PATIENCE_S, QD, At, eventually, home_at, is_gone, read_until
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ class TestUpAndDown:
         first = at.begin("up", "-d", "--port", "0")
         eventually(at.place.errors.exists)  # the server is being started
         first.kill()
-        first.communicate()
+        first.communicate(timeout=PATIENCE_S)
         light = at.up()
         assert [line["message"] for line in at.log()].count("serving") == 1
         assert not light.is_leaving
@@ -141,7 +142,7 @@ class TestUpAndDown:
         at.environment["QUARTERDECK_HOME"] = str(tmp_path / "file" / "home")
         done = at.qd("up", "-d")
         assert done.returncode == Exit.FAILED
-        assert "cannot be the home" in done.stderr
+        assert "can't be the home" in done.stderr
 
     def test_a_store_that_is_none_says_why_it_fails(self, at: At):
         at.place.folder.mkdir(parents=True)
@@ -267,14 +268,13 @@ class TestTheEnd:
     )
     def test_a_signal_ends_it_orderly(self, at: At, number: signal.Signals):
         process = at.begin("up", "--port", "0", "--no-open")
-        assert process.stdout is not None
-        assert "Quarterdeck runs at" in process.stdout.readline()
+        read_until(process, process.stdout, "Quarterdeck runs at")
         light = at.light()
         sessions = [at.session("hang"), at.session("say done"), at.session("ask bash")]
         eventually(lambda: len(at.agents()) == 3)
         process.send_signal(number)
         assert process.wait(60) == Exit.DONE
-        process.communicate()
+        process.communicate(timeout=PATIENCE_S)
         assert is_gone(light)
         assert at.agents() == []
         assert not at.place.server.exists()
@@ -446,6 +446,7 @@ class TestThePage:
         os.close(theirs)
         said = b""
         while b"/login?token=" not in said:
+            assert select.select([ours], [], [], PATIENCE_S)[0], said
             said += os.read(ours, 4096)
         light = at.light()
         os.killpg(process.pid, signal.SIGINT)

@@ -88,7 +88,7 @@ class TestBeforeAServerIsStarted:
         [
             (["-C", "/nowhere"], Exit.NO_SUCH_THING, "there is no folder /nowhere"),
             (["-C", ""], Exit.WRONG_USE, "the name of the folder is empty"),
-            (["-i", "gone.png"], Exit.NO_SUCH_THING, "gone.png cannot be read"),
+            (["-i", "gone.png"], Exit.NO_SUCH_THING, "gone.png can't be read"),
             (["--mode", "foo"], Exit.WRONG_USE, "'foo' is not one of 'plan', 'ask', 'edits', 'auto', 'bypass'"),
         ],
     )
@@ -111,7 +111,7 @@ class TestTheHome:
         at.environment["QUARTERDECK_HOME"] = str(tmp_path / "file" / below)
         done = at.qd(*command, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (Exit.FAILED, "")
-        assert "cannot be the home" in done.stderr
+        assert "can't be the home" in done.stderr
         assert "isn't a folder\nSet QUARTERDECK_HOME to a folder" in done.stderr
 
     @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -148,8 +148,8 @@ class TestTheToken:
         at.place.token.write_bytes(content)
         done = at.qd("up", "-d", "--port", "0")
         assert done.returncode == Exit.FAILED
-        assert f"{at.place.token} cannot be read" in done.stderr
-        assert "remove it: then a new one is made" in done.stderr
+        assert f"{at.place.token} can't be read" in done.stderr
+        assert "remove it; then a new one is created" in done.stderr
         assert at.qd("status").returncode == Exit.UNREACHABLE
         at.place.token.unlink()
         at.up()
@@ -195,7 +195,7 @@ class TestTheStore:
         done = at.qd("db", "import", str(tmp_path / "passwd"))
         assert done.returncode == Exit.WRONG_USE
         assert done.stderr == (
-            f"error: {tmp_path / 'passwd'} is no SQLite file\nName the SQLite file that holds the sessions.\n"
+            f"error: {tmp_path / 'passwd'} isn't a SQLite file\nName the SQLite file that holds the sessions.\n"
         )
 
     def test_an_import_of_a_folder(self, at: At, tmp_path: Path):

@@ -60,7 +60,7 @@ class NotWritten(QuarterdeckError):
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(
-            f"{path} cannot be written: {error.strerror or error}",
+            f"{path} can't be written: {error.strerror or error}",
             "Name a file in a folder that you may write, on a disk with enough space.",
         )
 
@@ -117,9 +117,9 @@ def _check_store(path: Path, repair: bool) -> dict[str, Any]:
 
     inspection = Inspection(path)
     try:
-        inspection.must_be_current()
+        inspection.require_current_version()
         with Progress("checking the file") as progress:
-            damages = inspection.damages(progress.beat)
+            damages = inspection.integrity_errors(progress.beat)
         with Progress("folding the sessions") as progress:
             differences, events = projections.check(inspection, progress) if not damages else ([], 0)
         sessions = len(inspection.session_ids()) if not damages else 0
@@ -183,11 +183,11 @@ def _format(report: dict[str, Any]) -> Generator[str]:
 @db.command()
 def migrate() -> None:
     """Migrate the store to the version of this release."""
-    from quarterdeck.log.sqlite.inspect import migrated
+    from quarterdeck.log.sqlite.inspect import migrate_store
 
     home = check_home()
     with _own_store(home), Progress("migrating") as progress:
-        before, after = migrated(home.store, progress)
+        before, after = migrate_store(home.store, progress)
     if before == after:
         click.echo(f"{home.store} already has version {after}")
     else:
@@ -200,7 +200,7 @@ def migrate() -> None:
 @db.command()
 @click.argument("file", type=FileName(path_type=Path))
 def backup(file: Path) -> None:
-    """Copy the store to FILE while the deck goes on, and verify the copy.
+    """Copy the store to FILE and verify the copy. Works while a deck runs.
 
     FILE must not exist.
     """
@@ -212,7 +212,7 @@ def backup(file: Path) -> None:
         raise NoSuchFolder(file.parent)
     inspection = Inspection(check_home().store)
     try:
-        inspection.must_be_current()
+        inspection.require_current_version()
         size = _back_up(inspection, file)
     except FileExistsError as error:
         raise FileExists(file) from error
@@ -242,14 +242,14 @@ def _back_up(inspection: Inspection, file: Path) -> int:
 def _copy_and_verify(inspection: Inspection, part: Path) -> None:
     from quarterdeck.log.sqlite.inspect import Inspection
 
-    with inspection.moment():
+    with inspection.snapshot():
         counts = inspection.counts()
         with Progress("copying") as progress:
             inspection.copy_to(part, progress)
     copy = Inspection(part)
     try:
         with Progress("verifying the copy") as progress:
-            damages = copy.damages(progress.beat)
+            damages = copy.integrity_errors(progress.beat)
         if damages or copy.counts() != counts:
             raise BadCopy(damages[0] if damages else f"it has {copy.counts()}, the store has {counts}")
     finally:
@@ -276,16 +276,16 @@ def _rename_to_new(part: Path, file: Path) -> None:
 @click.argument("file", type=FileName(path_type=Path))
 @click.option("--table", default="AgentSession", show_default=True, help="Table with the sessions.")
 def import_(file: Path, table: str) -> None:
-    """Import the sessions of a five-state table from the SQLite file FILE.
+    """Import sessions from a SQLite file.
 
-    Completed sessions become active, cancelled ones archived. FILE isn't changed. Sessions that are already here are left
-    alone, so the import can be repeated.
+    FILE has a table of sessions with five states and isn't changed. Completed sessions become active, cancelled ones
+    archived. Sessions that are already here are left alone, so the import can be repeated.
     """
     import asyncio
 
-    from quarterdeck.log.sqlite.five_states import old_sessions
+    from quarterdeck.log.sqlite.five_states import read_old_sessions
 
-    sessions = old_sessions(file, table)
+    sessions = read_old_sessions(file, table)
     home = check_home()
     home.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _own_store(home), Progress("importing") as progress:
@@ -294,12 +294,12 @@ def import_(file: Path, table: str) -> None:
 
 
 async def _import_sessions(store: Path, sessions: list[OldSession], progress: Progress) -> int:
-    from quarterdeck.deck.importing import imported
+    from quarterdeck.deck.importing import import_sessions
     from quarterdeck.log.sqlite import SqliteLog
 
     log = await SqliteLog.open(store)
     try:
-        return await imported(log, sessions, progress)
+        return await import_sessions(log, sessions, progress)
     finally:
         await log.close()
 

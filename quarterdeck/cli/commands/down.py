@@ -106,8 +106,8 @@ def _check_busy_sessions(home: Home, wait: bool) -> None:
             _wait_until_idle(connection.client, _print_waiting)
             return
         busy = list_busy_sessions(connection.client)
-    except Unreachable as error:
-        raise Unreachable(error.message, "Stop it all the same with --force.") from None
+    except QuarterdeckError as error:
+        raise Unreachable(error.message, "Stop the server all the same with --force.") from None
     if busy:
         _ask_to_interrupt(busy)
 
@@ -148,7 +148,7 @@ def _stop(server: ServerInfo, force: bool) -> None:
 def is_busy(summary: Summary) -> bool:
     """Return whether stopping the server would interrupt this session.
 
-    A finished turn can have left a shell or a sub-agent in the background. Agents in a terminal go on without the server.
+    A finished turn can have left a shell or a sub-agent in the background. Agents in a terminal don't need the server.
     """
     return summary.owner == "deck" and bool(summary.flags.isActive or summary.background)
 
@@ -187,3 +187,6 @@ def _wait_for_session(client: Client, summary: Summary) -> None:
                 return
     except StreamCut as cut:
         raise cut.error from None
+    except QuarterdeckError as error:
+        if error.code != "no_such_session":  # A deleted session isn't busy.
+            raise

@@ -30,7 +30,7 @@ _COLOURS = {
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def replay(agent: str, only: str, as_json: bool, file: Path) -> None:
-    """Replay a recorded trace and show the states over time.
+    """Replay a recording and show the states over time.
 
     FILE has one JSON line per signal (docs/harness.md). Invalid lines are counted and skipped.
     """

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import click
 
-from quarterdeck.cli.connect import ServerConnection, connect
+from quarterdeck.cli.connect import connect
 from quarterdeck.cli.exits import Exit, echo_json
 from quarterdeck.cli.home_check import check_home
-from quarterdeck.client.errors import Unreachable
+from quarterdeck.client.errors import is_server_away
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
 
 if TYPE_CHECKING:
-    from quarterdeck.client.sync_client import Session
+    from quarterdeck.client.sync_client import Client, Session
     from quarterdeck.client.views import AgentInfo
     from quarterdeck.events import Image
+
+T = TypeVar("T")
 
 #: Variables that our processes pass to each other. An agent must not inherit them from this command.
 _OWN_VARIABLES = ("QUARTERDECK_NONCE", "QUARTERDECK_LIFELINE")
@@ -110,9 +113,10 @@ def run(
     """Start a session and follow it in the terminal.
 
     AGENT is `builtin`, `demo`, another agent that can be started here, or a @profile. Without AGENT, the first agent that
-    is logged in is used. PROMPT is the task; `-` reads it from standard input. While the session runs, a line that you
-    type answers the open question, or else is a message to the agent. Ctrl-C stops the turn. A second Ctrl-C leaves; the
-    session goes on.
+    is logged in is used. PROMPT is the task; `-` reads it from standard input.
+
+    While the session runs, type a line to answer the open question, or to send the agent a message if no question is
+    open. Press Ctrl-C to stop the turn. Press it again to leave; the session keeps running.
     """
     home = check_home()
     flags: list[str] = ctx.meta[_AGENT_FLAGS]
@@ -127,10 +131,11 @@ def run(
     task = TaskInput(agent, prompt)
     _check_texts({"AGENT": agent, "the prompt": prompt, "-C": folder, "a flag": "".join(flags), **options})
     # Everything that can be checked without a server is checked above, so that a mistake doesn't start one.
-    connection = connect(home)
-    request = TaskChoice(connection.client.agents(), home, task).choose(request) | request
+    agents = _on_server(home, lambda client: client.agents())
+    request = TaskChoice(agents, home, task).choose(request) | request
     try:
-        session = _create(home, connection, request)
+        # The client_id keeps a repetition from creating two sessions.
+        session = _on_server(home, lambda client: client.create(**request))
     except QuarterdeckError:
         task.print_unsent()
         raise
@@ -291,7 +296,7 @@ def _read_image(path: Path) -> Image:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise NoSuchFile(f"{path} cannot be read: {error.strerror}", "Name a file that you may read.") from None
+        raise NoSuchFile(f"{path} can't be read: {error.strerror}", "Name a file that you may read.") from None
     return Image(media_type=media_type, data=base64.b64encode(data).decode("ascii"))
 
 
@@ -303,21 +308,23 @@ def _environment() -> dict[str, str]:
 # --- the session
 
 
-def _create(home: Home, connection: ServerConnection, request: dict[str, Any]) -> Session:
-    """Create the session, once more if the server went away. The client_id keeps a repetition from creating two."""
+def _on_server(home: Home, send: Callable[[Client], T]) -> T:
+    """Send a request to the server, and once more to a new one if the server goes away meanwhile."""
     try:
-        return connection.client.create(**request)
-    except Unreachable:
-        return connect(home).client.create(**request)
+        return send(connect(home).client)
+    except QuarterdeckError as error:
+        if not is_server_away(error):
+            raise
+    return send(connect(home).client)
 
 
 def _follow(home: Home, session: Session, as_json: bool) -> Exit:
     from quarterdeck.cli.terminal.follow import Follower
     from quarterdeck.cli.terminal.stream import Stream
 
-    view = session.show()
     follower = Follower(Stream(home, session), session, echo_json if as_json else None)
     with follower.caught_signals():
+        view = session.show()
         if not as_json:
             follower.output.note(f"— {view.agent} in {view.cwd} (session {view.id})", dim=True)
         return follower.run()

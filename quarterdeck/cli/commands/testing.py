@@ -32,9 +32,10 @@ def testing() -> None:
     "--record", type=click.Path(path_type=Path), help="Append each request to this file, one JSON object per line."
 )
 def model(path: Path | None, port: int, record: Path | None) -> None:
-    """Serve a scripted model in the formats of Anthropic, OpenAI and Gemini.
+    """Serve a scripted model over HTTP.
 
-    Prints its address and serves until it is interrupted. docs/testing.md describes the format of scripts.
+    Speaks the formats of Anthropic, OpenAI and Gemini. Prints its address and serves until it is interrupted.
+    docs/testing.md describes the format of scripts.
     """
     import asyncio
 
@@ -68,7 +69,7 @@ def _recorder(path: Path | None) -> Callable[[SeenRequest], None] | None:
     try:
         path.open("ab").close()  # Fail now, not when the first request comes.
     except OSError as error:
-        raise click.BadParameter(f"{path} cannot be written: {error.strerror}.", param_hint="--record") from None
+        raise click.BadParameter(f"{path} can't be written: {error.strerror}.", param_hint="--record") from None
 
     def write(seen: SeenRequest) -> None:
         line = {name: getattr(seen, name) for name in ("wire", "path", "scenario", "step", "attempt", "end", "body")}

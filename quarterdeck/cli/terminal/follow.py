@@ -1,7 +1,7 @@
 """Follow a session live in the terminal: print its events, and send it what the user types.
 
 A typed line answers the open gate. If none is open, it is a message that the agent reads when it can. Nothing typed is
-lost: text that can't be sent is printed again. Ctrl-C stops the turn; a second one leaves, and the session goes on.
+lost: text that can't be sent is printed again. Ctrl-C stops the turn; a second one leaves, and the session keeps running.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from quarterdeck.cli.terminal.keyboard import Keyboard, decode_line
 from quarterdeck.cli.terminal.output import Output
 from quarterdeck.cli.terminal.render import EventRenderer
 from quarterdeck.cli.terminal.stream import SignalKind, Stream
-from quarterdeck.client.errors import Unreachable
+from quarterdeck.client.errors import Unreachable, is_server_away
 from quarterdeck.errors import QuarterdeckError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Follower:
             while code is None:
                 code = self._step()
         except BrokenPipeError:
-            sys.stderr.write(f"(standard output is closed; session {self._session.id} goes on)\n")
+            sys.stderr.write(f"(standard output is closed; session {self._session.id} keeps running)\n")
             raise
         finally:
             with suppress(OSError):  # The terminal may be gone.
@@ -143,7 +143,7 @@ class Follower:
 
     def _timeout(self, is_readable: bool) -> float | None:
         """Return how long to wait for input. 0 means that it is time to print the invitation, None to wait for ever."""
-        if self._prompt is None or self.output.is_asking or not is_readable:
+        if self._prompt is None or self._is_disconnected or self.output.is_asking or not is_readable:
             self._prompt_since = 0.0
             return _JOB_CHECK_S if self._keyboard.is_open and not is_readable else None
         now = time.monotonic()
@@ -188,7 +188,9 @@ class Follower:
             return None
         try:
             view = self._session.show()
-        except Unreachable:
+        except QuarterdeckError as error:
+            if not is_server_away(error):
+                raise
             return None  # The stream reports what became of the server.
         if view.index > self._index:
             return None  # The events that led there are on their way; print them first.
@@ -341,11 +343,13 @@ class Follower:
 
     def _handle_interrupts(self) -> Exit | None:
         if self._interrupts > 1:
-            self.output.note(f"(left; session {self._session.id} goes on)", fg="yellow")
+            self.output.terminal_echoed()
+            self.output.note(f"(left; session {self._session.id} keeps running)", fg="yellow")
             return Exit.INTERRUPTED
         if self._interrupts == 1 and not self._is_stopping:
             self._is_stopping = True
-            self.output.note("(stopping the turn; press Ctrl-C again to leave and let it go on)", fg="yellow")
+            self.output.terminal_echoed()
+            self.output.note("(stopping the turn; press Ctrl-C again to leave without waiting)", fg="yellow")
             self._stop_turn()
         return None
 

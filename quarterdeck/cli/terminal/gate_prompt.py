@@ -104,7 +104,7 @@ class GatePrompt:
     def _parse_approval(self, text: str) -> Reply | None:
         word, _, rest = text.partition(" ")
         if word.lower() in _NO:
-            # A user at a terminal wants the turn to go on without the call (design.md section 9).
+            # A user at a terminal wants the turn to continue without the call (design.md section 9).
             reason = {"reason": rest.strip()} if rest.strip() else {}
             return Reply("reject", {"gate_id": self.gate_id, "auto_resume": True, **reason})
         if rest:

@@ -62,6 +62,11 @@ class Output:
         """Note that the terminal's cursor is at the start of a line, because the user pressed Enter."""
         self._err.is_in_line = self.is_asking = False
 
+    def terminal_echoed(self) -> None:
+        """Note that the terminal printed "^C" behind our text, so that the next line starts below it."""
+        if self._err.is_terminal:
+            self._err.is_in_line = True
+
     def flush(self) -> None:
         for file in self._files:
             file.flush()

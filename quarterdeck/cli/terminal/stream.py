@@ -1,7 +1,7 @@
 """Read the events of one session on a thread, across cuts of the connection and restarts of the server.
 
-The reader sends the index of its last event and gets everything after it (contract section 2), so after a cut it goes on
-without a gap.
+The reader sends the index of its last event and gets everything after it (contract section 2), so a cut
+leaves no gap.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from quarterdeck.cli.connect import find_server
 from quarterdeck.cli.start_server import is_start_locked
-from quarterdeck.client.errors import Unreachable
+from quarterdeck.client.errors import Unreachable, is_server_away
 from quarterdeck.client.sync_client import Session
 from quarterdeck.client.transport import StreamCut
 from quarterdeck.errors import QuarterdeckError
@@ -113,8 +113,9 @@ class Stream:
                 if connection is not None:
                     connection.client.check_health()
                     return connection.client.session(self._session.id)
-            except Unreachable:
-                pass
+            except QuarterdeckError as error:
+                if not is_server_away(error):
+                    raise
             if is_start_locked(self._home):
                 give_up_at = time.monotonic() + _GRACE_S
             time.sleep(_RETRY_S)
@@ -127,4 +128,4 @@ class SessionGone(QuarterdeckError):
     code = "no_such_session"
 
     def __init__(self, session_id: str, reason: str = "it was deleted") -> None:
-        super().__init__(f"session {session_id} cannot be followed any more: {reason}", "")
+        super().__init__(f"session {session_id} can't be followed any more: {reason}", "")

@@ -1,1 +1,1 @@
-"""Connect a session to its agent: start the process, read its signals, and follow agents that the user started."""
+"""Connect sessions to their agents: processes of the deck's own, and agents that the user started elsewhere."""

@@ -1,90 +1,75 @@
-"""An agent that somebody else started, and that tells us what it does: by hooks, by telemetry.
+"""Read an agent that the user started elsewhere and that reports to the deck, by hooks or telemetry.
 
-There is no process of ours and nothing is written to it. What it asks by a hook can be decided here: the request is held
-until somebody decides, here or there; an answer to a request that nobody waits for any more goes nowhere.
+The deck has no process for it and writes nothing to it. But a hook can ask for a decision: its HTTP request stays open until
+a person or a rule decides here, or the user decides in the agent's terminal. A decision for a request that is no longer open
+has no effect.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from quarterdeck.deck.agents.signal_reader import SignalReader, Tell
-from quarterdeck.deck.interruption import CANCELLED
-from quarterdeck.harness.base import Signal, Translator
+from quarterdeck.deck.agents.signal_reader import SignalReader
+from quarterdeck.deck.approvals import CANCELLED
+from quarterdeck.harness.base import Translator
 from quarterdeck.harness.driver import Decision
-from quarterdeck.kernel.gate import Gate, Gates, decision_on
-from quarterdeck.log.session_writer import Durability
+from quarterdeck.kernel.gate import Gates, decision_on
+
+if TYPE_CHECKING:
+    from quarterdeck.deck.session import Session
 
 
 class ObservedAgent(SignalReader):
-    """Of one session."""
+    """An agent that the user started, in one session."""
 
-    def __init__(self, translator: Translator, tell: Tell, now: Callable[[], float]) -> None:
-        super().__init__(translator, tell, now)
-        self._held: dict[str, asyncio.Future[Decision | None]] = {}
-        self._asked: tuple[Gate, ...] = ()
+    def __init__(self, session: Session, translator: Translator) -> None:
+        super().__init__(session, translator)
+        #: Open hook requests that wait for a decision, by gate id.
+        self._pending: dict[str, asyncio.Future[Decision | None]] = {}
 
     @property
-    def is_held(self) -> bool:
-        """Whether somebody waits for a decision."""
-        return bool(self._held)
+    def has_pending_hooks(self) -> bool:
+        """Whether any hook request waits for a decision."""
+        return bool(self._pending)
 
-    async def decision_on(self, gate_id: str) -> Decision | None:
-        """Waits until the gate is decided here; None when it was closed in another way."""
-        held = self._held[gate_id] = asyncio.get_running_loop().create_future()
+    def is_pending(self, gate_id: str) -> bool:
+        """Return whether a hook request waits for the decision on this gate."""
+        return gate_id in self._pending
+
+    async def wait_for_decision(self, gate_id: str) -> Decision | None:
+        """Wait until the gate is decided here. Return None if it was closed in another way, or `release_all` was called."""
+        pending = self._pending[gate_id] = asyncio.get_running_loop().create_future()
         try:
-            return await held
+            return await pending
         finally:
-            self._held.pop(gate_id, None)
+            self._pending.pop(gate_id, None)
 
     def decide(self, gate_id: str, decision: Decision) -> None:
-        """Whoever holds the agent's request answers it."""
-        held = self._held.get(gate_id)
-        if held is not None and not held.done():
-            held.set_result(decision)
+        """Answer the hook request for this gate, if one is pending."""
+        pending = self._pending.get(gate_id)
+        if pending is not None and not pending.done():
+            pending.set_result(decision)
 
-    def asks(self, gates: tuple[Gate, ...]) -> None:
-        """These were opened by what is being heard."""
-        self._asked += gates
-
-    def hear_asking(self, signal: Signal) -> tuple[Gate, ...]:
-        """Hears it, and gives what it asked, also if a rule has decided that already."""
-        self._asked = ()
-        self.hear(signal)
-        return self._asked
-
-    def hear_patiently(self, signal: Signal) -> None:
-        """Hears what is no news to anybody, so that it can wait for what comes next."""
-        self.durability = Durability.LAZY
-        try:
-            self.hear(signal)
-        finally:
-            self.durability = Durability.EAGER
-
-    def is_held_for(self, gate_id: str) -> bool:
-        """Whether somebody waits for the decision on this gate."""
-        return gate_id in self._held
-
-    def settle(self, gates: Gates) -> None:
-        """Requests about gates that are closed for good are let go. What we decided ourselves is told by `decide`, which
-        comes right after, with the reason."""
-        if not self._held:
+    def on_gates_changed(self, gates: Gates) -> None:
+        """Answer hook requests whose gates were closed without a decision from here, such as in the agent's terminal."""
+        if not self._pending:
             return
-        still = [gate.id for gate in gates.open]
-        for gate_id, held in self._held.items():
-            if gate_id in still or held.done():
+        open_ids = [gate.id for gate in gates.open]
+        for gate_id, pending in self._pending.items():
+            if gate_id in open_ids or pending.done():
                 continue
-            how = decision_on(gates, gate_id)
-            if how is None:
-                continue  # it is not even durable yet
-            if how.by not in ("user", "rule"):
-                held.set_result(None)
-            elif how.status not in ("approved", "rejected", "answered"):
-                held.set_result(CANCELLED)
+            closed = decision_on(gates, gate_id)
+            if closed is None:
+                continue  # The event that opens the gate isn't durable yet.
+            if closed.by not in ("user", "rule"):
+                pending.set_result(None)
+            elif closed.status not in ("approved", "rejected", "answered"):
+                pending.set_result(CANCELLED)
+            # For a real decision, `decide` is called right after this, with the reason.
 
-    def release(self) -> None:
-        """Nobody will decide here any more."""
-        for held in self._held.values():
-            if not held.done():
-                held.set_result(None)
+    def release_all(self) -> None:
+        """Resolve every pending hook with no decision, so each agent falls back to its own prompt."""
+        for pending in self._pending.values():
+            if not pending.done():
+                pending.set_result(None)

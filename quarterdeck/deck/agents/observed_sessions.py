@@ -1,6 +1,7 @@
-"""Sessions of agents that somebody else started: found by the agent's own name for them, opened when they are new.
+"""Find the session of an agent that the user started elsewhere, or open a new one.
 
-What such an agent tells is evidence that it lives: a session that was suspended at our restart is active again.
+Such an agent names its own conversation in every hook. A report is evidence that the agent is alive: a session that was
+suspended when the deck restarted becomes active again.
 """
 
 from __future__ import annotations
@@ -9,81 +10,80 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from quarterdeck import events as ev
-from quarterdeck.deck.git.repository import repo_of
+from quarterdeck.deck.git.repository import find_repository
 from quarterdeck.deck.session import Session
-from quarterdeck.kernel.view import View
 
 if TYPE_CHECKING:
     from quarterdeck.deck.deck import Deck
 
 
 class ObservedSessions:
-    """The sessions that are known by an agent's own names."""
+    """Sessions by the conversation ids of their agents."""
 
     def __init__(self, deck: Deck) -> None:
         self._deck = deck
+        #: (agent, native session id) → session id
         self._known: dict[tuple[str, str], str] = {}
 
-    async def session(self, agent: str, native: str, cwd: str) -> Session:
-        """The session of this conversation, in use and active. One that was put away stays so, and a new one is opened."""
+    async def session(self, agent: str, native_id: str, cwd: str) -> Session:
+        """Return the active session of a conversation, loaded into memory. If it was archived, open a new one.
+
+        Raises:
+            DeckClosed: the deck is closing.
+        """
         self._deck.check_open()
-        while name := self._name_of(agent, native):
-            session = await self._deck.in_use(name)
+        while session_id := self._find(agent, native_id):
+            session = await self._deck.load_session(session_id)
             if not session.knows_rules:
-                await session.learn_rules()
-                continue  # it may have been put away, or let go, meanwhile
+                await session.load_rules()
+                continue  # It may have been archived or evicted while we waited.
             if session.state.lifecycle.value == "suspended":
-                session.note(ev.SessionResumed(by="evidence"))
+                session.record(ev.SessionResumed(by="evidence"))
             if session.state.lifecycle.value == "active":
                 return session
-            if self._name_of(agent, native) == name:
-                break  # nobody opened another one while we looked
-        return self._opened(agent, native, cwd)
+            if self._find(agent, native_id) == session_id:
+                break  # No other request opened a new session while we waited.
+        return self._open(agent, native_id, cwd)
 
-    def at_hand(self, agent: str, native: str) -> Session | None:
-        """The same without waiting for anything: None unless it is in memory, active, and knows its rules."""
-        session = self._deck.at_hand(self._name_of(agent, native))
-        is_ready = session is not None and session.state.lifecycle.value == "active" and session.knows_rules
-        return session if is_ready else None
+    def relate(self, agent: str, native_id: str, other_id: str) -> str:
+        """Connect two conversations that exchanged messages: an unknown one is a sub-agent of the known one.
 
-    def relate(self, agent: str, one: str, other: str) -> str:
-        """Two conversations spoke with each other, so the one that nobody knows is a sub-agent of the other. Gives the one
-        that is known; '' when neither is."""
-        for known, new in ((one, other), (other, one)):
-            name = self._name_of(agent, known)
-            if name:
-                if not self._name_of(agent, new):
-                    self._known[agent, new] = name
+        Return the known one, or '' if neither is known.
+        """
+        for known, new in ((native_id, other_id), (other_id, native_id)):
+            session_id = self._find(agent, known)
+            if session_id:
+                if not self._find(agent, new):
+                    self._known[agent, new] = session_id
                 return known
         return ""
 
-    def _name_of(self, agent: str, native: str) -> str:
-        """Whoever has a process for this conversation, else whoever had it last."""
-        owner = self._deck.services.owners.get(native, "")
+    def _find(self, agent: str, native_id: str) -> str:
+        """Return the session that has a process for this conversation, else the last one that had it, else ''."""
+        owner = self._deck.services.conversations.owner_of(native_id)
         if owner and self._deck.view(owner).state.profile.agent == agent:
             return owner
-        name = self._known.get((agent, native), "")
-        if name and self._deck.is_known(name):
-            return name
-        name = self._listed(agent, native)
-        if name:
-            self._known[agent, native] = name
-        return name
+        session_id = self._known.get((agent, native_id), "")
+        if session_id and self._deck.is_known(session_id):
+            return session_id
+        session_id = self._search_catalogue(agent, native_id)
+        if session_id:
+            self._known[agent, native_id] = session_id
+        return session_id
 
-    def _listed(self, agent: str, native: str) -> str:
-        """From the list of all sessions: looked through once for each conversation."""
-        found = [
+    def _search_catalogue(self, agent: str, native_id: str) -> str:
+        matches = [
             (row.created_at, row.session_id)
             for row in self._deck.rows()
-            if row.resume_data == native and row.agent == agent and row.status in ("active", "suspended")
+            if row.resume_data == native_id and row.agent == agent and row.status in ("active", "suspended")
         ]
-        return max(found)[1] if found else ""
+        return max(matches)[1] if matches else ""
 
-    def _opened(self, agent: str, native: str, cwd: str) -> Session:
-        """Written, not awaited: the agent waits for our answer, and what it said is a fact."""
-        name = uuid4().hex[:16]
-        self._known[agent, native] = name
-        session = self._deck.add(Session(self._deck.services, name, View(), ""))
-        repo = repo_of(cwd) if cwd else None
-        session.note(ev.SessionOpened(agent=agent, cwd=cwd, repo=repo, owner="terminal"))
+    def _open(self, agent: str, native_id: str, cwd: str) -> Session:
+        # Don't wait for the commit: the agent waits for our answer, and its report is a fact in any case.
+        session_id = uuid4().hex[:16]
+        self._known[agent, native_id] = session_id
+        session = self._deck.add_session(session_id)
+        repository = find_repository(cwd) if cwd else None
+        session.record(ev.SessionOpened(agent=agent, cwd=cwd, repo=repository, owner="terminal"))
         return session

@@ -1,86 +1,93 @@
-"""Whoever listens to an agent: a translator with its timers. A launch listens to a process of ours, an observation to an
-agent that somebody else started."""
+"""Read the signals of one agent: translate them to events, record these, and run the translator's deadlines.
+
+`AgentConnection` reads an agent process that the deck started. `ObservedAgent` reads an agent that the user started
+elsewhere.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from quarterdeck.events import Body, Origin
 from quarterdeck.harness.base import Signal, Translator, origin_of
+from quarterdeck.kernel.gate import Gate
 from quarterdeck.log.session_writer import Durability
 
-Tell: TypeAlias = Callable[[Any, list[Body], Origin], None]
-Watch: TypeAlias = Callable[[Signal, float], None]
+if TYPE_CHECKING:
+    from quarterdeck.deck.recording import TraceRecorder
+    from quarterdeck.deck.session import Session
 
 
 class SignalReader:
-    """`tell` is called with everything that a signal, or a deadline, means."""
+    """A translator with its timer, recording into one session."""
 
-    #: How soon what is told has to be durable.
-    durability = Durability.EAGER
-
-    def __init__(self, translator: Translator, tell: Tell, now: Callable[[], float]) -> None:
+    def __init__(self, session: Session, translator: Translator, recorder: TraceRecorder | None = None) -> None:
+        self.session = session
         self.translator = translator
-        self.last_heard = now()
-        #: Sees every signal before it is read.
-        self.watcher: Watch | None = None
-        self.is_ended = False
-        self._tell = tell
-        #: Whose word it is, where a source is not what its name says: the built-in agent's output is the engine's.
-        self._origins: Mapping[str, Origin] = translator.origins
-        self._now = now
+        self._recorder = recorder
+        self._now = session.services.clock.monotonic
+        #: Monotonic time of the last signal, to or from the agent.
+        self.last_signal_at = self._now()
+        self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._fires_at = 0.0
-        self._hold_until = 0.0
+        self._timer_at = 0.0
+        self._no_deadline_before = 0.0
 
-    def hear(self, signal: Signal) -> None:
-        """One thing came from the agent, or went to it."""
-        now = self.last_heard = self._now()
-        if self.watcher is not None:
-            self.watcher(signal, now)
+    def feed(self, signal: Signal, *, durability: Durability = Durability.EAGER) -> tuple[Gate, ...]:
+        """Translate one signal, record its events, and return the gates that it opened, even if a rule closed them already.
+
+        With `LAZY`, the commit may wait up to 5 ms for other events.
+        """
+        now = self.last_signal_at = self._now()
+        if self._recorder is not None:
+            self._recorder.write(signal, now)
         bodies = self.translator.feed(signal, now)
-        if bodies:
-            self.tell(bodies, self._origins.get(signal.src) or origin_of(signal.src))
-        self._arm()
+        # Some sources aren't what their name says: the built-in agent's standard output is the engine's own word.
+        origin = self.translator.origins.get(signal.src) or origin_of(signal.src)
+        opened = self.record(bodies, origin, durability) if bodies else ()
+        self._set_timer()
+        return opened
 
-    def tell(self, bodies: list[Body], origin: Origin) -> None:
-        self._tell(self, bodies, origin)
+    def record(self, bodies: list[Body], origin: Origin, durability: Durability) -> tuple[Gate, ...]:
+        """Record translated events in the session, and return the gates that they opened."""
+        return self.session.record_signal(self, bodies, origin, durability)
 
-    def hold(self, seconds: float) -> None:
-        """No deadline fires for so long: the machine slept, and the agent needs a moment too."""
-        self._hold_until = self._now() + seconds
+    def close(self) -> None:
+        """Run no more deadlines."""
+        self._is_closed = True
+        self._set_timer()
+
+    # --- deadlines
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether a deadline is still to come."""
+    def has_deadline(self) -> bool:
+        """Whether the translator waits for a deadline."""
         return self._timer is not None
 
-    def deafen(self) -> None:
-        """No deadline fires any more."""
-        self.is_ended = True
-        self._arm()
+    def postpone_deadlines(self, seconds: float) -> None:
+        """Let no deadline expire for this long. After the machine slept, the agent needs a moment to catch up too."""
+        self._no_deadline_before = self._now() + seconds
 
-    def _arm(self) -> None:
-        """The timer stands at the translator's deadline, or before it: most deadlines are put off again and again, and a
-        timer that fires too early finds that out."""
-        due = None if self.is_ended else self.translator.deadline()
+    def _set_timer(self) -> None:
+        due = None if self._is_closed else self.translator.deadline()
         if self._timer is not None:
-            if due is not None and due >= self._fires_at:
+            # Most deadlines are pushed back by every signal. Keep a timer that fires too early: `_on_timer` notices, and
+            # that's cheaper than to cancel and create a timer for each signal.
+            if due is not None and due >= self._timer_at:
                 return
             self._timer.cancel()
             self._timer = None
         if due is not None:
-            self._fires_at = max(due, self._hold_until)
-            pause = max(0.0, self._fires_at - self._now())
-            self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
+            self._timer_at = max(due, self._no_deadline_before)
+            delay = max(0.0, self._timer_at - self._now())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
-    def _tick(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         now, due = self._now(), self.translator.deadline()
-        if due is not None and max(due, self._hold_until) <= now:
+        if due is not None and max(due, self._no_deadline_before) <= now:
             bodies = self.translator.tick(now)
             if bodies:
-                self.tell(bodies, "supervisor")
-        self._arm()
+                self.record(bodies, "supervisor", Durability.EAGER)
+        self._set_timer()

@@ -1,2 +1,1 @@
-"""What sessions changed in their repositories: `git` runs it, `shadow` keeps snapshots, `diff` reads what git says of two of
-them, `watch` takes them at the right moments."""
+"""Track what sessions change in their git repositories, with snapshots in shadow repositories of the deck's own."""

@@ -1,8 +1,8 @@
-"""git as a tool that obeys nobody but us.
+"""Run git without executing anything that the user's repository configures.
 
-An agent can write what it likes into the configuration of the repository that it works in: a file system monitor, filters,
-an external diff. Each of them is a program, and we would run it with rights that the agent may not have. So git is only
-ever run in a repository of our own, and no configuration of anybody else's is read.
+An agent can write whatever it likes into the configuration of the repository that it works in: a file system monitor,
+filters, an external diff. Each of those is a program, and git would run it with rights that the agent may not have. So git
+only ever runs in a repository of our own, and reads no configuration but ours.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from contextlib import contextmanager
 
 from quarterdeck.errors import QuarterdeckError
 
-#: However large a repository is, nobody waits longer for one step of git.
+#: Time limit for one git command, however large the repository is.
 LIMIT_S = 120.0
-_SAID = 300
+#: Characters of git's error output that an error message quotes.
+_STDERR_LIMIT = 300
 
-#: What git is told of the outside world. Everything else, and every GIT_* of whoever started us, is left out.
-_KEPT = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR")
-_ALONE = {
+#: Variables that git inherits. Everything else is left out, above all every GIT_* variable of the server's parent.
+_INHERITED = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR")
+_ISOLATION = {
     "LC_ALL": "C",
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -34,76 +35,87 @@ _ALONE = {
 
 
 class GitMissing(QuarterdeckError):
-    """There is no git on this machine."""
+    """git isn't installed on this machine."""
 
     code = "git_missing"
 
     def __init__(self) -> None:
-        super().__init__("git is not installed", "Install git; from the next turn on changes are known.")
+        super().__init__("git isn't installed", "Install git. Changes are tracked from the next turn on.")
 
 
 class GitFailed(QuarterdeckError):
-    """git did not do what it was told."""
+    """A git command failed."""
 
     code = "git_failed"
 
-    def __init__(self, what: str, why: str) -> None:
-        super().__init__(f"git {what}: {why}", "Ask again; if it stays, the server's log says more.")
+    def __init__(self, command: str, why: str) -> None:
+        super().__init__(f"git {command}: {why}", "Try again. If the error persists, see the server's log.")
 
 
 class Git:
-    """All that run at the moment can be ended at once. Its methods block: they are for threads."""
+    """Runs git commands and can kill all running ones at once. Methods block, so call them from threads."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._is_closed = False
 
     def close(self) -> None:
-        """Ends what runs; from now on everything fails."""
+        """Kill all running commands. Every later command fails."""
         self._is_closed = True
         for process in list(self._running):
             process.kill()
 
-    def run(self, *arguments: str, settings: Mapping[str, str], given: bytes = b"") -> bytes:
-        """What it says. GitFailed."""
-        with self._begun(arguments, settings) as process:
-            said, complaint = process.communicate(given)
-        if process.returncode:
-            raise GitFailed(arguments[0], _told(complaint) or f"it ended with {process.returncode}")
-        return said
+    def run(self, *arguments: str, settings: Mapping[str, str], stdin: bytes = b"") -> bytes:
+        """Run a git command and return its output. `settings` are added to the environment.
 
-    def begin_of(self, *arguments: str, settings: Mapping[str, str], limit: int) -> tuple[bytes, bool]:
-        """The first bytes of what it says, and whether that is all."""
-        with self._begun(arguments, settings, subprocess.DEVNULL) as process:
+        Raises:
+            GitFailed: the command failed, took too long, or the deck is closing.
+            GitMissing: git isn't installed.
+        """
+        with self._start(arguments, settings) as process:
+            stdout, stderr = process.communicate(stdin)
+        if process.returncode:
+            raise GitFailed(arguments[0], _shorten(stderr) or f"exited with {process.returncode}")
+        return stdout
+
+    def read_start(self, *arguments: str, settings: Mapping[str, str], limit: int) -> tuple[bytes, bool]:
+        """Run a git command and return the first `limit` bytes of its output, and whether that is all of it.
+
+        Raises:
+            GitFailed: the command failed, took too long, or the deck is closing.
+            GitMissing: git isn't installed.
+        """
+        with self._start(arguments, settings, subprocess.DEVNULL) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.close()
-            said = process.stdout.read(limit + 1)
-            if len(said) > limit:
+            stdout = process.stdout.read(limit + 1)
+            if len(stdout) > limit:
                 process.kill()
-                return said[:limit], False
+                return stdout[:limit], False
         if process.returncode:
-            raise GitFailed(arguments[0], f"it ended with {process.returncode}")
-        return said, True
+            raise GitFailed(arguments[0], f"exited with {process.returncode}")
+        return stdout, True
 
     @contextmanager
-    def _begun(
+    def _start(
         self, arguments: tuple[str, ...], settings: Mapping[str, str], stderr: int = subprocess.PIPE
     ) -> Generator[subprocess.Popen[bytes]]:
         if self._is_closed:
             raise GitFailed(arguments[0], "the deck is closing")
         pipe, folder = subprocess.PIPE, settings.get("GIT_WORK_TREE", "/")
-        environment = {**_kept(), **_ALONE, **settings}
+        environment = {**_inherited_environment(), **_ISOLATION, **settings}
         try:
             process = subprocess.Popen(
                 ("git", *arguments), env=environment, cwd=folder, stdin=pipe, stdout=pipe, stderr=stderr
             )
         except OSError as error:
-            raise _refusal(error, arguments[0], folder) from None
+            raise _start_error(error, arguments[0], folder) from None
         timer = threading.Timer(LIMIT_S, process.kill)
         timer.start()
         self._running.add(process)
-        if self._is_closed:  # just now
+        # `close` runs on another thread and may have missed this process, so check again now that it is registered.
+        if self._is_closed:
             process.kill()
         try:
             with process:
@@ -113,28 +125,40 @@ class Git:
             self._running.discard(process)
 
 
-def ignored_everywhere() -> str:
-    """The file in which the user says what git is to ignore everywhere; '' when none is named, and git's default holds.
+def global_excludes_file() -> str:
+    """Return the file with the user's global ignore patterns, or '' if none is configured and git's default applies.
 
-    `git config` reads and runs nothing, so here the user's own configuration may be read."""
-    own = {name: os.environ[name] for name in ("GIT_CONFIG_GLOBAL",) if name in os.environ}
-    asked = ("git", "config", "--global", "--path", "core.excludesFile")
+    `git config` runs no configured programs, so reading the user's own configuration is safe here.
+
+    Raises:
+        GitMissing: git isn't installed.
+    """
+    user_config = {name: os.environ[name] for name in ("GIT_CONFIG_GLOBAL",) if name in os.environ}
+    command = ("git", "config", "--global", "--path", "core.excludesFile")
     try:
-        done = subprocess.run(asked, env=_kept() | own, cwd="/", capture_output=True, timeout=LIMIT_S, check=False)
+        result = subprocess.run(
+            command,
+            env=_inherited_environment() | user_config,
+            cwd="/",
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
     except FileNotFoundError:
         raise GitMissing from None
-    return os.fsdecode(done.stdout).strip()
+    return os.fsdecode(result.stdout).strip()
 
 
-def _kept() -> dict[str, str]:
-    return {name: os.environ[name] for name in _KEPT if name in os.environ}
+def _inherited_environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _INHERITED if name in os.environ}
 
 
-def _refusal(error: OSError, what: str, folder: str) -> QuarterdeckError:
+def _start_error(error: OSError, command: str, folder: str) -> QuarterdeckError:
+    # A missing working folder raises FileNotFoundError too. Only `filename` tells the two apart.
     if isinstance(error, FileNotFoundError) and error.filename != folder:
         return GitMissing()
-    return GitFailed(what, f"{error.filename}: {error.strerror}")
+    return GitFailed(command, f"{error.filename}: {error.strerror}")
 
 
-def _told(complaint: bytes) -> str:
-    return complaint.decode(errors="replace").strip().replace("\n", "; ")[:_SAID]
+def _shorten(stderr: bytes) -> str:
+    return stderr.decode(errors="replace").strip().replace("\n", "; ")[:_STDERR_LIMIT]

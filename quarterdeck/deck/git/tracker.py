@@ -1,8 +1,9 @@
-"""When snapshots are taken, and what is told of them. Nothing is looked at between: no polling, no watcher of files.
+"""Take repository snapshots around each turn, and report what sessions changed.
 
-The first is taken before a session's agent starts for the first time, one before each turn, one at its end. The text of a
-turn waits for its snapshot, a while. An agent of somebody else's does not wait for us: there it is taken beside its first
-step. All of it is off the loop, one at a time for each repository.
+A session gets its first snapshot before its agent starts for the first time, then one before each turn and one at its end.
+Nothing is polled or watched in between. A start, or the text of a turn, waits up to `PATIENCE_S` for its snapshot. An agent
+that the user started elsewhere doesn't wait for us: its snapshot is taken while its turn begins. All git work runs in
+threads, one job at a time per repository.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from quarterdeck import events as ev
-from quarterdeck.deck.git.diff import ChangedFile, Diff, Scope, counted
-from quarterdeck.deck.git.repository import repo_of
+from quarterdeck.deck.git.diff import ChangedFile, Diff, Scope, count_changes
+from quarterdeck.deck.git.repository import find_repository
 from quarterdeck.deck.git.run_git import Git
-from quarterdeck.deck.git.snapshots import Mark, Shadow, roots_in
+from quarterdeck.deck.git.snapshots import Snapshot, SnapshotRepository, list_roots
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
 from quarterdeck.home import Home
@@ -31,279 +32,302 @@ from quarterdeck.kernel.state import State
 from quarterdeck.log.base import CatalogueRow
 
 if TYPE_CHECKING:
+    from quarterdeck.deck.clock import Clock
     from quarterdeck.deck.session import Session
 
 T = TypeVar("T")
 Work: TypeAlias = Coroutine[Any, Any, None]
 log = logging.getLogger("quarterdeck.changes")
 
-#: How long a start and a text wait for a snapshot. One that takes longer is finished beside the work.
+#: How long a start or a text waits for a snapshot. A slower snapshot is finished while the agent works.
 PATIENCE_S = 5.0
 FILES_LIMIT = 2000
-_OTHERS_LIMIT = 20
+_SHARED_LIMIT = 20
+#: Names of a session's snapshots: before its first start, before its last turn, after its last turn.
 START, TURN, END = "start", "turn", "end"
-_ENDS = frozenset({ev.AgentEnd, ev.AgentAbort})
+_TURN_ENDS = frozenset({ev.AgentEnd, ev.AgentAbort})
 
 
 class NoRepository(QuarterdeckError):
-    """The session's folder belongs to no git repository."""
+    """The session's folder isn't in a git repository."""
 
     code = "no_repository"
 
     def __init__(self, cwd: str) -> None:
-        super().__init__(f"{cwd} is in no git repository", "Changes are known in git repositories only: `git init`.")
+        super().__init__(f"{cwd} isn't in a git repository", "Run `git init` there: changes are tracked with git.")
 
 
 class NoSnapshot(QuarterdeckError):
-    """Nobody knows what it was like before."""
+    """No snapshot exists to compare the working tree with."""
 
     code = "no_snapshot"
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
             f"session {session_id} has no snapshot of its repository",
-            "The next turn takes one, unless `track_changes` is off; the server's log says why there is none.",
+            "Wait for the next turn, which takes one. If `track_changes` is on, see the server's log for the reason.",
         )
 
 
-class _Known(Struct):
-    """Of a session, while the deck is open."""
+class SessionRows(Protocol):
+    """The catalogue, as far as the tracker needs it."""
+
+    def rows(self) -> Iterable[CatalogueRow]:
+        """Return the rows of all sessions."""
+        ...
+
+
+class _TrackedSession(Struct):
+    """What the tracker remembers about a session while the deck is open."""
 
     root: str
     has_start: bool = False
-    #: A snapshot was taken for the start, and nothing was done since.
+    #: The snapshot for the start was just taken, so the first turn doesn't need another.
     is_fresh: bool = False
 
 
 class ChangeTracker:
-    """Of one deck."""
+    """Tracks the repositories of all sessions of one deck."""
 
-    def __init__(
-        self, home: Path, is_on: bool, wall: Callable[[], int], rows: Callable[[], Iterable[CatalogueRow]]
-    ) -> None:
+    def __init__(self, home: Path, clock: Clock, catalogue: SessionRows, *, is_enabled: bool) -> None:
         self._home = home
-        self._is_on = is_on
-        self._wall = wall
-        self._rows = rows
+        self._clock = clock
+        self._catalogue = catalogue
+        self._is_enabled = is_enabled
         self._git = Git()
-        self._shadows: dict[str, tuple[Shadow, asyncio.Lock]] = {}
-        self._sessions: dict[str, _Known] = {}
+        self._repositories: dict[str, tuple[SnapshotRepository, asyncio.Lock]] = {}
+        self._sessions: dict[str, _TrackedSession] = {}
         self._jobs: set[asyncio.Task[object]] = set()
         self._threads = ThreadPoolExecutor(2, "qd-changes")
         self._is_closed = False
 
     async def close(self) -> None:
-        """Ends what is under way; nothing is told any more."""
+        """Kill running git commands and wait for their jobs. No more events are recorded."""
         self._is_closed = True
         self._git.close()
         if self._jobs:
             await asyncio.wait(self._jobs)
         self._threads.shutdown()
 
-    # --- the right moments
+    def has_start_snapshot(self, session_id: str) -> bool:
+        """Return whether the session has a first snapshot, as far as this deck has looked."""
+        session = self._sessions.get(session_id)
+        return session is not None and session.has_start
+
+    # --- when snapshots are taken
 
     async def before_start(self, session: Session) -> None:
-        """Before the process of an agent exists."""
-        known = self._known(session)
-        if known is not None and not known.has_start:
-            await self._patiently(session, self._begun(session.id, known))
+        """Take the first snapshot before the agent's process exists."""
+        tracked = self._track(session)
+        if tracked is not None and not tracked.has_start:
+            await self._wait_a_while(session, self._take_start(session.id, tracked))
 
     async def before_turn(self, session: Session) -> None:
-        """Before the text of a turn is sent."""
-        known = self._known(session)
-        if known is None:
+        """Take a snapshot before the text of a turn is sent."""
+        tracked = self._track(session)
+        if tracked is None:
             return
-        if known.is_fresh:
-            known.is_fresh = False
+        if tracked.is_fresh:
+            tracked.is_fresh = False
         else:
-            await self._patiently(session, self._marked(session.id, known))
+            await self._wait_a_while(session, self._take_turn(session.id, tracked))
 
-    def published(self, session: Session, events: Sequence[Event]) -> None:
-        """These became durable; a turn may have ended with them, or begun without us."""
-        if not self._is_on:
+    def on_durable(self, session: Session, events: Sequence[Event]) -> None:
+        """Take a snapshot in the background if these events end a turn, or begin one that the deck didn't start."""
+        if not self._is_enabled:
             return
         begins = False
         for event in events:
             kind = type(event.body)
-            if kind in _ENDS and not event.body.agent_path:
-                self._later(session, self._ended(session))
+            if kind in _TURN_ENDS and not event.body.agent_path:
+                self._run_in_background(session, self._record_changes(session))
                 return
             begins = begins or (kind is ev.AgentStart and not event.body.agent_path)
         if begins and session.connection is None:
-            self._later(session, self._seen(session))
+            self._run_in_background(session, self._take_observed_turn(session))
 
-    def _later(self, session: Session, work: Work) -> None:
-        """The session stays in memory until it is done."""
-        session.later(self._quietly(session, asyncio.ensure_future(work)))
+    def _run_in_background(self, session: Session, work: Work) -> None:
+        # The session counts the work as its own, so it stays in memory until the work is done.
+        session.run_in_background(self._log_errors(session, asyncio.ensure_future(work)))
 
-    # --- what is done then
+    # --- how snapshots are taken
 
-    def _known(self, session: Session) -> _Known | None:
-        if not self._is_on or self._is_closed:
+    def _track(self, session: Session) -> _TrackedSession | None:
+        if not self._is_enabled or self._is_closed:
             return None
         if session.id not in self._sessions:
-            root = _root(session.state.profile.cwd)
+            root = _find_root(session.state.profile.cwd)
             if root is None:
                 return None
-            self._sessions[session.id] = _Known(root)
+            self._sessions[session.id] = _TrackedSession(root)
         return self._sessions[session.id]
 
-    async def _begun(self, session_id: str, known: _Known) -> None:
-        kept = await self._in_thread(known.root, lambda shadow: shadow.kept(session_id))
-        if START not in kept:
-            await self._in_thread(known.root, lambda shadow: self._take(shadow, session_id, (START, TURN)))
-            known.is_fresh = True
-        known.has_start = True
+    async def _take_start(self, session_id: str, tracked: _TrackedSession) -> None:
+        snapshots = await self._in_thread(tracked.root, lambda repository: repository.load(session_id))
+        if START not in snapshots:
+            await self._in_thread(tracked.root, lambda repository: self._take(repository, session_id, (START, TURN)))
+            tracked.is_fresh = True
+        tracked.has_start = True
 
-    async def _marked(self, session_id: str, known: _Known) -> None:
-        await self._in_thread(known.root, lambda shadow: self._take_turn(shadow, session_id, known))
+    async def _take_turn(self, session_id: str, tracked: _TrackedSession) -> None:
+        def take(repository: SnapshotRepository) -> None:
+            snapshots = repository.load(session_id)
+            self._take(repository, session_id, (TURN,) if START in snapshots else (START, TURN))
+            if END in snapshots:
+                repository.drop(session_id, END)
+            tracked.has_start = True
 
-    async def _seen(self, session: Session) -> None:
-        known = self._known(session)
-        if known is not None:
-            await self._marked(session.id, known)
+        await self._in_thread(tracked.root, take)
 
-    async def _ended(self, session: Session) -> None:
-        known = self._known(session)
-        if known is None:
+    async def _take_observed_turn(self, session: Session) -> None:
+        tracked = self._track(session)
+        if tracked is not None:
+            await self._take_turn(session.id, tracked)
+
+    async def _record_changes(self, session: Session) -> None:
+        """Take the snapshot at the end of a turn, and record what changed since the session began."""
+        tracked = self._track(session)
+        if tracked is None:
             return
-        files = await self._in_thread(known.root, lambda shadow: self._take_end(shadow, session.id))
+        files = await self._in_thread(tracked.root, lambda repository: self._take_end(repository, session.id))
         if files is None:
             return
-        found = counted(files)
-        if found != session.state.profile.changes and not self._is_closed and not session.is_closing:
-            session.note(ev.ChangesUpdated(files=found.files, added=found.added, removed=found.removed))
+        changes = count_changes(files)
+        if changes != session.state.profile.changes and not self._is_closed and not session.is_closing:
+            session.record(ev.ChangesUpdated(files=changes.files, added=changes.added, removed=changes.removed))
 
-    def _take(self, shadow: Shadow, session_id: str, names: tuple[str, ...]) -> Mark:
-        return shadow.keep(session_id, names, shadow.snapshot(), self._wall())
+    def _take(self, repository: SnapshotRepository, session_id: str, names: tuple[str, ...]) -> Snapshot:
+        return repository.save(session_id, names, repository.snapshot(), self._clock.wall())
 
-    def _take_turn(self, shadow: Shadow, session_id: str, known: _Known) -> None:
-        kept = shadow.kept(session_id)
-        names = (TURN,) if START in kept else (START, TURN)
-        self._take(shadow, session_id, names)
-        if END in kept:
-            shadow.drop(session_id, END)
-        known.has_start = True
-
-    def _take_end(self, shadow: Shadow, session_id: str) -> list[ChangedFile] | None:
-        start = shadow.kept(session_id).get(START)
+    def _take_end(self, repository: SnapshotRepository, session_id: str) -> list[ChangedFile] | None:
+        start = repository.load(session_id).get(START)
         if start is None:
             return None
-        return shadow.compared(start.id, self._take(shadow, session_id, (END,)).id)
+        return repository.compare(start.id, self._take(repository, session_id, (END,)).id)
 
-    # --- what is told
+    # --- report
 
     async def diff(self, session_id: str, state: State, scope: Scope) -> Diff:
-        """What changed since the session, or its last turn, began. NoRepository, NoSnapshot, GitMissing, GitFailed."""
+        """Return what changed since the session, or its last turn, began.
+
+        Raises:
+            NoRepository: the session's folder isn't in a git repository.
+            NoSnapshot: there is nothing to compare with.
+            GitMissing: git isn't installed.
+            GitFailed: a git command failed.
+        """
         cwd = state.profile.cwd
-        root = _root(cwd)
+        root = _find_root(cwd)
         if root is None:
             raise NoRepository(cwd)
-        kept = await self._in_thread(root, lambda shadow: shadow.kept(session_id))
-        base = kept.get(START if scope == "session" else TURN)
+        snapshots = await self._in_thread(root, lambda repository: repository.load(session_id))
+        base = snapshots.get(START if scope == "session" else TURN)
         if base is None:
             if state.run.index or state.process.index:
                 raise NoSnapshot(session_id)
-            return _nothing(scope, self._wall())
-        is_live = state.turn.is_open or bool(state.background) or END not in kept
-        end = None if is_live else kept[END]
-        files, patch, is_whole = await self._in_thread(root, lambda shadow: _compared(shadow, base, end))
-        is_whole = is_whole and len(files) <= FILES_LIMIT
+            # The agent never started, so the session can't have changed anything.
+            return _empty_diff(scope, self._clock.wall())
+        is_live = state.turn.is_open or bool(state.background) or END not in snapshots
+        end = None if is_live else snapshots[END]
+        files, patch, is_complete = await self._in_thread(root, lambda repository: _compare(repository, base, end))
         return Diff(
             scope=scope,
             base=base.id,
             since=base.at,
             live=is_live,
-            shared_with=self._others(session_id, root, base.at, end),
-            total=counted(files),
+            shared_with=self._sharing_sessions(session_id, root, base.at, end),
+            total=count_changes(files),
             files=tuple(files[:FILES_LIMIT]),
             patch=patch,
-            truncated=not is_whole,
+            truncated=not is_complete or len(files) > FILES_LIMIT,
         )
 
-    def _others(self, session_id: str, root: str, since: int, end: Mark | None) -> tuple[str, ...]:
-        """Those that may have had a hand in it: there, active since the base, and there before the end."""
-        until = self._wall() if end is None else end.at
-        near = (row for row in self._rows() if row.repo == root and row.last_active_at >= since)
-        return tuple(row.session_id for row in near if row.session_id != session_id and row.created_at <= until)[
-            :_OTHERS_LIMIT
-        ]
+    def _sharing_sessions(self, session_id: str, root: str, since: int, end: Snapshot | None) -> tuple[str, ...]:
+        """Return sessions in the same repository that were active since the base and existed before the end."""
+        until = self._clock.wall() if end is None else end.at
+        rows = [row for row in self._catalogue.rows() if row.repo == root and row.last_active_at >= since]
+        ids = [row.session_id for row in rows if row.session_id != session_id and row.created_at <= until]
+        return tuple(ids[:_SHARED_LIMIT])
 
-    # --- order
+    # --- clean up
 
     async def forget(self, session_id: str, cwd: str) -> None:
-        """The session was deleted."""
+        """Delete the snapshots of a session that was deleted."""
         self._sessions.pop(session_id, None)
-        root = _root(cwd)
-        if root is not None and self._place(root).exists():
-            await self._tidied(root)
+        root = _find_root(cwd)
+        if root is not None and self._folder(root).exists():
+            await self._prune(root)
 
-    async def tidy(self) -> None:
-        """Snapshots of sessions that are gone, and repositories that nobody works in any more, go; the others shrink."""
-        for root in await asyncio.to_thread(roots_in, Home(self._home).changes):
-            await self._tidied(root, thorough=True)
+    async def prune_all(self) -> None:
+        """Delete the snapshots of all sessions that no longer exist, and collect garbage."""
+        for root in await asyncio.to_thread(list_roots, Home(self._home).changes):
+            await self._prune(root, collect_garbage=True)
 
-    async def _tidied(self, root: str, *, thorough: bool = False) -> None:
-        names = frozenset(row.session_id for row in self._rows())
+    async def _prune(self, root: str, *, collect_garbage: bool = False) -> None:
+        session_ids = frozenset(row.session_id for row in self._catalogue.rows())
         try:
-            await self._in_thread(root, lambda shadow: shadow.tidy(names, thorough))
+            await self._in_thread(
+                root, lambda repository: repository.prune(session_ids, collect_garbage=collect_garbage)
+            )
         except (QuarterdeckError, OSError) as error:
-            log.warning("snapshots cannot be tidied", extra={"code": _code(error)})
+            log.warning("snapshots can't be cleaned up", extra={"code": _error_code(error)})
 
-    # --- off the loop
+    # --- threads
 
-    def _place(self, root: str) -> Path:
+    def _folder(self, root: str) -> Path:
         name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
         return Home(self._home).changes / f"{name}.git"
 
-    async def _in_thread(self, root: str, work: Callable[[Shadow], T]) -> T:
-        """To its end, also when nobody waits for it any more: nobody else may begin before."""
-        job = asyncio.get_running_loop().create_task(self._alone(root, work))
+    async def _in_thread(self, root: str, work: Callable[[SnapshotRepository], T]) -> T:
+        # The job runs to its end even if the caller is cancelled: the next job must not start while git still runs.
+        job = asyncio.get_running_loop().create_task(self._run_alone(root, work))
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
         return await asyncio.shield(job)
 
-    async def _alone(self, root: str, work: Callable[[Shadow], T]) -> T:
-        if root not in self._shadows:
-            self._shadows[root] = Shadow(self._git, self._place(root), root, self._home), asyncio.Lock()
-        shadow, lock = self._shadows[root]
+    async def _run_alone(self, root: str, work: Callable[[SnapshotRepository], T]) -> T:
+        if root not in self._repositories:
+            repository = SnapshotRepository(self._git, self._folder(root), root, self._home)
+            self._repositories[root] = repository, asyncio.Lock()
+        repository, lock = self._repositories[root]
         async with lock:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work, shadow)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, repository)
 
-    async def _patiently(self, session: Session, work: Work) -> None:
+    async def _wait_a_while(self, session: Session, work: Work) -> None:
         job = asyncio.ensure_future(work)
         done, _ = await asyncio.wait({job}, timeout=PATIENCE_S)
         if not done:
-            log.warning("a snapshot takes long; the work begins without it", extra={"session": session.id})
-        session.later(self._quietly(session, job))
+            log.warning("a snapshot is slow; starting without it", extra={"session": session.id})
+        session.run_in_background(self._log_errors(session, job))
 
-    async def _quietly(self, session: Session, job: asyncio.Future[None]) -> None:
-        """What cannot be told is not told; the work goes on."""
+    async def _log_errors(self, session: Session, job: asyncio.Future[None]) -> None:
+        """Wait for the job. A failed snapshot must not keep the agent from working."""
         try:
             await job
         except (QuarterdeckError, OSError) as error:
-            log.warning("changes are not known", extra={"session": session.id, "code": _code(error)})
+            log.warning("changes aren't known", extra={"session": session.id, "code": _error_code(error)})
 
 
-def _code(error: Exception) -> str:
-    """Not its words: they have names of files."""
+def _error_code(error: Exception) -> str:
+    # Messages of errors contain file names, which don't belong in the server's log.
     return error.code if isinstance(error, QuarterdeckError) else type(error).__name__
 
 
-def _root(cwd: str) -> str | None:
-    found = repo_of(cwd) if cwd else None
-    return None if found is None else found.root
+def _find_root(cwd: str) -> str | None:
+    repository = find_repository(cwd) if cwd else None
+    return None if repository is None else repository.root
 
 
-def _compared(shadow: Shadow, base: Mark, end: Mark | None) -> tuple[list[ChangedFile], str, bool]:
-    target = shadow.snapshot() if end is None else end.id
-    files = shadow.compared(base.id, target)
-    patch, is_whole = shadow.patch(base.id, target) if files else ("", True)
-    return files, patch, is_whole
+def _compare(
+    repository: SnapshotRepository, base: Snapshot, end: Snapshot | None
+) -> tuple[list[ChangedFile], str, bool]:
+    target = repository.snapshot() if end is None else end.id
+    files = repository.compare(base.id, target)
+    patch, is_complete = repository.patch(base.id, target) if files else ("", True)
+    return files, patch, is_complete
 
 
-def _nothing(scope: Scope, now: int) -> Diff:
-    """Of a session whose agent never started."""
+def _empty_diff(scope: Scope, now: int) -> Diff:
     return Diff(
         scope=scope,
         base="",

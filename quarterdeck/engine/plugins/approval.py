@@ -33,6 +33,7 @@ from quarterdeck.engine.plugins.call_checks import block_on_failure, workspace_o
 from quarterdeck.events import GateRequest, Json, Notice, Option
 from quarterdeck.policy import InvalidRule, Request, Rule, always, decide, parse, request_for_call, rule_about, shell
 from quarterdeck.policy.rule import SHELL
+from quarterdeck.policy.titles import approval_title
 
 #: Commands that only read. The built-in agent runs them without an approval by default.
 READ_ONLY_COMMANDS = (
@@ -43,7 +44,6 @@ READ_ONLY_COMMANDS = (
 APPROVE_ONCE, APPROVE_ALWAYS, REJECT_ONCE = "approve_once", "approve_always", "reject_once"
 _REGEX = "re:"
 _MODES_WITHOUT_APPROVAL = ("auto", "bypass")
-_TITLE_LIMIT = 200
 _MAX_CONFIRMED = 16
 _MAX_RULES = 500
 
@@ -168,15 +168,13 @@ class HumanApproval(Plugin):
         return f"Mode {context.mode} requires approval." if context.mode else f"Calls of {name} require approval."
 
     def _gate(self, name: str, args: dict[str, Json], call_id: str, request: Request, reason: str) -> GateRequest:
-        command = request.command.text if request.command is not None else ""
-        title = " ".join((command or f"{name} {' '.join(request.paths)}").split())
         confirmation = self._confirmation(request)
         repeat = f" You can also send this prompt: {confirmation}" if confirmation else ""
         return GateRequest(
             tool=name,
             args=args,
             call_id=call_id,
-            title=title if len(title) <= _TITLE_LIMIT else title[: _TITLE_LIMIT - 1] + "…",
+            title=approval_title(name, args),
             hint=reason + repeat,
             ask=_ask_kind(name, request),
             options=_gate_options(_session_rule(request)),

@@ -94,7 +94,7 @@ class Glob:
     """
 
     def __init__(self, text: str) -> None:
-        self._patterns = [Pattern(one if "/" in one else f"**/{one}") for one in expand_braces(text)]
+        self._patterns = [Pattern(part if "/" in part else f"**/{part}") for part in expand_braces(text)]
 
     def matches(self, parts: Parts) -> bool:
         return any(pattern.matches(parts) for pattern in self._patterns)

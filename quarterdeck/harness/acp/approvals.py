@@ -28,6 +28,7 @@ from quarterdeck.harness.acp.session import AcpSession, Id
 from quarterdeck.harness.base import Object, object_of, text_of
 from quarterdeck.harness.tracker import AgentPath
 from quarterdeck.kernel.view import View
+from quarterdeck.policy.titles import approval_title
 
 BY_US = "user"
 #: Prefixes of option ids that mean no, for agents that leave the kind of an option out.
@@ -136,7 +137,7 @@ class Approvals:
             {**args, "changes": changes} if changes and isinstance(args, dict) else args,
             call_id,
             _ask_kind(info, call),
-            title=without_suffix(profile, text_of(call, "title")) or info.title,
+            title=approval_title(info.name, args, without_suffix(profile, text_of(call, "title")) or info.title),
             hint="" if changes else output_text(call),
             options=options,
             path=path,

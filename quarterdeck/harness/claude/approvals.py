@@ -1,7 +1,7 @@
 """Track what Claude Code asks a person: approvals, questions and forms.
 
 One approval may be asked in three places at once: by a PermissionRequest hook, by can_use_tool on the stream, and by the
-terminal's own dialog. Whoever answers first wins. So an approval is identified by its call, whichever way it arrives, and
+terminal's own dialog. The first answer wins. So an approval is identified by its call, whichever way it arrives, and
 is decided once. The hook's payload has no tool_use_id: `Calls.find` matches it to an open call.
 """
 

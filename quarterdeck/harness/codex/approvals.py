@@ -118,10 +118,10 @@ class Approvals:
             args,
             call_id,
             ask="command",
-            title=f"Network access to {host}" if host else text_of(args, "command"),
             hint=text_of(params, "reason"),
             options=names.options_in(list_of(params, "availableDecisions")),
             path=thread.path,
+            network_host=host,
         )
         return ServerRequest(ref, thread.thread_id, call_id, self._apply_decision)
 

@@ -341,7 +341,6 @@ class Hooks:
             args,
             call_id,
             ask="command" if is_command else "tool",
-            title=text_of(args, "command") if is_command else tool,
             hint=text_of(args, "description"),
             options=_OPTIONS,
             path=path,

@@ -91,14 +91,12 @@ class Calls:
     def _open_approval(self, message: Message, row: Row) -> None:
         self.close_older_gates(message)
         name, args = call_name(message), call_args(message)
-        target = text_of(object_of(args), "command", "path", "uri", "text")
         self.tracker.open_approval(
             message.ts or row.call_id,
             name,
             args,
             row.call_id,
             _ASK_KINDS.get(message.subtype, "tool"),
-            title=f"{name}: {target}" if target else name,
         )
 
     def read_task_progress(self, message: Message, _row: Row) -> None:

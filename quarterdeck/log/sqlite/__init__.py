@@ -1,7 +1,6 @@
-"""The log in one SQLite file: WAL, FULL, one writer thread with group commit, one reader thread.
+"""Store a log in one SQLite file, in WAL mode with `synchronous=FULL`.
 
-Acknowledged means durable: `append` returns after the commit of its group. Appends of one pass of the event loop, and all
-that arrive while a commit is under way, share the next one; a lone append does not wait for company.
+One thread writes and one reads. Appends that arrive while a commit is in progress share the next commit.
 """
 
 from __future__ import annotations

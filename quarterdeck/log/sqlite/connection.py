@@ -1,4 +1,7 @@
-"""A connection as we want it: WAL, FULL, foreign keys on; brought to the newest version, or refused untouched."""
+"""Open SQLite connections with our settings, migrate stores, and translate SQLite's errors.
+
+This is the only module that touches apsw directly, because apsw's types are loose.
+"""
 
 from __future__ import annotations
 
@@ -16,222 +19,229 @@ from quarterdeck.log.sqlite.sql import migrations, newest_version, queries, type
 
 Values: TypeAlias = Sequence[str | int | bytes | None]
 
+#: How long to wait for another process that has the store locked.
 _BUSY_MS = 5000
-#: What each pragma must say once it is set; SQLite ignores a wrong one in silence, so it is asked.
+#: Name, value to set, and value to expect. SQLite silently ignores settings it can't apply, so each is read back.
 _PRAGMAS = (
     ("journal_mode", "WAL", "wal"),
     ("synchronous", "FULL", 2),
     ("foreign_keys", "ON", 1),
+    # SQLite would checkpoint as part of a commit, which then takes a hundred times as long. The writer checkpoints between
+    # commits instead.
     ("wal_autocheckpoint", "0", 0),
 )
 
 
-class Store:
-    """A connection with the few calls that we need; the only place that touches apsw, whose types are loose."""
+class StoreConnection:
+    """A connection to a store, with named queries."""
 
     def __init__(self, path: Path, read_only: bool = False) -> None:
+        """Open the file, and create it unless `read_only` is set.
+
+        Raises:
+            LogUnavailable: the file can't be opened, or its file system doesn't support WAL.
+        """
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         self._sql = queries()
-        #: Whether a program that holds the store locked is waited for.
-        self.is_patient = True
-        self._gives_up_at = 0.0
+        #: Pages in the write-ahead log after our last commit.
+        self.wal_pages = 0
+        self._busy_deadline = 0.0
         if not read_only:
-            _make_private(path)
-        with refusals():
+            _create_private(path)
+        with translate_errors():
             self._connection: Any = apsw.Connection(str(path), flags=flags)
-            self._execute = self._connection.execute
-            #: Everything inside it becomes durable together, or not at all.
-            self.transaction = Transaction(self._connection)
-            #: Another number after every commit, ours or somebody else's. Far cheaper than any question in SQL.
-            self.changes: Callable[[], int] = self._connection.data_version
             try:
-                self._connection.set_busy_handler(self._is_worth_waiting)
-                for name, value, expected in () if read_only else _PRAGMAS:
-                    self._set_pragma(name, value, expected)
+                self._connection.set_busy_handler(self._wait_for_lock)
+                if not read_only:
+                    for name, value, expected in _PRAGMAS:
+                        self._set_pragma(name, value, expected)
+                    # After the pragmas, because wal_autocheckpoint replaces the hook.
+                    self._connection.set_wal_hook(self._note_wal_pages)
             except BaseException:
                 self._connection.close()
                 raise
 
-    def rows(self, name: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        """All rows of a named query."""
-        return self.rows_of(self._sql[name], values)
+    def _set_pragma(self, name: str, value: str, expected: object) -> None:
+        self.execute(f"PRAGMA {name} = {value}")
+        actual = self._connection.pragma(name)
+        if actual != expected:
+            raise LogUnavailable(
+                f"{name} is {actual}, not {expected}",
+                "Move the store to a file system that supports SQLite's WAL mode.",
+            )
 
-    def rows_of(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query that was made at run time. Every statement of it is run."""
+    def _note_wal_pages(self, _connection: object, _database: str, pages: int) -> int:
+        self.wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _wait_for_lock(self, attempts: int) -> bool:
+        """Wait a little because another process has the store locked. Return False to give up."""
+        now = time.monotonic()
+        if attempts == 0:
+            self._busy_deadline = now + _BUSY_MS / 1000
+        remaining = self._busy_deadline - now
+        if remaining <= 0:
+            return False
+        time.sleep(min(remaining, 0.001 * (1 + attempts), 0.05))
+        return True
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # --- queries
+
+    def rows(self, name: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """Run a named query and return all rows."""
+        return self.execute(self._sql[name], values)
+
+    def execute(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """Run SQL, possibly several statements, and return all rows."""
         return self._connection.execute(sql, values).fetchall()
 
-    def events(self, name: str, place: Values, limit: int, types: Collection[str] | None) -> list[tuple[Any, ...]]:
-        """Events after a place, of these types only."""
-        return self.rows_of(typed(name, types), (*place, *(types or ()), limit))
-
-    def one(self, name: str, values: Values = ()) -> int:
-        """The number that a query answers."""
+    def number(self, name: str, values: Values = ()) -> int:
+        """Run a named query that returns one number."""
         return int(self.rows(name, values)[0][0])
 
-    def many(self, name: str, values: Iterable[Values]) -> None:
-        """A named statement for each of these."""
+    def run_many(self, name: str, values: Iterable[Values]) -> None:
+        """Run a named statement once for each of these values."""
         self._connection.executemany(self._sql[name], values)
 
-    def run(self, name: str, values: Values) -> None:
-        """A named statement that answers nothing."""
-        self._execute(self._sql[name], values)
+    def events(self, name: str, after: Values, limit: int, types: Collection[str] | None) -> list[tuple[Any, ...]]:
+        """Run a named query for events after a position, of these types only."""
+        return self.execute(typed(name, types), (*after, *(types or ()), limit))
 
-    def pages(self) -> int:
-        """How many pages were written into the write-ahead log since it was opened."""
-        return self._connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]
+    def data_version(self) -> int:
+        """Return a number that changes with every commit, ours or another process's. It is cheaper than any query."""
+        return self._connection.data_version()
 
-    def fold(self) -> None:
-        """What is in the write-ahead log goes into the file, as far as nobody reads it there; then it is begun anew. SQLite
-        would do it by itself, but as a part of some commit, which takes a hundred times as long as any other then."""
-        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    # --- transactions
 
     @contextmanager
-    def moment(self) -> Generator[None]:
-        """A read transaction: everything inside it sees the same state of the store. One inside another is the other."""
+    def transaction(self) -> Generator[None]:
+        """Commit everything inside together. Everything is durable after the block, or nothing if it raises."""
+        if self._connection.in_transaction:
+            # A broken disk can make a rollback fail. Roll back what is left of the last transaction first.
+            self.execute("ROLLBACK")
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            # Don't let a failing rollback hide the reason. A full disk makes SQLite roll back by itself.
+            with suppress(apsw.Error):
+                if self._connection.in_transaction:
+                    self.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def snapshot(self) -> Generator[None]:
+        """Let all reads inside see the same state of the store. Inside another snapshot, join that one."""
         if self._connection.in_transaction:
             yield
             return
-        self.rows_of("BEGIN")
+        self.execute("BEGIN")
         try:
             yield
         finally:
             if self._connection.in_transaction:
-                self.rows_of("COMMIT")
+                self.execute("COMMIT")
 
-    def on_progress(self, told: Callable[[], None] | None, every: int = 200_000) -> None:
-        """Calls `told` every so many steps of SQLite while a long statement runs."""
-        self._connection.set_progress_handler(None if told is None else lambda: told() or False, every)
+    # --- maintenance
 
-    def copy_to(self, path: Path, told: Callable[[int, int], None], pages: int = 2_000) -> None:
-        """The store as it is at this moment, page by page, while others write on. `told` hears how far it is."""
+    def checkpoint(self) -> None:
+        """Copy the write-ahead log into the file, as far as no other process reads it."""
+        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def set_progress(self, report: Callable[[], None] | None, steps: int = 200_000) -> None:
+        """Call `report` after every so many of SQLite's steps while a long statement runs."""
+        self._connection.set_progress_handler(None if report is None else lambda: report() or False, steps)
+
+    def copy_to(self, path: Path, report: Callable[[int, int], None], pages: int = 2_000) -> None:
+        """Copy the store as it is now to another file, while others may write. `report` gets pages done and in all."""
         target: Any = apsw.Connection(str(path))
         try:
-            with self.moment():
-                self.rows_of("SELECT count(*) FROM sqlite_schema")  # the moment begins with the first read
+            with self.snapshot():
+                # A transaction sees the state at its first read, so read something now.
+                self.execute("SELECT count(*) FROM sqlite_schema")
                 with target.backup("main", self._connection, "main") as backup:
                     while not backup.done:
                         backup.step(pages)
-                        told(backup.page_count - backup.remaining, backup.page_count)
-            # one file, not three: whoever opens it as a store sets WAL again
+                        report(backup.page_count - backup.remaining, backup.page_count)
+            # Leave one file, not three. Opening the copy as a store sets WAL again.
             target.execute("PRAGMA journal_mode = DELETE").fetchall()
         finally:
             target.close()
 
     def version(self) -> int:
-        """The version of the store; 0 when it is empty."""
+        """Return the version of the store, or 0 if it is empty."""
         return int(self._connection.pragma("user_version"))
 
     def migrate(self, upto: int | None = None) -> int:
-        """Brings the store forward, one transaction per version; returns how many steps it took."""
-        found, known = self.version(), newest_version()
-        if found > known:
-            raise NewerLog(found, known)
-        steps = [(version, sql) for version, sql in migrations() if found < version <= (upto or known)]
-        for version, sql in steps:
-            with self.transaction:
-                self.rows_of(sql)
-                self.rows_of(f"PRAGMA user_version = {version}")
+        """Migrate the store to a version, by default the newest, with one transaction per version.
+
+        Returns:
+            the number of migrations that were applied.
+
+        Raises:
+            NewerLog: a newer release wrote the store. It wasn't changed.
+        """
+        version, newest = self.version(), newest_version()
+        if version > newest:
+            raise NewerLog(version, newest)
+        steps = [(number, sql) for number, sql in migrations() if version < number <= (upto or newest)]
+        for number, sql in steps:
+            with self.transaction():
+                self.execute(sql)
+                self.execute(f"PRAGMA user_version = {number}")
         return len(steps)
 
-    def close(self) -> None:
-        """Lets go of the file."""
-        self._connection.close()
 
-    def _is_worth_waiting(self, asked: int) -> bool:
-        """Somebody else has it. Asked again and again by SQLite; `asked` says how often it was before."""
-        if not self.is_patient:
-            return False
-        if not asked:
-            self._gives_up_at = time.monotonic() + _BUSY_MS / 1000
-        left = self._gives_up_at - time.monotonic()
-        if left <= 0:
-            return False
-        time.sleep(min(left, 0.001 * (1 + asked), 0.05))
-        return True
+def _create_private(path: Path) -> None:
+    """Create a missing store so that only its user can read it. SQLite's other files get the same mode.
 
-    def _set_pragma(self, name: str, value: str, expected: object) -> None:
-        self.rows_of(f"PRAGMA {name} = {value}")
-        found = self._connection.pragma(name)
-        if found != expected:
-            raise LogUnavailable(
-                f"{name} is {found}, not {expected}", "The file system must support SQLite's WAL mode."
-            )
-
-
-def _make_private(path: Path) -> None:
-    """A new store is the user's alone, also in a folder that others may read; SQLite's other files get the same mode. One
-    that is there is not touched: to close it would drop the locks that SQLite has on it. What is wrong SQLite tells."""
+    An existing file isn't opened: closing it would drop the locks that SQLite has on it. SQLite reports what is wrong.
+    """
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-class Transaction:
-    """Not a generator, and without any detour: a lone append pays for every step that is made here."""
-
-    __slots__ = ("_connection", "_execute")
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._execute = connection.execute
-
-    def __enter__(self) -> None:
-        """A full disk makes SQLite roll back by itself, a broken one cannot: whatever is left of the last one ends here."""
-        if self._connection.in_transaction:
-            self._execute("ROLLBACK")
-        self._execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """It is durable when this returns."""
-        if kind is not None:
-            self._roll_back()
-            return
-        try:
-            self._execute("COMMIT")
-        except BaseException:
-            self._roll_back()
-            raise
-
-    def _roll_back(self) -> None:
-        """Nothing of it was. Asking a disk that is broken must not hide the reason; it is asked again at the next begin."""
-        with suppress(apsw.Error):
-            if self._connection.in_transaction:
-                self._execute("ROLLBACK")
+# --- errors
 
 
 @contextmanager
-def refusals() -> Generator[None]:
-    """SQLite's complaints become ours."""
+def translate_errors() -> Generator[None]:
+    """Raise SQLite's errors as `LogUnavailable`."""
     try:
         yield
     except apsw.Error as error:
         raise unavailable(error) from error
 
 
-#: SQLite's complaint, in a person's words, and what to do about it.
-_WORDS: tuple[tuple[type[apsw.Error], str, str], ...] = (
+#: SQLite's error, what it means, and what to do about it.
+_MEANINGS: tuple[tuple[type[apsw.Error], str, str], ...] = (
     (apsw.FullError, "the disk is full", "Free some space; the next append succeeds then."),
     (apsw.ReadOnlyError, "the file or its folder is read-only", "Make both writable for this user."),
-    (apsw.BusyError, "another program holds the store locked", "Find it with `fuser` on the file, and end it."),
-    (apsw.LockedError, "another program holds the store locked", "Find it with `fuser` on the file, and end it."),
+    (apsw.BusyError, "another program holds the store locked", "Find it with `fuser` on the file, and stop it."),
+    (apsw.LockedError, "another program holds the store locked", "Find it with `fuser` on the file, and stop it."),
     (
         apsw.CantOpenError,
-        "the file cannot be opened",
-        "The folder must exist and be writable, which on a read-only disk it is not.",
+        "the file can't be opened",
+        "Create its folder, and make it writable. A read-only disk can't hold a store.",
     ),
-    (apsw.CorruptError, "the file is damaged", "Run `qd db check`; then restore a backup."),
+    (apsw.CorruptError, "the file is damaged", "Run `qd db check`, then restore a backup."),
     (
         apsw.NotADBError,
         "the file is not a Quarterdeck store",
-        "Set QUARTERDECK_HOME to another folder, or move it away.",
+        "Set QUARTERDECK_HOME to another folder, or move the file away.",
     ),
-    (apsw.IOError, "the disk reports an error", "Look at the disk, its quota and the system's log."),
+    (apsw.IOError, "the disk reports an error", "Check the disk, its quota and the system's log."),
 )
-_LOST_NOTHING = "Nothing acknowledged is lost."
+_NOTHING_LOST = "No acknowledged event is lost."
 
 
 def unavailable(error: apsw.Error) -> LogUnavailable:
-    """SQLite's complaint in a person's words."""
-    for kind, words, hint in _WORDS:
+    """Return SQLite's error as one that a person can act on."""
+    for kind, meaning, hint in _MEANINGS:
         if isinstance(error, kind):
-            return LogUnavailable(f"{words} ({error})", f"{hint} {_LOST_NOTHING}")
-    return LogUnavailable(f"SQLite refused ({error})", _LOST_NOTHING)
+            return LogUnavailable(f"{meaning} ({error})", f"{hint} {_NOTHING_LOST}")
+    return LogUnavailable(f"SQLite failed ({error})", _NOTHING_LOST)

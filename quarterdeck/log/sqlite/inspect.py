@@ -1,7 +1,6 @@
-"""A store looked at from outside: by somebody who does not own it, while a deck may be writing to it.
+"""Inspect and repair a store without owning it, possibly while a deck writes to it.
 
-Nothing here takes the ownership. A look is a read transaction; a rewritten projection is a short write transaction that
-reads again what it writes from.
+Reading uses one read transaction. Repairing uses a short write transaction that reads the events again before it writes.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import apsw
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
 from quarterdeck.log.base import CatalogueRow, NewerLog
-from quarterdeck.log.sqlite.connection import Store, refusals
-from quarterdeck.log.sqlite.reader import Reader
+from quarterdeck.log.sqlite.connection import StoreConnection, translate_errors
+from quarterdeck.log.sqlite.reader import StoredColumns, StoreReader
 from quarterdeck.log.sqlite.sql import newest_version, typed
 from quarterdeck.log.sqlite.writer import row_values
 
@@ -24,7 +23,7 @@ _PAGE = 5_000
 
 
 class NoSuchStore(QuarterdeckError):
-    """There is no file."""
+    """The file doesn't exist."""
 
     code = "no_such_store"
 
@@ -33,22 +32,27 @@ class NoSuchStore(QuarterdeckError):
 
 
 class OlderLog(QuarterdeckError):
-    """The store was written by an older release."""
+    """The store was written by an older release and wasn't migrated yet."""
 
     code = "older_log"
 
-    def __init__(self, found: int, known: int) -> None:
-        super().__init__(f"the store has version {found}, this release needs {known}", "Run `qd db migrate` first.")
+    def __init__(self, version: int, newest: int) -> None:
+        super().__init__(f"the store has version {version}, this release needs {newest}", "Run `qd db migrate` first.")
 
 
 class Inspection:
-    """One store, opened for reading."""
+    """A store, opened for reading. All methods raise `LogUnavailable` if the store can't be read."""
 
     def __init__(self, path: Path) -> None:
+        """Open the store.
+
+        Raises:
+            NoSuchStore: the file doesn't exist.
+        """
         if not path.exists():
             raise NoSuchStore(path)
         self.path = path
-        self._reader = Reader(path)
+        self._reader = StoreReader(path)
         self._store = self._reader.store
 
     def close(self) -> None:
@@ -56,103 +60,131 @@ class Inspection:
 
     @property
     def version(self) -> int:
-        with refusals():
+        with translate_errors():
             return self._store.version()
 
-    def must_be_current(self) -> None:
-        """NewerLog, OlderLog."""
-        found, known = self.version, newest_version()
-        if found > known:
-            raise NewerLog(found, known)
-        if found < known:
-            raise OlderLog(found, known)
+    def require_current_version(self) -> None:
+        """Check that this release can read the store.
+
+        Raises:
+            NewerLog: a newer release wrote it.
+            OlderLog: it must be migrated first.
+        """
+        version, newest = self.version, newest_version()
+        if version > newest:
+            raise NewerLog(version, newest)
+        if version < newest:
+            raise OlderLog(version, newest)
 
     @contextmanager
-    def moment(self) -> Generator[None]:
-        """Everything inside it is of one moment."""
-        with refusals(), self._store.moment():
+    def snapshot(self) -> Generator[None]:
+        """Let all reads inside see the same state of the store."""
+        with translate_errors(), self._store.snapshot():
             yield
 
-    def damages(self, told: Callable[[], None] | None = None) -> list[str]:
-        """What SQLite itself finds wrong with the file: pages, indexes, constraints, rows that point nowhere."""
-        self._store.on_progress(told)
+    def integrity_errors(self, report: Callable[[], None] | None = None) -> list[str]:
+        """Return what SQLite finds wrong with the file: pages, indexes, constraints, foreign keys."""
+        self._store.set_progress(report)
         try:
-            found = [str(row[0]) for row in self._store.rows_of("PRAGMA integrity_check")]
-            lost = [f"{row[0]} row {row[1]} points nowhere" for row in self._store.rows_of("PRAGMA foreign_key_check")]
+            problems = [str(row[0]) for row in self._store.execute("PRAGMA integrity_check")]
+            dangling = self._store.execute("PRAGMA foreign_key_check")
         except apsw.Error as error:
             return [str(error)]
         finally:
-            self._store.on_progress(None)
-        return [*(one for one in found if one != "ok"), *lost]
+            self._store.set_progress(None)
+        broken = [f"{row[0]} row {row[1]} refers to a missing row" for row in dangling]
+        return [*(problem for problem in problems if problem != "ok"), *broken]
 
     def session_ids(self) -> list[str]:
-        with refusals():
-            return [str(name) for _, name in self._store.rows("session_ids")]
+        with translate_errors():
+            return [str(session_id) for _, session_id in self._store.rows("session_ids")]
 
     def counts(self) -> tuple[int, int, int]:
-        """Sessions, events, and the newest cursor."""
-        with self.moment():
-            return self._store.one("count_sessions"), self._store.one("count_events"), self._store.one("last_cursor")
+        """Return the number of sessions, the number of events, and the newest cursor."""
+        with self.snapshot():
+            sessions, events = self._store.number("count_sessions"), self._store.number("count_events")
+            return sessions, events, self._store.number("last_cursor")
 
-    def stored(self, session_id: str) -> tuple[CatalogueRow, int, bytes, int]:
-        """CatalogueRow, last index, view, index of the view."""
+    def stored(self, session_id: str) -> StoredColumns:
+        """Return a session's row, last index, snapshot and snapshot index.
+
+        Raises:
+            NoSuchSession: the store has no session with this id.
+        """
         return self._reader.session(session_id)
 
     def events(self, session_id: str) -> Iterator[Event]:
-        """All of them, page by page."""
-        since, page = 0, self._reader.read(session_id, 0, _PAGE, None)
-        while page:
+        """Yield all events of a session."""
+        since = 0
+        while page := self._reader.read(session_id, since, _PAGE, None):
             yield from page
             since = page[-1].index
-            page = self._reader.read(session_id, since, _PAGE, None) if len(page) == _PAGE else []
+            if len(page) < _PAGE:
+                return
 
     def strays(self) -> list[str]:
-        """Deltas that belong to no session, or lie beyond its end; events that whoever looks for their type would miss."""
-        with self.moment():
-            ends = dict(self._store.rows("last_indexes"))
-            pieces = self._reader.pieces()
-            missed = self._store.rows_of(typed("wrongly_marked", None))
-        lost = [piece.cursor for piece in pieces if piece.index > ends.get(piece.session, 0)]
+        """Return a line for each delta without a session, and for each event that its index doesn't list."""
+        with self.snapshot():
+            last_indexes = dict(self._store.rows("last_indexes"))
+            deltas = self._reader.all_deltas()
+            unlisted = self._store.execute(typed("wrongly_marked", None))
+        stray = [delta.cursor for delta in deltas if delta.index > last_indexes.get(delta.session, 0)]
         return [
-            *(f"a delta at cursor {cursor} belongs to no session's event" for cursor in lost),
-            *(f"the event at cursor {cursor} is not marked as its type is" for (cursor,) in missed),
+            *(f"the delta at cursor {cursor} belongs to no session" for cursor in stray),
+            *(f"the event at cursor {cursor} has a wrong is_rare mark" for (cursor,) in unlisted),
         ]
 
-    def copy_to(self, path: Path, told: Callable[[int, int], None]) -> None:
-        """An exact copy as of now."""
-        with refusals():
-            self._store.copy_to(path, told)
+    def copy_to(self, path: Path, report: Callable[[int, int], None]) -> None:
+        """Write an exact copy of the store as it is now. `report` gets pages done and in all."""
+        with translate_errors():
+            self._store.copy_to(path, report)
 
 
-def rewritten(
-    path: Path, session_id: str, folded: Callable[[Inspection], tuple[CatalogueRow, bytes, int, int]]
+def rewrite_projections(
+    path: Path, session_id: str, compute: Callable[[Inspection], tuple[CatalogueRow, bytes, int, int]]
 ) -> None:
-    """Writes the projections of one session again. `folded` reads the events while nobody else can write."""
-    store, look = Store(path), Inspection(path)
+    """Replace one session's row and snapshot.
+
+    `compute` returns the row, the snapshot, its index and the last index. It runs inside the write transaction, so the
+    events that it reads can't change meanwhile.
+
+    Raises:
+        LogUnavailable: the store can't be written.
+    """
+    store, inspection = StoreConnection(path), Inspection(path)
     try:
-        with refusals(), store.transaction:
-            row, view, view_index, last_index = folded(look)
+        with translate_errors(), store.transaction():
+            row, snapshot, snapshot_index, last_index = compute(inspection)
             number = int(store.rows("place_of_session", (session_id,))[0][0])
             store.rows("update_row", (*row_values(row), number))
-            store.rows("update_view", (last_index, view, view_index, number))
+            store.rows("update_view", (last_index, snapshot, snapshot_index, number))
     finally:
-        look.close()
+        inspection.close()
         store.close()
 
 
-def migrated(path: Path, told: Callable[[int, int], None]) -> tuple[int, int]:
-    """Brings a store to the newest version, step by step; returns from where to where. NoSuchStore, NewerLog."""
+def migrate_store(path: Path, report: Callable[[int, int], None]) -> tuple[int, int]:
+    """Migrate a store to the newest version. `report` gets the number of migrations done and in all.
+
+    Returns:
+        the version before and the version after.
+
+    Raises:
+        NoSuchStore: the file doesn't exist.
+        NewerLog: a newer release wrote the store.
+        LogUnavailable: the store can't be written.
+    """
     if not path.exists():
         raise NoSuchStore(path)
-    store = Store(path)
+    store = StoreConnection(path)
     try:
-        with refusals():
-            before, known = store.version(), newest_version()
-            if before > known:
-                raise NewerLog(before, known)
-            for version in range(before + 1, known + 1):
+        with translate_errors():
+            before, newest = store.version(), newest_version()
+            if before > newest:
+                raise NewerLog(before, newest)
+            for version in range(before + 1, newest + 1):
                 store.migrate(upto=version)
-                told(version - before, known - before)
-            return before, known
+                report(version - before, newest - before)
+            return before, newest
     finally:
         store.close()

@@ -1,20 +1,20 @@
 -- name: take_epoch
--- The next owner of the store.
+-- Take the next epoch: this process owns the store from now on.
 UPDATE meta SET value = value + 1 WHERE key = 'epoch' RETURNING value;
 
 -- name: epoch
--- Checked once in each transaction: has another process overtaken us?
+-- Compare with the epoch of this process: a higher one means that another process owns the store.
 SELECT value FROM meta WHERE key = 'epoch';
 
 -- name: probe
--- Another value each time: SQLite does not write a page whose bytes stay the same.
+-- Use another value each time, because SQLite doesn't write a page whose bytes didn't change.
 INSERT INTO meta (key, value) VALUES ('probe', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value;
 
 -- name: probed
 SELECT value FROM meta WHERE key = 'probe';
 
 -- name: last_cursor
--- The newest cursor, whether of an event or of a delta that is still kept.
+-- The newest cursor of any event, delta or deletion.
 SELECT max(
     coalesce((SELECT max(cursor) FROM event), 0),
     coalesce((SELECT max(cursor) FROM delta), 0),
@@ -23,7 +23,7 @@ SELECT max(
 );
 
 -- name: keep_cursor
--- Cursors never come again, also when the newest events were deltas that have been dropped.
+-- Remember the newest cursor when its delta is dropped, so that it is never used again.
 INSERT INTO meta (key, value) VALUES ('cursor', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
 -- name: insert_event
@@ -45,12 +45,12 @@ SELECT pieces FROM delta WHERE cursor = ?;
 SELECT cursor, pieces FROM delta ORDER BY cursor;
 
 -- name: deltas_between
--- The packs that may hold a cursor above the first and below the second: a pack reaches up to the next one.
+-- Packs that may hold cursors above the first value and below the second. A pack reaches up to the next pack.
 SELECT cursor, pieces FROM delta
 WHERE cursor >= coalesce((SELECT max(cursor) FROM delta WHERE cursor <= ?), 0) AND cursor < ? ORDER BY cursor;
 
 -- name: cursor_at
--- Cursors rise with the index: what comes after this index has a later one.
+-- The cursor of a session's last event up to an index. Cursors rise with the index, so all later events are above it.
 SELECT coalesce(max(cursor), 0) FROM event
 WHERE cursor = (SELECT cursor FROM event WHERE session = ? AND position <= ? ORDER BY position DESC LIMIT 1);
 
@@ -70,11 +70,11 @@ WHERE number = ?;
 UPDATE session SET last_index = ?, view = ?, view_index = ? WHERE number = ?;
 
 -- name: update_index
--- For a last event that is a delta, which has no row of its own and will be dropped.
+-- Needed if the last event is a delta, which has no row of its own and can be dropped.
 UPDATE session SET last_index = ? WHERE number = ?;
 
 -- name: settle_indexes
--- From time to time, so that few events are looked at for the last index of a session (migration 0003).
+-- Run from time to time, so that finding a session's last index needs only the events after `settled` (migration 0003).
 UPDATE session SET last_index = newest.position
 FROM (
     SELECT session, max(position) AS position FROM event
@@ -118,15 +118,15 @@ FROM session;
 SELECT count(*) FROM session;
 
 -- name: wrongly_marked
--- {rare} are the rare types.
+-- {rare} is the list of rare types.
 SELECT cursor FROM event WHERE (is_rare IS NOT NULL) <> (type IN ({rare}));
 
 -- name: count_events
 SELECT count(*) FROM event;
 
 -- name: read_session
--- {types} is nothing or a condition on the event's type; {is_rare} another one, where all of these are rare; {index} the
--- one to use then, which SQLite does not find for several types.
+-- {types} is empty or a condition on the event's type. If all types are rare, {is_rare} is a condition and {index} names the
+-- index, because SQLite doesn't choose it by itself for several types.
 SELECT cursor, position, at, origin, body FROM event {index} WHERE session = ? AND position > ? {types} {is_rare}
 ORDER BY position LIMIT ?;
 

@@ -1,4 +1,4 @@
-"""The SQL: named queries and numbered migrations, read from their files once."""
+"""Load the SQL from its files: named queries and numbered migrations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 
-#: The types that have indexes of their own (migrations 0002 and 0004).
+#: Event types with indexes of their own (migrations 0002 and 0004).
 RARE = (
     "command_receipt",
     "owner_changed",
@@ -21,48 +21,48 @@ RARE = (
     "view_refolded",
 )
 
-#: What stands in the column; nothing for all others.
+#: Value of the column `is_rare` by event type. All other types have NULL.
 RARE_MARKS: dict[str, int] = dict.fromkeys(RARE, 1)
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_PART = re.compile(r"\{\w+\}")
+_PLACEHOLDER = re.compile(r"\{\w+\}")
 _MIGRATION = re.compile(r"^(\d{4})_\w+\.sql$")
 
 
 @cache
 def queries() -> dict[str, str]:
-    """The queries by name."""
+    """Return all queries by name."""
     parts = _NAME.split((files("quarterdeck.log.sqlite") / "queries.sql").read_text(encoding="utf-8"))
-    return {name: _without_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    return {name: _strip_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def _without_comments(body: str) -> str:
+def _strip_comments(body: str) -> str:
     return "\n".join(line for line in body.strip().splitlines() if not line.startswith("--"))
 
 
 @cache
 def migrations() -> tuple[tuple[int, str], ...]:
-    """The migrations in order, as (version that they lead to, SQL)."""
-    found: list[tuple[int, str]] = []
+    """Return all migrations in order, as (version after it, SQL)."""
+    scripts: list[tuple[int, str]] = []
     for file in (files("quarterdeck.log.sqlite") / "migrations").iterdir():
         match = _MIGRATION.match(file.name)
         if match:
-            found.append((int(match[1]), file.read_text(encoding="utf-8")))
-    return tuple(sorted(found))
+            scripts.append((int(match[1]), file.read_text(encoding="utf-8")))
+    return tuple(sorted(scripts))
 
 
 def newest_version() -> int:
-    """The version that this release writes."""
+    """Return the store version that this release writes."""
     return migrations()[-1][0]
 
 
 def typed(name: str, types: Collection[str] | None) -> str:
-    """A named query for events of these types only; rare ones are found by their index."""
+    """Return a named query, restricted to events of these types. If all of them are rare, it uses their index."""
     is_rare = bool(types) and RARE_MARKS.keys() >= frozenset(types)
-    parts = {
+    replacements = {
         "{types}": "" if types is None else f"AND type IN ({', '.join('?' * len(types))})",
         "{is_rare}": "AND is_rare = 1" if is_rare else "",
         "{index}": "INDEXED BY event_rare" if is_rare else "",
         "{rare}": ", ".join(map(repr, RARE)),
     }
-    return _PART.sub(lambda part: parts[part[0]], queries()[name])
+    return _PLACEHOLDER.sub(lambda match: replacements[match[0]], queries()[name])

@@ -1,18 +1,16 @@
-"""The adapter: the loop's side of the writer and the reader.
+"""Adapt the SQLite writer and reader, each on its own thread, to the log's port.
 
-Commits are made on the writer's thread, and what comes meanwhile shares the next one. A lone append that comes while the
-writer is at rest is committed right here, if it is small and the disk has been quick: to wake a thread and to be woken by it
-costs more than half of what such a commit does, and nobody could be told of anything before it anyway. Where several come
-at once the loop has other things to do than to wait for a disk.
+All commits happen on the writer's thread. Appends from one pass of the event loop, and all that arrive while a commit is in
+progress, share the next commit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from quarterdeck.events import Event
 from quarterdeck.log.base import (
@@ -26,244 +24,180 @@ from quarterdeck.log.base import (
     Receipt,
     StoredSession,
 )
-from quarterdeck.log.sqlite.reader import Reader
-from quarterdeck.log.sqlite.worker import Worker, told
-from quarterdeck.log.sqlite.writer import Outcome, Writer, cursor_text
+from quarterdeck.log.sqlite.reader import StoreReader
+from quarterdeck.log.sqlite.writer import Outcome, StoreWriter, cursor_text
 
 _T = TypeVar("_T")
-Told: TypeAlias = Callable[[Receipt | None, BaseException | None], None]
-
-#: What is committed on the loop: one append of not more events than these,
-_FEW = 16
-#: by a disk that needed less than this
-_QUICK_S = 0.001
-#: for so many commits in a row; for as many more as the last slow one was slower than that.
-_STEADY = 8
-
-
-class _Gathering:
-    """Appends that will share a commit, and who waits for each."""
-
-    __slots__ = ("appends", "waiting")
-
-    def __init__(self) -> None:
-        self.appends: list[Append] = []
-        self.waiting: list[Told] = []
 
 
 class SqliteLog:
-    """Open one with `await SqliteLog.open(path)`."""
+    """A log in a SQLite file. Open one with `await SqliteLog.open(path)`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._writing, self._reading = _workers(loop)
-        self._writer: Writer
-        self._reader: Reader
-        self._gathering: _Gathering | None = None
-        self._busy = False
-        #: How many commits in a row were quick; below zero when the last one that was not was very slow.
-        self._quick = 0
-        self._is_folding = False
-        self._deleting = asyncio.Lock()
-        self._closed = False
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        # One thread each, because an SQLite connection can't be used by two threads at once. A thread also keeps the order:
+        # what was submitted first is done first.
+        self._writer_thread = ThreadPoolExecutor(1, "qd-log-writer")
+        self._reader_thread = ThreadPoolExecutor(1, "qd-log-reader")
+        self._writer: StoreWriter
+        self._reader: StoreReader
+        #: Appends for the next commit, each with the future of its caller.
+        self._waiting: list[tuple[Append, asyncio.Future[Receipt]]] = []
+        self._commit_task: asyncio.Task[None] | None = None
+        self._delete_lock = asyncio.Lock()
+        self._is_closed = False
 
     @classmethod
     async def open(cls, path: Path) -> SqliteLog:
-        """Creates the file if need be, brings it to the newest version, and takes its ownership."""
-        log = cls(asyncio.get_running_loop())
-        writers, readers = list[Writer](), list[Reader]()
+        """Open a store and take its ownership. Create the file if it is missing, and migrate it if it is older.
+
+        Raises:
+            NewerLog: a newer release wrote the store.
+            LogUnavailable: the file can't be opened or written.
+        """
+        log = cls()
+        opened: list[StoreWriter | StoreReader] = []
+
+        def open_writer() -> StoreWriter:
+            opened.append(writer := StoreWriter(path))
+            return writer
+
+        def open_reader() -> StoreReader:
+            opened.append(reader := StoreReader(path))
+            return reader
+
         try:
-            log._writer = await log._writing.call(lambda: _kept(Writer(path), writers))
-            log._reader = await log._reading.call(lambda: _kept(Reader(path), readers))
+            log._writer = await log._run(log._writer_thread, open_writer)
+            log._reader = await log._run(log._reader_thread, open_reader)
         except BaseException:
-            # in their turn: what is just being opened for somebody who waits no longer is closed too
-            log._reading.do(lambda: [one.close() for one in readers], _unheard)
-            log._writing.do(lambda: [one.close() for one in writers], _unheard)
-            log._reading.stop()
-            log._writing.stop()
+            # If the caller was cancelled, a thread may still be opening the file, so close it after that on the same thread.
+            log._reader_thread.submit(lambda: [store.close() for store in opened if isinstance(store, StoreReader)])
+            log._writer_thread.submit(lambda: [store.close() for store in opened if isinstance(store, StoreWriter)])
+            log._stop_threads()
             raise
-        # only who appends in this very moment waits for it
-        log._writing.do(log._writer.make_room, _unheard)
         return log
 
+    # --- writing
+
     async def append(self, append: Append) -> Receipt:
-        # a future for each: a caller that gives up cancels its own, and not the commit of the others
-        waiting: asyncio.Future[Receipt] = self._loop.create_future()
-        self.submit(append, lambda receipt, error: told(waiting, receipt, error))
-        return await waiting
+        self._check_open()
+        # Each caller awaits its own future, so one that is cancelled doesn't cancel the commit of the others.
+        done: asyncio.Future[Receipt] = self._loop.create_future()
+        self._waiting.append((append, done))
+        if self._commit_task is None:
+            # The task starts in the next pass of the loop, so everything appended in this pass shares a commit.
+            self._commit_task = self._loop.create_task(self._commit_waiting())
+        return await done
 
-    def submit(self, append: Append, told: Told) -> None:
-        if self._closed:
-            self._loop.call_soon(told, None, _closed())
-            return
-        gathering = self._gathering
-        if gathering is None:
-            gathering = self._gathering = _Gathering()
-            if not self._busy:
-                # not at once: what else this pass of the loop appends joins the same commit
-                self._loop.call_soon(self._flush)
-        gathering.appends.append(append)
-        gathering.waiting.append(told)
-
-    def _flush(self) -> None:
-        """What was gathered is committed: here, if that is quick, else on the writer's thread."""
-        gathering, self._gathering = self._gathering, None
-        if gathering is None:
-            return
-        is_lone = len(gathering.appends) == 1 and len(gathering.appends[0].events) <= _FEW
-        is_quick = is_lone and self._quick >= _STEADY and self._writing.is_at_rest
-        if not is_quick or not self._is_committed_here(gathering):
-            self._commit_there(gathering)
-
-    def _is_committed_here(self, gathering: _Gathering) -> bool:
-        """Not if another program has the store, or if it is much: that is waited for elsewhere."""
-        outcomes, failure, began = None, None, time.perf_counter()
-        try:
-            outcomes = self._writer.commit_at_once(gathering.appends)
-        except Exception as error:
-            failure = error
-        except BaseException:  # a person's Ctrl-C: whoever waits must not wait for ever
-            self._tell(gathering, None, _interrupted())
-            raise
-        if outcomes is None and failure is None:
-            return False
-        self._took(time.perf_counter() - began if failure is None else _QUICK_S)
-        self._tell(gathering, outcomes, failure)
-        return True
-
-    def _commit_there(self, gathering: _Gathering) -> None:
-        self._busy = True
-
-        def commit() -> tuple[list[Outcome], float]:
-            began = time.perf_counter()
-            return self._writer.commit(gathering.appends), time.perf_counter() - began
-
-        def committed(result: tuple[list[Outcome], float] | None, error: BaseException | None) -> None:
-            self._busy = False
-            outcomes, took = result or (None, _QUICK_S)
-            # the next group is on its way before anybody hears of this one; not here, or it would be told of before
-            following, self._gathering = self._gathering, None
-            if following is not None:
-                self._commit_there(following)
-            self._took(took)
-            self._tell(gathering, outcomes, error)
-
-        self._writing.do(commit, committed)
-
-    def _tell(self, gathering: _Gathering, outcomes: list[Outcome] | None, error: BaseException | None) -> None:
-        for place, tell in enumerate(gathering.waiting):
-            outcome = error if outcomes is None else outcomes[place]
+    async def _commit_waiting(self) -> None:
+        """Commit what waits, then what arrived meanwhile, until nothing is left."""
+        while self._waiting:
+            group, self._waiting = self._waiting, []
+            appends = [append for append, _ in group]
+            outcomes: list[Outcome]
             try:
-                if isinstance(outcome, Receipt):
-                    tell(outcome, None)
-                else:
-                    tell(None, outcome)
-            except Exception as defect:  # its company must not suffer for it, nor whoever closes
-                said = {"message": "whoever was told of an append failed", "exception": defect}
-                self._loop.call_exception_handler(said)
-
-    def _took(self, seconds: float) -> None:
-        if seconds < _QUICK_S:
-            self._quick += 1
-        else:
-            # a disk that stood still for a second is watched for a thousand commits: the loop is not to stand still often
-            self._quick = min(self._quick, -int(seconds / _QUICK_S))
-        self._fold_if_long()
-
-    def _fold_if_long(self) -> None:
-        if self._writer.is_long and not self._is_folding and not self._closed:
-            self._is_folding = True
-            self._writing.do(self._writer.fold, self._folded)
-
-    def _folded(self, _: object, __: BaseException | None) -> None:
-        self._is_folding = False
-
-    async def read(
-        self, session_id: str, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None
-    ) -> list[Event]:
-        return await self._on_reader(lambda: self._reader.read(session_id, since, limit, types))
-
-    async def read_all(
-        self, since: Cursor = START, limit: int = PAGE, types: Collection[str] | None = None
-    ) -> list[Event]:
-        return await self._on_reader(lambda: self._reader.read_all(int(since or 0), limit, types))
-
-    async def sessions(self) -> list[StoredSession]:
-        return [self._stored(*found) for found in await self._on_reader(self._reader.sessions)]
-
-    async def session(self, session_id: str) -> StoredSession:
-        return self._stored(*await self._on_reader(lambda: self._reader.session(session_id)))
+                outcomes = await self._run(self._writer_thread, lambda appends=appends: self._writer.commit(appends))
+            except Exception as error:
+                outcomes = [error] * len(group)
+            for (_, done), outcome in zip(group, outcomes, strict=True):
+                _resolve(done, outcome)
+            # Checkpoint only after the callers know of their commit: it can take a hundred times as long.
+            if self._writer.needs_checkpoint:
+                await self._run(self._writer_thread, self._writer.checkpoint)
+        self._commit_task = None
 
     async def delete(
         self, session_id: str, fence: Fence, event: Event, on_durable: Callable[[Receipt], None] | None = None
     ) -> Receipt:
-        # one at a time: appends come between two of them, and do not wait for a queue
-        async with self._deleting:
-            receipt = await self._on_writer(lambda: self._writer.delete(session_id, fence, event), on_durable)
-            self._fold_if_long()
+        # Delete one session at a time: large deletions queued on the thread would delay all appends behind them.
+        async with self._delete_lock:
+            self._check_open()
+            deletion = self._loop.run_in_executor(
+                self._writer_thread, lambda: self._writer.delete(session_id, fence, event)
+            )
+            if on_durable is not None:
+                # Futures call back in the order in which they were resolved, so this runs before any later append returns.
+                deletion.add_done_callback(lambda done: on_durable(done.result()) if _succeeded(done) else None)
+            # Shield it, so that `on_durable` is called even if the caller is cancelled while the thread deletes.
+            receipt = await asyncio.shield(deletion)
+            if self._writer.needs_checkpoint and not self._is_closed:
+                await self._run(self._writer_thread, self._writer.checkpoint)
             return receipt
 
+    async def probe(self) -> None:
+        self._check_open()
+        written = await self._run(self._writer_thread, self._writer.probe)
+        self._check_open()
+        if await self._run(self._reader_thread, self._reader.last_probe) < written:
+            raise LogUnavailable("a committed change can't be read back", "Run `qd db check`.")
+
     async def last_cursor(self) -> Cursor:
-        newest = await self._on_writer(lambda: self._writer.last_cursor)
+        self._check_open()
+        newest = await self._run(self._writer_thread, lambda: self._writer.last_cursor)
         return cursor_text(newest) if newest else START
 
-    async def probe(self) -> None:
-        written = await self._on_writer(self._writer.probe)
-        seen = await self._on_reader(self._reader.probed)
-        if seen < written:
-            raise LogUnavailable("what was written cannot be read back", "Run `qd db check`.")
+    # --- reading
+
+    async def read(
+        self, session_id: str, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None
+    ) -> list[Event]:
+        self._check_open()
+        return await self._run(self._reader_thread, lambda: self._reader.read(session_id, since, limit, types))
+
+    async def read_all(
+        self, since: Cursor = START, limit: int = PAGE, types: Collection[str] | None = None
+    ) -> list[Event]:
+        self._check_open()
+        return await self._run(self._reader_thread, lambda: self._reader.read_all(int(since or 0), limit, types))
+
+    async def sessions(self) -> list[StoredSession]:
+        self._check_open()
+        return [self._stored(*columns) for columns in await self._run(self._reader_thread, self._reader.sessions)]
+
+    async def session(self, session_id: str) -> StoredSession:
+        self._check_open()
+        return self._stored(*await self._run(self._reader_thread, lambda: self._reader.session(session_id)))
+
+    def _stored(self, row: CatalogueRow, last_index: int, snapshot: bytes, snapshot_index: int) -> StoredSession:
+        return StoredSession(row, last_index, snapshot, snapshot_index, self._writer.fence_at(last_index))
+
+    # --- closing, and threads
 
     async def close(self) -> None:
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
-        # the writer's work is in order, so what was appended before is committed before
-        self._flush()
-        # the writer last: only who is alone with the file, and may write it, folds the write-ahead log into it
-        await self._reading.call(self._reader.close)
-        await self._writing.call(self._writer.close)
-        self._writing.stop()
-        self._reading.stop()
+        self._is_closed = True
+        if self._commit_task is not None:
+            # Commit what was appended before. Shield it: a caller that gives up must not lose events.
+            await asyncio.shield(self._commit_task)
+        # Close the writer last: SQLite checkpoints the write-ahead log into the file when the last connection closes, and a
+        # read-only connection can't do that.
+        await self._run(self._reader_thread, self._reader.close)
+        await self._run(self._writer_thread, self._writer.close)
+        self._stop_threads()
 
-    async def _on_writer(self, work: Callable[[], _T], tell: Callable[[_T], None] | None = None) -> _T:
-        if self._closed:
-            raise _closed()
-        return await self._writing.call(work, tell)
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LogUnavailable("it is closed", "Open the log again.")
 
-    async def _on_reader(self, work: Callable[[], _T]) -> _T:
-        if self._closed:
-            raise _closed()
-        return await self._reading.call(work)
+    async def _run(self, thread: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
+        return await self._loop.run_in_executor(thread, work)
 
-    def _stored(self, row: CatalogueRow, last_index: int, view: bytes, view_index: int) -> StoredSession:
-        return StoredSession(row, last_index, view, view_index, self._writer.fence_at(last_index))
-
-
-def _kept(one: _T, among: list[_T]) -> _T:
-    among.append(one)
-    return one
+    def _stop_threads(self) -> None:
+        # Don't wait: the threads end by themselves after their last work.
+        self._reader_thread.shutdown(wait=False)
+        self._writer_thread.shutdown(wait=False)
 
 
-def _workers(loop: asyncio.AbstractEventLoop) -> tuple[Worker, Worker]:
-    """Who writes and who reads. LogUnavailable when this process may not have that many files open."""
-    try:
-        writing = Worker(loop, "qd-log-writer")
-        try:
-            return writing, Worker(loop, "qd-log-reader")
-        except OSError:
-            writing.stop()
-            raise
-    except OSError as error:
-        raise LogUnavailable(str(error.strerror), "Close some files, or raise the limit (`ulimit -n`).") from None
+def _succeeded(future: asyncio.Future[Receipt]) -> bool:
+    return not future.cancelled() and future.exception() is None
 
 
-def _unheard(_: object, __: BaseException | None) -> None:
-    """Nobody waits for it."""
-
-
-def _interrupted() -> LogUnavailable:
-    return LogUnavailable("it was interrupted", "Read the session again: what was being written may be there.")
-
-
-def _closed() -> LogUnavailable:
-    return LogUnavailable("it is closed", "Open the log again.")
+def _resolve(future: asyncio.Future[Receipt], outcome: Outcome) -> None:
+    # The future is done already if its caller was cancelled.
+    if future.done():
+        return
+    if isinstance(outcome, Receipt):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)

@@ -1,8 +1,7 @@
-"""The one that writes: a connection of its own, on a thread of its own, one transaction per commit group.
+"""Write to a store: one transaction for each group of appends. Everything here runs on the writer's thread.
 
-Everything here runs on the writer's thread, or on the loop's while that one is at rest. A group is all appends that arrived
-while the last commit was under way. An append that is refused (an old fence) does not harm the others of its group: it is
-refused before anything of it is written. A failure of the store fails the whole group, and nothing of it is in the file.
+An append that is refused, for example because its fence is old, doesn't affect the others of its group: it is refused before
+anything of it is written. If the store itself fails, the whole group fails and nothing of it is in the file.
 """
 
 from __future__ import annotations
@@ -10,55 +9,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import apsw
-from msgspec.structs import replace
 
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import DELTAS, NAMES, Event, decode_body, encode_body, type_of
-from quarterdeck.log.base import NEW, Append, CatalogueRow, Fence, LogUnavailable, NoSuchSession, Receipt, StaleFence
-from quarterdeck.log.deltas import RESTATING, delta_target, restated_target
-from quarterdeck.log.sqlite.connection import Store, refusals, unavailable
-from quarterdeck.log.sqlite.journal import Journal, Piece, packed, unpacked
-from quarterdeck.log.sqlite.room import PAGES, make_room
+from quarterdeck.events import Event, decode_body, encode_body
+from quarterdeck.log.base import (
+    NEW,
+    Append,
+    CatalogueRow,
+    Fence,
+    LogUnavailable,
+    NoSuchSession,
+    Receipt,
+    StaleFence,
+    with_cursor,
+)
+from quarterdeck.log.deltas import RESTATING, delta_target, is_delta, restated_target
+from quarterdeck.log.sqlite.connection import StoreConnection, translate_errors, unavailable
+from quarterdeck.log.sqlite.delta_packs import DeltaPacks, PackedDelta, Part, decode_pack, encode_pack
 from quarterdeck.log.sqlite.sql import RARE_MARKS
 
-Outcome: TypeAlias = Receipt | QuarterdeckError
+Outcome: TypeAlias = Receipt | Exception
 _EventRow: TypeAlias = tuple[int, int, int, int, str, str, bytes, int | None]
 
-
-#: A write-ahead log of so many pages is folded: there is room left for what is committed before it is.
-_LONG = PAGES - 100
-#: SQLite counts the pages that it wrote up to here, and then from nothing again.
-_COUNTED = 0x7FFF_FFFF
-#: What is committed at once holds not more bytes than these, nor drops more packs of deltas.
-_LIGHT = 64 * 1024
-_FEW_PACKS = 64
-#: Cursors are texts that sort as the numbers do.
-CURSOR_DIGITS = 20
-#: After so many events the last index of each session is written to its row again.
+#: The write-ahead log is checkpointed when it has this many pages.
+_CHECKPOINT_PAGES = 1000
+_CURSOR_DIGITS = 20
+#: After this many events, the last index of every session is written to its row (see migration 0003).
 SETTLE_EVERY = 1000
 
 
-class _Kind(NamedTuple):
-    """What there is to know of a type of events, found at once."""
-
-    name: str
-    mark: int | None = None
-    is_delta: bool = False
-    is_whole: bool = False
-
-
-_KINDS = {kind: _Kind(name, RARE_MARKS.get(name), kind in DELTAS, name in RESTATING) for kind, name in NAMES.items()}
-
-
-class _TooMuch(Exception):
-    """More than the loop may wait for."""
-
-
-class _Place:
-    """Where a session stands in the store."""
+class _SessionPosition:
+    """A session's number in the store, and the index of its newest event."""
 
     __slots__ = ("last_index", "number")
 
@@ -68,324 +52,309 @@ class _Place:
 
 
 class _Group:
-    """What one transaction writes, gathered before it is written; and how to forget it if it cannot be."""
-
-    __slots__ = ("added", "cursor", "moved", "parts", "pieces", "rows", "told")
+    """What one transaction writes, collected before it is written, and what to undo in memory if it fails."""
 
     def __init__(self, cursor: int) -> None:
-        self.cursor = cursor
-        self.moved: list[tuple[_Place, int]] = []
-        self.added: list[str] = []
+        self.first_cursor = cursor
         self.rows: list[_EventRow] = []
-        self.pieces: list[Piece] = []
-        self.parts: list[tuple[int, str]] = []
-        #: Each whole that is told, and at which index: a piece that comes after it begins anew.
-        self.told: dict[tuple[int, str], int] = {}
+        self.deltas: list[PackedDelta] = []
+        #: The part of each delta, in the same order.
+        self.parts: list[Part] = []
+        #: Parts that are restated, with the index of the restating event. Deltas after that index start anew.
+        self.restated: dict[Part, int] = {}
+        #: Sessions whose position moved, with their last index before, and sessions that are new.
+        self.moved: list[tuple[_SessionPosition, int]] = []
+        self.added: list[str] = []
 
 
-class Writer:
-    """Opens the store for writing, takes its ownership, and commits groups."""
+class StoreWriter:
+    """Opens a store for writing, takes its ownership and commits groups of appends."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._store = Store(path)
-        self._places: dict[str, _Place] = {}
-        self._journal = Journal()
-        #: What the store counted after our last commit.
-        self._changes = -1
-        #: Whether the write-ahead log is to be folded into the file.
-        self.is_long = False
-        #: Whether nothing may take long now.
-        self._is_hasty = False
-        #: How many pages had been written when the log was last folded.
-        self._folded = 0
+        """Open the store, migrate it and take its ownership.
+
+        Raises:
+            NewerLog: a newer release wrote the store.
+            LogUnavailable: the file can't be opened or written.
+        """
+        self._store = StoreConnection(path)
+        self._positions: dict[str, _SessionPosition] = {}
+        self._packs = DeltaPacks()
+        #: SQLite's change counter after our last commit.
+        self._data_version = -1
         try:
-            with refusals():
+            with translate_errors():
                 self._store.migrate()
-                with self._store.transaction:
-                    self.epoch, self._settled = self._store.one("take_epoch"), self._settle()
-                packs = [(int(cursor), blob) for cursor, blob in self._store.rows("deltas")]
-                # a pack is named after its first piece, and the newest event may be its last
-                newest = unpacked(packs[-1][1])[-1].cursor if packs else 0
-                self._cursor = max(self._store.one("last_cursor"), newest)
-                last = self._journal.load(packs)
-                self._journal.tell(self._told_since(last))
-                self._drop_left_over([cursor for cursor, _ in packs if not self._journal.holds(cursor)])
+                with self._store.transaction():
+                    # Each process that opens the store for writing takes the next epoch. Fences hold the epoch, so the
+                    # previous owner can't write any more.
+                    self.epoch = self._store.number("take_epoch")
+                    self._settled_cursor = self._settle()
+                self._load_packs()
         except QuarterdeckError:
             self._store.close()
             raise
 
-    def _drop_left_over(self, packs: list[int]) -> None:
-        """Packs of which everything is restated: nobody else would find them again."""
-        if packs:
-            with self._store.transaction:
+    def _load_packs(self) -> None:
+        packs = [(int(cursor), pack) for cursor, pack in self._store.rows("deltas")]
+        # A pack is named after its first delta, but the newest event of all may be its last delta.
+        newest = decode_pack(packs[-1][1])[-1].cursor if packs else 0
+        self._cursor = max(self._store.number("last_cursor"), newest)
+        last_indexes = self._packs.load(packs)
+        self._packs.mark_restated(self._find_restated(last_indexes))
+        # Drop packs that are completely restated. Nothing else would ever find them.
+        unneeded = [cursor for cursor, _ in packs if not self._packs.is_needed(cursor)]
+        if unneeded:
+            with self._store.transaction():
                 self._store.rows("keep_cursor", (self._cursor,))
-                self._drop(packs)
+                self._delete_packs(unneeded)
 
-    def make_room(self) -> None:
-        """So that the first commits cost no more than the later ones. While nobody else can write: a log may be opened by
-        two, and zeros over what the other one has just appended would be the end of it."""
-        self.fold()  # what a process that was killed has left
-        with suppress(apsw.Error), self._store.transaction:
-            make_room(self._path)
-
-    def fence_at(self, last_index: int) -> Fence:
-        """The fence of a session whose newest event has this index."""
-        return f"{self.epoch}.{last_index}"
+    def _find_restated(self, last_indexes: dict[Part, int]) -> set[Part]:
+        """Return the parts that were restated while other parts of their pack weren't, so the pack stayed."""
+        restated: set[Part] = set()
+        for session in {session for session, _ in last_indexes}:
+            first = min(index for (number, _), index in last_indexes.items() if number == session)
+            for _, index, _, _, body in self._store.events("read_session", (session, first), -1, RESTATING):
+                part = (session, restated_target(decode_body(body)[0]) or "")
+                if index > last_indexes.get(part, index):
+                    restated.add(part)
+        return restated
 
     @property
     def last_cursor(self) -> int:
         return self._cursor
 
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether the write-ahead log is long enough to be copied into the file."""
+        return self._store.wal_pages >= _CHECKPOINT_PAGES
+
+    def fence_at(self, last_index: int) -> Fence:
+        """Return the fence of a session whose newest event has this index."""
+        return f"{self.epoch}.{last_index}"
+
+    def checkpoint(self) -> None:
+        """Copy the write-ahead log into the file.
+
+        If that fails, because the disk is full or another process reads, nothing is lost: the next checkpoint tries again.
+        """
+        self._store.wal_pages = 0
+        with suppress(apsw.Error):
+            self._store.checkpoint()
+
+    def close(self) -> None:
+        """Close the file. SQLite checkpoints the write-ahead log if no other process has the file open."""
+        self._store.close()
+
+    # --- committing a group
+
     def commit(self, appends: list[Append]) -> list[Outcome]:
-        """One transaction. Raises LogUnavailable when nothing of it could be written."""
-        store, group = self._store, _Group(self._cursor)
+        """Commit appends in one transaction. Return a receipt or an error for each.
+
+        Raises:
+            LogUnavailable: the store failed. Nothing was written.
+        """
+        group = _Group(self._cursor)
         try:
-            with store.transaction:
-                # another process may have taken the store; while nobody else commits nobody can have
-                if store.changes() != self._changes and store.one("epoch") != self.epoch:
+            with self._store.transaction():
+                if self._has_new_owner():
                     return [StaleFence(append.session_id) for append in appends]
-                outcomes = [self._gathered(append, group) for append in appends]
+                outcomes: list[Outcome] = [self._add(append, group) for append in appends]
                 self._write(group)
-                is_settled = self._cursor - self._settled >= SETTLE_EVERY
-                settled = self._settle() if is_settled else self._settled
+                settled_cursor = self._settled_cursor
+                if self._cursor - settled_cursor >= SETTLE_EVERY:
+                    settled_cursor = self._settle()
         except apsw.ConstraintError as error:
             self._undo(group)
-            return [unavailable(error)] if len(appends) == 1 else self._one_by_one(appends)
+            if len(appends) == 1:
+                return [unavailable(error)]
+            # One append has an impossible row, which must not fail the others: commit each in its own transaction.
+            return [self._commit_one(append) for append in appends]
         except Exception as error:
             self._undo(group)
             if isinstance(error, apsw.Error):
                 raise unavailable(error) from error
             raise
-        except BaseException:  # a person's Ctrl-C, on the loop's own thread
-            self._doubt()
-            raise
-        self._changes, self._settled = store.changes(), settled
-        self._remember(group)
+        self._data_version, self._settled_cursor = self._store.data_version(), settled_cursor
+        self._packs.mark_restated(group.restated.keys())
+        if group.deltas:
+            self._packs.add(group.deltas[0].cursor, group.parts)
         return outcomes
 
-    def commit_at_once(self, appends: list[Append]) -> list[Outcome] | None:
-        """The same, without waiting for anybody: None when another program holds the store locked, or when it is much, and
-        then nothing of it was written."""
-        self._is_hasty, self._store.is_patient = True, False
-        try:
-            return self.commit(appends)
-        except _TooMuch:
-            return None
-        except LogUnavailable as error:
-            if isinstance(error.__cause__, apsw.BusyError):
-                return None
-            raise
-        finally:
-            self._is_hasty, self._store.is_patient = False, True
-
-    def fold(self) -> None:
-        """One that cannot be folded now, be it for want of room or because somebody reads it, is as good as it was."""
-        self._folded, self.is_long = self._store.pages(), False
-        with suppress(apsw.Error):
-            self._store.fold()
-
-    def _is_overtaken(self) -> bool:
-        """Another process took the store. While nobody else commits nobody can have: only then is the epoch read."""
-        return self._store.changes() != self._changes and self._store.one("epoch") != self.epoch
-
-    def _settle(self) -> int:
-        self._store.run("settle_indexes", ())
-        return self._store.one("settle_cursor")
-
-    def _one_by_one(self, appends: list[Append]) -> list[Outcome]:
-        """One of them holds an impossible row; its company must not suffer for it."""
-        return [self._alone(append) for append in appends]
-
-    def _alone(self, append: Append) -> Outcome:
-        """A store that refuses now has taken others before, who must not be told that it did not."""
+    def _commit_one(self, append: Append) -> Outcome:
         try:
             return self.commit([append])[0]
         except LogUnavailable as error:
+            # Return it: appends that were committed before this one must get their receipts.
             return error
 
     def _undo(self, group: _Group) -> None:
-        """The file was rolled back by SQLite; what we know of it must follow."""
-        self._cursor = group.cursor
-        for place, last_index in group.moved:
-            place.last_index = last_index
+        """Restore what is known in memory, after SQLite rolled back the file."""
+        self._cursor = group.first_cursor
+        for position, last_index in group.moved:
+            position.last_index = last_index
         for session_id in group.added:
-            self._places.pop(session_id, None)
+            self._positions.pop(session_id, None)
 
-    def _doubt(self) -> None:
-        """Nobody knows whether the file has it. So it is asked again where each session stands, and the cursors that were
-        given are not given again."""
-        self._places.clear()
+    def _has_new_owner(self) -> bool:
+        """Return whether another process took the store. The epoch is read only if another process has committed."""
+        return self._store.data_version() != self._data_version and self._store.number("epoch") != self.epoch
 
-    def _told_since(self, last: dict[tuple[int, str], int]) -> set[tuple[int, str]]:
-        """Wholes that were told while others of their pack still grew: nobody will tell them again."""
-        told: set[tuple[int, str]] = set()
-        for session in {session for session, _ in last}:
-            first = min(index for (one, _), index in last.items() if one == session)
-            for _, index, _, _, body in self._store.events("read_session", (session, first), -1, RESTATING):
-                part = (session, restated_target(decode_body(body)[0]) or "")
-                if index > last.get(part, index):
-                    told.add(part)
-        return told
+    def _settle(self) -> int:
+        self._store.rows("settle_indexes")
+        return self._store.number("settle_cursor")
 
-    def _remember(self, group: _Group) -> None:
-        if group.told:
-            self._journal.tell(group.told.keys())
-        if group.pieces:
-            self._journal.add(group.pieces[0].cursor, group.parts)
-        self._look()
-
-    def _look(self) -> None:
-        self.is_long = (self._store.pages() - self._folded) & _COUNTED >= _LONG
-
-    def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
-        """The session, all of its events and its pieces in the packs; only the last word about it stays."""
-        place = self._place(session_id)
-        if place is None:
-            raise NoSuchSession(session_id)
-        if self.fence_at(place.last_index) != fence:
-            raise StaleFence(session_id)
-        body, cursor = encode_body(event.body, event.raw), self._cursor + 1
-        values = (cursor, session_id, event.index, event.at, event.origin, event.type, body)
-        with refusals(), self._store.transaction:
-            if self._is_overtaken():
-                raise StaleFence(session_id)
-            self._forget_pieces(place.number)
-            self._store.rows("delete_session", (place.number,))
-            self._store.rows("insert_tombstone", values)
-        self._cursor = cursor
-        self._journal.forget(place.number)
-        self._places.pop(session_id, None)
-        self._look()
-        return Receipt(NEW, (replace(event, cursor=cursor_text(cursor)),))
-
-    def _forget_pieces(self, number: int) -> None:
-        """Also from packs that others share: SQLite gives the session's number to another one. A pack that holds nothing
-        more but what is restated goes as a whole."""
-        dropped = self._journal.droppable(self._journal.parts_of(number))
-        self._drop(dropped)
-        for cursor in self._journal.packs_with(number).difference(dropped):
-            [(blob,)] = self._store.rows("delta", (cursor,))
-            kept = [piece for piece in unpacked(blob) if piece.session != number]
-            self._store.run("update_delta", (packed(kept), cursor))
-
-    def probe(self) -> int:
-        """One small commit, as durable as any; what it left, for a reader to find."""
-        with refusals(), self._store.transaction:
-            if self._is_overtaken():
-                raise LogUnavailable("another process owns it now", "End this one: the other has the store.")
-            return self._store.one("probe")
-
-    def close(self) -> None:
-        """Folds the write-ahead log into the file and lets go of it."""
-        self._store.close()
-
-    # --- one group
-
-    def _gathered(self, append: Append, group: _Group) -> Outcome:
-        place = self._places.get(append.session_id) or self._place(append.session_id)
-        if append.fence != (NEW if place is None else f"{self.epoch}.{place.last_index}"):
-            return StaleFence(append.session_id) if place is not None else NoSuchSession(append.session_id)
-        if not append.events or (place is None and (append.row is None or append.snapshot is None)):
-            return LogUnavailable("an append needs events, the first one its row and view", "This is a defect.")
+    def _add(self, append: Append, group: _Group) -> Outcome:
+        """Check an append, update its session's row, and collect its events in the group."""
+        position = self._position(append.session_id)
+        if append.fence != (NEW if position is None else self.fence_at(position.last_index)):
+            return NoSuchSession(append.session_id) if position is None else StaleFence(append.session_id)
+        if not append.events:
+            return LogUnavailable("an append needs events", "This is a bug in the caller.")
         try:
             bodies = [encode_body(event.body, event.raw) for event in append.events]
         except QuarterdeckError as error:
             return error
-        if self._is_hasty and sum(map(len, bodies)) + len(append.snapshot or b"") > _LIGHT:
-            raise _TooMuch
-        last = append.events[-1].index
-        if place is None:
-            place = self._places[append.session_id] = self._inserted(append, last)
+        if position is None:
+            if append.row is None or append.snapshot is None:
+                return LogUnavailable("the first append needs a row and a snapshot", "This is a bug in the caller.")
+            position = self._insert_session(append, append.row, append.snapshot)
             group.added.append(append.session_id)
         else:
-            group.moved.append((place, place.last_index))
-            if append.row is not None or append.snapshot is not None or type(append.events[-1].body) in DELTAS:
-                self._updated(append, place, last)
-        written = self._entered(append.events, bodies, place.number, group)
-        place.last_index = last
-        return Receipt(f"{self.epoch}.{last}", written)
+            group.moved.append((position, position.last_index))
+            self._update_session(append, position.number)
+        events = self._collect(append.events, bodies, position.number, group)
+        position.last_index = append.events[-1].index
+        return Receipt(self.fence_at(position.last_index), events)
 
-    def _entered(self, events: Sequence[Event], bodies: list[bytes], number: int, group: _Group) -> tuple[Event, ...]:
-        """In the group, each with its cursor."""
-        cursor = self._cursor
+    def _insert_session(self, append: Append, row: CatalogueRow, snapshot: bytes) -> _SessionPosition:
+        last = append.events[-1].index
+        number = self._store.number("insert_session", (row.session_id, *row_values(row), last, snapshot, last))
+        position = self._positions[append.session_id] = _SessionPosition(number, last)
+        return position
+
+    def _update_session(self, append: Append, number: int) -> None:
+        last = append.events[-1]
+        if append.row is not None:
+            self._store.rows("update_row", (*row_values(append.row), number))
+        if append.snapshot is not None:
+            self._store.rows("update_view", (last.index, append.snapshot, last.index, number))
+        elif is_delta(last.body):
+            # A delta has no row of its own and can be dropped, so the session's row must remember its index.
+            self._store.rows("update_index", (last.index, number))
+
+    def _collect(self, events: Sequence[Event], bodies: list[bytes], number: int, group: _Group) -> tuple[Event, ...]:
+        """Give each event a cursor and add it to the group."""
         written: list[Event] = []
         for event, data in zip(events, bodies, strict=True):
-            cursor += 1
-            body, index, at, origin = event.body, event.index, event.at, event.origin
-            kind = _KINDS.get(type(body)) or _Kind(type_of(body))
-            if kind.is_delta:
-                group.parts.append((number, delta_target(body)))
-                group.pieces.append(Piece(cursor, number, index, at, origin, data))
+            self._cursor += 1
+            if is_delta(event.body):
+                group.deltas.append(PackedDelta(self._cursor, number, event.index, event.at, event.origin, data))
+                group.parts.append((number, delta_target(event.body)))
             else:
-                if kind.is_whole:
-                    group.told[number, restated_target(body) or ""] = index
-                group.rows.append((cursor, number, index, at, origin, kind.name, data, kind.mark))
-            written.append(
-                Event(event.session_id, index, at, origin, body, str(cursor).zfill(CURSOR_DIGITS), event.raw)
-            )
-        self._cursor = cursor
+                name = event.type
+                mark = RARE_MARKS.get(name)
+                group.rows.append((self._cursor, number, event.index, event.at, event.origin, name, data, mark))
+                target = restated_target(event.body)
+                if target is not None:
+                    group.restated[number, target] = event.index
+            written.append(with_cursor(event, cursor_text(self._cursor)))
         return tuple(written)
 
-    def _inserted(self, append: Append, last: int) -> _Place:
-        assert append.row is not None
-        values = (append.row.session_id, *row_values(append.row), last, append.snapshot, last)
-        number = self._store.rows("insert_session", values)[0][0]
-        return _Place(int(number), last)
-
-    def _updated(self, append: Append, place: _Place, last: int) -> None:
-        if append.row is not None:
-            self._store.run("update_row", (*row_values(append.row), place.number))
-        if append.snapshot is not None:
-            self._store.run("update_view", (last, append.snapshot, last, place.number))
-        elif type(append.events[-1].body) in DELTAS:
-            self._store.run("update_index", (last, place.number))
-
     def _write(self, group: _Group) -> None:
-        if len(group.rows) == 1:
-            self._store.run("insert_event", group.rows[0])
-        else:
-            self._store.many("insert_event", group.rows)
-        if group.told:
-            self._drop_told(group)
-        if group.pieces:
-            first = group.pieces[0].cursor
-            self._store.rows("insert_delta", (first, packed(group.pieces)))
+        self._store.run_many("insert_event", group.rows)
+        if group.restated:
+            self._drop_restated(group)
+        if group.deltas:
+            self._store.rows("insert_delta", (group.deltas[0].cursor, encode_pack(group.deltas)))
 
-    def _drop_told(self, group: _Group) -> None:
-        """Deltas that are restated now. A text that began and was restated in one group leaves none at all."""
-        before, told = len(group.pieces), group.told
-        if before:
-            both = zip(group.pieces, group.parts, strict=True)
-            kept = [(piece, part) for piece, part in both if piece.index > told.get(part, 0)]
-            group.pieces, group.parts = [piece for piece, _ in kept], [part for _, part in kept]
-        dropped = self._journal.droppable(told.keys())
-        if self._is_hasty and len(dropped) > _FEW_PACKS:
-            raise _TooMuch
-        if dropped or len(group.pieces) < before:
-            # the newest cursor may have been a delta's; it must never be given again
+    def _drop_restated(self, group: _Group) -> None:
+        """Drop deltas that this group restates. A text that begins and ends in one group leaves none in the store."""
+        pairs = [
+            (delta, part)
+            for delta, part in zip(group.deltas, group.parts, strict=True)
+            if delta.index > group.restated.get(part, 0)
+        ]
+        unneeded = self._packs.droppable(group.restated.keys())
+        if unneeded or len(pairs) < len(group.deltas):
+            # The newest cursor may belong to a dropped delta. It must never be used again.
             self._store.rows("keep_cursor", (self._cursor,))
-        self._drop(dropped)
+        group.deltas, group.parts = [delta for delta, _ in pairs], [part for _, part in pairs]
+        self._delete_packs(unneeded)
 
-    def _drop(self, packs: list[int]) -> None:
-        self._store.many("delete_delta", [(cursor,) for cursor in packs])
+    def _delete_packs(self, cursors: list[int]) -> None:
+        self._store.run_many("delete_delta", [(cursor,) for cursor in cursors])
 
-    def _place(self, session_id: str) -> _Place | None:
-        place = self._places.get(session_id)
-        if place is None:
-            found = self._store.rows("place_of_session", (session_id,))
-            if found:
-                place = self._places[session_id] = _Place(int(found[0][0]), int(found[0][1]))
-        return place
+    def _position(self, session_id: str) -> _SessionPosition | None:
+        position = self._positions.get(session_id)
+        if position is None:
+            rows = self._store.rows("place_of_session", (session_id,))
+            if rows:
+                position = self._positions[session_id] = _SessionPosition(int(rows[0][0]), int(rows[0][1]))
+        return position
+
+    # --- deleting, probing
+
+    def delete(self, session_id: str, fence: Fence, event: Event) -> Receipt:
+        """Delete a session with its events and deltas. Only `event` stays.
+
+        Raises:
+            NoSuchSession: the store has no session with this id.
+            StaleFence: another owner wrote to the session.
+            LogUnavailable: the store failed. Nothing was deleted.
+        """
+        position = self._position(session_id)
+        if position is None:
+            raise NoSuchSession(session_id)
+        if self.fence_at(position.last_index) != fence:
+            raise StaleFence(session_id)
+        cursor = self._cursor + 1
+        body = encode_body(event.body, event.raw)
+        with translate_errors(), self._store.transaction():
+            if self._has_new_owner():
+                raise StaleFence(session_id)
+            self._delete_deltas(position.number)
+            self._store.rows("delete_session", (position.number,))
+            values = (cursor, session_id, event.index, event.at, event.origin, event.type, body)
+            self._store.rows("insert_tombstone", values)
+        self._cursor = cursor
+        self._packs.forget_session(position.number)
+        self._positions.pop(session_id, None)
+        return Receipt(NEW, (with_cursor(event, cursor_text(cursor)),))
+
+    def _delete_deltas(self, number: int) -> None:
+        """Delete a session's deltas, also from packs that it shares with other sessions.
+
+        SQLite reuses the number of a deleted session, so a delta that stayed would belong to another session later.
+        """
+        unneeded = self._packs.droppable(self._packs.open_parts(number))
+        self._delete_packs(unneeded)
+        for cursor in self._packs.packs_of(number).difference(unneeded):
+            [(pack,)] = self._store.rows("delta", (cursor,))
+            others = [delta for delta in decode_pack(pack) if delta.session != number]
+            self._store.rows("update_delta", (encode_pack(others), cursor))
+
+    def probe(self) -> int:
+        """Commit a small change, as durable as any. Return the value that a reader must find then.
+
+        Raises:
+            LogUnavailable: the store can't be written, or another process owns it.
+        """
+        with translate_errors(), self._store.transaction():
+            if self._has_new_owner():
+                raise LogUnavailable(
+                    "another process owns the store now", "Stop this process. The other one has the store."
+                )
+            return self._store.number("probe")
 
 
 def cursor_text(cursor: int) -> str:
-    """A cursor as clients see it: texts that sort as the numbers do."""
-    return str(cursor).zfill(CURSOR_DIGITS)
+    """Return a cursor as clients see it: padded, so that texts sort in the same order as numbers."""
+    return str(cursor).zfill(_CURSOR_DIGITS)
 
 
 def row_values(row: CatalogueRow) -> tuple[str | int | None, ...]:
-    """The columns of the catalogue, in the order of the queries."""
+    """Return the columns of a catalogue row, without its id, in the order of the queries."""
     return (
         row.agent,
         row.agent_version,

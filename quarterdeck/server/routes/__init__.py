@@ -12,11 +12,10 @@ from quarterdeck.server.routes import (
     reading,
     rules,
     sessions,
-    texts,
 )
 
 
 def all_routes() -> list[Route]:
     """Return all routes in the order of the contract."""
-    modules = (sessions, texts, commands, reading, agents, environment, folders, rules, export)
+    modules = (sessions, commands, reading, agents, environment, folders, rules, export)
     return [route for module in modules for route in module.TABLE.routes]

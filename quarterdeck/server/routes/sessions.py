@@ -1,4 +1,4 @@
-"""Sessions themselves: make, list, show, change, remove."""
+"""Routes to create, list, show, change and delete sessions."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from quarterdeck.config import Mode
 from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.events import Image
 from quarterdeck.kernel.command_results import Done
+from quarterdeck.kernel.commands import NAME_LIMIT, NOT_BLANK, Text
 from quarterdeck.kernel.session_list import PAGE, Filter
-from quarterdeck.server.route import WORDS, Call, Index, Keyed, Table, Text, Variable
+from quarterdeck.server.route import Call, Index, Keyed, Table, Variable
 from quarterdeck.server.shapes import SessionPage, SessionView, session_view
 
 TABLE = Table()
-Name = Annotated[Text, Meta(max_length=100)]
+Name = Annotated[Text, Meta(max_length=NAME_LIMIT)]
 _STATUSES = r"^((active|suspended|archived|error)(,|$))*$"
-#: As it was given with the page before; a wrong one must not begin the list anew, for ever.
+#: As the previous page returned it. A wrong cursor must not restart the list: a client would read it for ever.
 _CURSOR = r"^([0-9]{1,20}\..+)?$"
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """`arguments` are flags of the agent's own, for its command line; they are kept in the log."""
+    """`arguments` are passed to the agent's command line. They are stored in the log."""
 
     arguments: tuple[str, ...] = ()
 
 
 class Create(Keyed, frozen=True, kw_only=True):
-    """A new session. `cwd` is an absolute path, or one that begins with `~`; left out it is the home of the server's user.
-    `env` is the agent's whole environment; it is never logged and never returned. `worktree` is not served yet."""
+    """A new session. `cwd` is an absolute path, or one that begins with `~`; by default it's the home of the server's user.
+    `env` is the agent's whole environment; it's never logged or returned. `worktree` isn't supported yet."""
 
+    # Not the command's struct: the server has no working folder of its own, so paths and their default differ here.
     agent: Text
     prompt: Text | None = None
     images: tuple[Image, ...] = ()
@@ -47,7 +49,7 @@ class Create(Keyed, frozen=True, kw_only=True):
 @TABLE.add(
     "POST",
     "/sessions",
-    "Starts a session",
+    "Create a session",
     body=Create,
     answer=SessionView,
     status=201,
@@ -57,11 +59,11 @@ class Create(Keyed, frozen=True, kw_only=True):
 async def create(call: Call) -> Struct:
     body: Create = call.body
     if not body.cwd.startswith(("/", "~")):
-        raise InvalidInput("cwd", "it is no absolute path", "The server has no folder of its own: begin with / or ~.")
+        raise InvalidInput("cwd", "isn't an absolute path", "Use a path that begins with / or ~.")
     if body.worktree:
-        # to work in the folder itself, beside whoever was to be kept apart, would be worse than to say no
-        hint = "Make one with `git worktree add`, and send its folder as cwd."
-        raise InvalidInput("worktree", "sessions with a worktree of their own are not served yet", hint)
+        # Working in the folder itself would be worse: the caller wanted to be kept apart from others there.
+        hint = "Create one with `git worktree add`, and send its folder as cwd."
+        raise InvalidInput("worktree", "sessions with their own worktree aren't supported yet", hint)
     handle = await call.deck.create(
         body.agent,
         body.prompt,
@@ -79,7 +81,7 @@ async def create(call: Call) -> Struct:
 
 
 class ListQuery(Struct, frozen=True, kw_only=True):
-    """`status` is one or several with commas between; `q` is part of a name, a folder or the last words."""
+    """`status` is one or several, separated by commas. `q` is part of a name, a folder or the last text."""
 
     status: Annotated[str, Meta(pattern=_STATUSES)] = ""
     archived: bool = False
@@ -90,30 +92,30 @@ class ListQuery(Struct, frozen=True, kw_only=True):
     cursor: Annotated[str, Meta(pattern=_CURSOR)] = ""
 
 
-@TABLE.add("GET", "/sessions", "Lists sessions, newest first", query=ListQuery, answer=SessionPage)
-async def listing(call: Call) -> SessionPage:
+@TABLE.add("GET", "/sessions", "List sessions, newest first", query=ListQuery, answer=SessionPage)
+async def list_sessions(call: Call) -> SessionPage:
     query: ListQuery = call.query
-    wanted = Filter(
-        status=tuple(one for one in query.status.split(",") if one),
+    filters = Filter(
+        status=tuple(status for status in query.status.split(",") if status),
         archived=query.archived,
         agent=query.agent,
         cwd=query.cwd,
         q=query.q,
     )
-    page = call.deck.list(wanted, limit=query.limit, cursor=query.cursor)
+    page = call.deck.list(filters, limit=query.limit, cursor=query.cursor)
     return SessionPage(page.sessions, page.next_cursor, page.badge)
 
 
-@TABLE.add("GET", "/sessions/{id}", "Shows a session", answer=SessionView, errors=(404,))
+@TABLE.add("GET", "/sessions/{id}", "Show a session", answer=SessionView, errors=(404,))
 async def show(call: Call) -> Struct:
     return session_view(call.session.view)
 
 
 class Changed(Keyed, frozen=True, kw_only=True):
-    """What is left out stays. `snoozed_until` 0 or null wakes; `read_index` is the last event that a person saw,
-    at most the last one that there is."""
+    """Fields that are left out stay as they are. `snoozed_until` 0 or null wakes; `read_index` is the last event that a
+    person saw, at most the last one that there is."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=100, pattern=WORDS)] | UnsetType = UNSET
+    name: Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT, pattern=NOT_BLANK)] | UnsetType = UNSET
     mode: Mode | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET
     snoozed_until: Index | UnsetType | None = UNSET
@@ -123,17 +125,17 @@ class Changed(Keyed, frozen=True, kw_only=True):
 @TABLE.add(
     "PATCH",
     "/sessions/{id}",
-    "Renames, pins, snoozes, or changes the mode",
+    "Rename, pin or snooze a session, or change its mode",
     body=Changed,
     answer=SessionView,
     errors=(404, 409),
     example={"name": "Fix the build"},
 )
 async def change(call: Call) -> Struct:
-    """One key stands for up to three commands, so each has the key with its own name. The mode is first: an agent may not
-    have it, and then nothing is to be changed."""
+    """Run up to three commands, each with a key of its own."""
     body: Changed = call.body
     session = call.session
+    # The mode is first: if the agent doesn't support it, nothing must be changed.
     if body.mode is not UNSET:
         await session.switch_mode(body.mode, client_id=call.key("mode"))
     if body.name is not UNSET:
@@ -148,7 +150,7 @@ async def change(call: Call) -> Struct:
     return session_view(session.view)
 
 
-@TABLE.add("DELETE", "/sessions/{id}", "Removes a session and its log", status=204, errors=(404, 409))
+@TABLE.add("DELETE", "/sessions/{id}", "Delete a session and its log", status=204, errors=(404, 409))
 async def remove(call: Call) -> Done:
     await call.session.delete()
     return Done()

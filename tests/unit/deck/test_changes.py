@@ -30,8 +30,8 @@ async def done(session: SessionHandle, prompt: str) -> None:
     await session.prompt(prompt)
     await until(session, lambda view: not view.state.turn.is_open and not view.state.queue)
     assert len(await session.events(types={"agent_end"})) == before + 1
-    live = await session._deck.in_use(session.id)
-    await eventually(lambda: not live._answers)
+    live = await session._deck.load_session(session.id)
+    await eventually(lambda: not live.has_background_work)
 
 
 @on_loop

@@ -10,16 +10,16 @@ import pytest
 from quarterdeck.deck.git import snapshots as module
 from quarterdeck.deck.git.diff import ChangedFile
 from quarterdeck.deck.git.run_git import Git, GitFailed
-from quarterdeck.deck.git.snapshots import Shadow, roots_in
+from quarterdeck.deck.git.snapshots import SnapshotRepository, list_roots
 from tests.repositories import Repository
 
 TEXT = "one\ntwo\nthree\nfour\nfive\n"
 
 
-def shadow_of(repository: Repository, folder: Path, git: Git | None = None) -> Shadow:
+def shadow_of(repository: Repository, folder: Path, git: Git | None = None) -> SnapshotRepository:
     home = folder / "home"
     home.mkdir(exist_ok=True)
-    return Shadow(git or Git(), home / "changes" / "x.git", str(repository.root), home)
+    return SnapshotRepository(git or Git(), home / "changes" / "x.git", str(repository.root), home)
 
 
 def shown(files: list[ChangedFile]) -> dict[str, tuple[str, int, int]]:
@@ -43,7 +43,7 @@ def test_all_that_git_would_track_and_nothing_of_the_users_is_touched(tmp_path: 
     repository.write("untracked", "was here before\nand more\n")
     repository.write("ignored", "not seen\n")
     own = repository.as_it_is()
-    found = shadow.compared(before, shadow.snapshot())
+    found = shadow.compare(before, shadow.snapshot())
     assert shown(found) == {
         "changed": ("modified", 2, 1),
         "staged": ("modified", 1, 0),
@@ -60,7 +60,7 @@ def test_all_that_git_would_track_and_nothing_of_the_users_is_touched(tmp_path: 
     assert "-two\n+2\n" in patch
     assert "rename from moved\nrename to there\n" in patch
     assert repository.as_it_is() == own
-    assert shadow.compared(before, before) == []
+    assert shadow.compare(before, before) == []
 
 
 def test_what_is_configured_in_a_repository_is_not_run(tmp_path: Path):
@@ -77,7 +77,7 @@ def test_what_is_configured_in_a_repository_is_not_run(tmp_path: Path):
     repository.git("config", "core.hooksPath", str(tmp_path))
     repository.write("text", "a\nb\n")
     after = shadow.snapshot()
-    assert shown(shadow.compared(before, after)) == {"text": ("modified", 1, 0)}
+    assert shown(shadow.compare(before, after)) == {"text": ("modified", 1, 0)}
     assert "+b" in shadow.patch(before, after)[0]
     assert not ran.exists()
 
@@ -93,7 +93,7 @@ def test_what_the_user_ignores_everywhere_and_here(tmp_path: Path, monkeypatch: 
     before = shadow.snapshot()
     for name in ("x.swp", "local", "seen"):
         repository.write(name, "x\n")
-    assert shown(shadow.compared(before, shadow.snapshot())) == {"seen": ("added", 1, 0)}
+    assert shown(shadow.compare(before, shadow.snapshot())) == {"seen": ("added", 1, 0)}
 
 
 @pytest.mark.parametrize("options", [(), ("--object-format=sha256",)])
@@ -103,9 +103,9 @@ def test_a_repository_without_a_commit(tmp_path: Path, options: tuple[str, ...])
     before = shadow.snapshot()
     repository.write("first", "1\n")
     repository.git("add", "first")
-    assert shown(shadow.compared(before, shadow.snapshot())) == {"first": ("added", 1, 0)}
+    assert shown(shadow.compare(before, shadow.snapshot())) == {"first": ("added", 1, 0)}
     repository.commit()
-    assert shown(shadow.compared(before, shadow.snapshot())) == {"first": ("added", 1, 0)}
+    assert shown(shadow.compare(before, shadow.snapshot())) == {"first": ("added", 1, 0)}
 
 
 def test_a_worktree_and_a_repository_in_a_repository(tmp_path: Path):
@@ -121,7 +121,7 @@ def test_a_worktree_and_a_repository_in_a_repository(tmp_path: Path):
     tree.write("nested/b", "changed\n")
     tree.write("empty/c", "c\n")
     main.write("a", "other\n")
-    assert shown(shadow.compared(before, shadow.snapshot())) == {"a": ("modified", 1, 0)}
+    assert shown(shadow.compare(before, shadow.snapshot())) == {"a": ("modified", 1, 0)}
 
 
 def test_a_submodule_is_one_entry(tmp_path: Path):
@@ -135,7 +135,7 @@ def test_a_submodule_is_one_entry(tmp_path: Path):
     sub.root = repository.root / "sub"
     sub.write("b", "c\n")
     sub.commit()
-    assert shown(shadow.compared(before, shadow.snapshot())) == {"sub": ("modified", 1, 1)}
+    assert shown(shadow.compare(before, shadow.snapshot())) == {"sub": ("modified", 1, 1)}
 
 
 def test_a_merge_with_conflicts(tmp_path: Path):
@@ -152,7 +152,7 @@ def test_a_merge_with_conflicts(tmp_path: Path):
     shadow = shadow_of(repository, tmp_path)
     before = shadow.snapshot()
     repository.write("a", "mended\n")
-    found = shadow.compared(before, shadow.snapshot())
+    found = shadow.compare(before, shadow.snapshot())
     assert [(one.path, one.status, one.added) for one in found] == [("a", "modified", 1)]
     assert repository.as_it_is() == own
 
@@ -166,7 +166,7 @@ def test_a_file_becomes_a_folder_and_back_and_a_link(tmp_path: Path):
     (repository.root / "b").unlink()
     (repository.root / "b").symlink_to("nowhere")
     second = shadow.snapshot()
-    assert shown(shadow.compared(first, second)) == {
+    assert shown(shadow.compare(first, second)) == {
         "a": ("deleted", 0, 1),
         "a/inside": ("added", 1, 0),
         "b": ("type_changed", 1, 1),
@@ -188,12 +188,12 @@ def test_names_that_are_hard_to_say(tmp_path: Path):
         repository.write(name, "x\n")
     with open(os.fsencode(repository.root) + b"/\xff", "w") as file:
         file.write("x\n")
-    found = shown(shadow.compared(before, shadow.snapshot()))
+    found = shown(shadow.compare(before, shadow.snapshot()))
     assert found == dict.fromkeys([*names, "�"], ("added", 1, 0))
 
 
 def test_what_is_big_is_not_stored_and_seen_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "BIG", 1000)
+    monkeypatch.setattr(module, "BIG_FILE", 1000)
     repository = Repository(tmp_path / "repo", tracked="x\n" * 2000, __gitignore="ignored\n")
     repository.write("ignored", "y\n")
     repository.git("add", "-f", "ignored")
@@ -204,7 +204,7 @@ def test_what_is_big_is_not_stored_and_seen_to_change(tmp_path: Path, monkeypatc
     repository.write("new", "secret\n" * 1000)
     repository.write("ignored", "z\n" * 1000)
     second = shadow.snapshot()
-    found = shadow.compared(first, second)
+    found = shadow.compare(first, second)
     assert shown(found) == {
         "tracked": ("modified", 0, 0),
         "new": ("added", 0, 0),
@@ -214,9 +214,9 @@ def test_what_is_big_is_not_stored_and_seen_to_change(tmp_path: Path, monkeypatc
     assert "secret" not in shadow.patch(first, second)[0]
     assert shadow.snapshot() == second
     os.utime(repository.root / "new", ns=(1, 1))
-    assert shown(shadow.compared(second, shadow.snapshot())) == {"new": ("modified", 0, 0)}
+    assert shown(shadow.compare(second, shadow.snapshot())) == {"new": ("modified", 0, 0)}
     (repository.root / "new").unlink()
-    assert "new" not in shown(shadow.compared(first, shadow.snapshot()))
+    assert "new" not in shown(shadow.compare(first, shadow.snapshot()))
 
 
 def test_a_patch_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -230,7 +230,7 @@ def test_a_patch_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert not is_whole
     assert 900 < len(patch) <= 1000
     assert patch.endswith("+line\n")
-    assert shown(shadow.compared(before, after)) == {"long": ("added", 100_000, 0)}
+    assert shown(shadow.compare(before, after)) == {"long": ("added", 100_000, 0)}
 
 
 def test_the_deck_does_not_see_itself(tmp_path: Path):
@@ -249,7 +249,7 @@ def test_what_a_killed_git_left_is_in_nobodys_way(tmp_path: Path):
     (place / "index.lock").write_text("")
     (place / "index").write_text("torn")
     repository.write("a", "b\n")
-    assert shown(shadow.compared(before, shadow.snapshot())) == {"a": ("modified", 1, 1)}
+    assert shown(shadow.compare(before, shadow.snapshot())) == {"a": ("modified", 1, 1)}
 
 
 def test_one_file_that_git_cannot_take_does_not_keep_the_others(tmp_path: Path):
@@ -258,29 +258,29 @@ def test_one_file_that_git_cannot_take_does_not_keep_the_others(tmp_path: Path):
     before = shadow.snapshot()
     for number in range(9):
         repository.write(f"f{number}", "b\n")
-    settings = shadow._settings(module.theirs(str(repository.root)))
+    settings = shadow._settings(module.locate_user_repository(str(repository.root)))
     listed = [b"f%d" % number for number in range(9)]
-    shadow._update([*listed[:4], b"../outside", *listed[4:]], settings, [20])
-    assert len(shadow.compared(before, shadow._tree({}, settings))) == 9
+    shadow._update_index([*listed[:4], b"../outside", *listed[4:]], settings, [20])
+    assert len(shadow.compare(before, shadow._write_tree({}, settings))) == 9
 
 
 def test_snapshots_are_kept_by_name_and_forgotten(tmp_path: Path):
     repository = Repository(tmp_path / "repo", a="a\n")
     shadow = shadow_of(repository, tmp_path)
-    assert shadow.kept("s1") == {}
-    first = shadow.keep("s1", ("start", "turn"), shadow.snapshot(), 7)
-    other = shadow.keep("not a ref..lock", ("start",), shadow.snapshot(), 8)
-    assert shadow.kept("s1") == {"start": first, "turn": first}
+    assert shadow.load("s1") == {}
+    first = shadow.save("s1", ("start", "turn"), shadow.snapshot(), 7)
+    other = shadow.save("not a ref..lock", ("start",), shadow.snapshot(), 8)
+    assert shadow.load("s1") == {"start": first, "turn": first}
     assert first.at == 7
-    assert shadow.kept("not a ref..lock") == {"start": other}
+    assert shadow.load("not a ref..lock") == {"start": other}
     shadow.drop("s1", "turn")
-    assert shadow.kept("s1") == {"start": first}
-    assert roots_in(tmp_path / "home" / "changes") == [str(repository.root)]
-    shadow.tidy(frozenset({"not a ref..lock"}), thorough=True)
-    assert shadow.kept("s1") == {}
-    assert shadow.kept("not a ref..lock") == {"start": other}
-    shadow.tidy(frozenset(), thorough=False)
-    assert roots_in(tmp_path / "home" / "changes") == []
+    assert shadow.load("s1") == {"start": first}
+    assert list_roots(tmp_path / "home" / "changes") == [str(repository.root)]
+    shadow.prune(frozenset({"not a ref..lock"}), collect_garbage=True)
+    assert shadow.load("s1") == {}
+    assert shadow.load("not a ref..lock") == {"start": other}
+    shadow.prune(frozenset(), collect_garbage=False)
+    assert list_roots(tmp_path / "home" / "changes") == []
 
 
 def test_a_repository_that_is_gone_and_a_git_that_is_told_to_end(tmp_path: Path):
@@ -293,4 +293,4 @@ def test_a_repository_that_is_gone_and_a_git_that_is_told_to_end(tmp_path: Path)
         shadow.snapshot()
     git.close()
     with pytest.raises(GitFailed, match="closing"):
-        shadow.kept("s1")
+        shadow.load("s1")

@@ -53,8 +53,8 @@ async def test_the_agent_is_told_which_tools_may_be_killed(tmp_path: Path, kill_
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "hang", cwd=str(tmp_path))
         await busy(session)
-        launch, said = (await deck.in_use(session.id)).connection, []
-        say, launch.say = launch.say, lambda lines: said.extend(lines) or say(lines)
+        launch, said = (await deck.load_session(session.id)).connection, []
+        say, launch.send = launch.send, lambda lines: said.extend(lines) or say(lines)
         await session.abort(kill_tools=kill_tools)
         await session.settled()
         assert said == [{"op": "interrupt", "kill_tools": kill_tools}]
@@ -165,7 +165,7 @@ async def test_an_agent_that_ignores_it_is_ended_after_the_grace(tmp_path: Path)
         assert view.state.lifecycle.value == "active"
         assert not is_alive(pid)
         notices = [event.body.text for event in await all_events(session) if event.type == "notice"]
-        assert notices == ["The agent did not stop, so its process is ended"]
+        assert notices == ["The agent didn't stop in time. Ending its process."]
         await session.prompt("say back")
         await session.settled()
         assert await texts_of(session, "assistant") == ["back"]

@@ -15,7 +15,7 @@ import pytest
 
 import quarterdeck
 from quarterdeck import events as ev
-from quarterdeck.deck.handle import SessionHandle
+from quarterdeck.deck.session_api import SessionHandle
 from quarterdeck.kernel.view import View
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Script, ScriptedCall, Step

@@ -275,13 +275,13 @@ async def test_a_session_that_cannot_be_read_keeps_no_deck_from_closing(
     working = await deck.create("test", "hang", cwd=str(tmp_path))
     await until(working, lambda view: view.state.turn.is_open)
     pid = pid_of(deck, working)
-    deck._tidy()
-    assert resting.id not in deck._supervisor.sessions
+    deck.services.supervisor.evict_idle_sessions()
+    assert resting.id not in deck.services.supervisor.sessions
 
     async def broken(*_: object) -> None:
         raise LogUnavailable("the disk reports an error")
 
-    monkeypatch.setattr(deck._log, "read", broken)
+    monkeypatch.setattr(deck.services.log, "read", broken)
     await deck.close()
     assert not is_alive(pid)
     async with at_home(tmp_path) as deck:

@@ -18,6 +18,7 @@ from quarterdeck.events import Body
 from quarterdeck.harness import registry
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.driver import Decision
+from quarterdeck.log.session_writer import Durability
 from quarterdeck.policy import InvalidRule
 from tests import agents
 from tests.conformance.marks import case
@@ -134,7 +135,7 @@ class TestOneDecision:
             with pytest.raises(NotAllowed, match=f"{gate.id} is a"):
                 await session.respond(gate.id, "x")
             other = await deck.create("test", cwd=str(tmp_path))
-            with pytest.raises(NotAllowed, match="nothing is asked"):
+            with pytest.raises(NotAllowed, match="nothing is waiting for a decision"):
                 await other.approve(gate.id)
             assert [one.id for one in session.view.state.gates.open] == [gate.id]
 
@@ -174,7 +175,7 @@ async def test_always_needs_a_file_that_can_be_written(tmp_path: Path) -> None:
         session = await deck.create("test", "ask git status", cwd=str(tmp_path))
         gate = await gate_of(session)
         (deck.home / "rules.toml.lock").mkdir()
-        with pytest.raises(RulesUnreadable, match="cannot be written: Is a directory"):
+        with pytest.raises(RulesUnreadable, match="can't be written: Is a directory"):
             await session.approve(gate.id, always="user")
         assert session.view.state.gates.open == (gate,)
         await session.approve(gate.id)
@@ -190,7 +191,7 @@ async def test_always_holds_for_an_agent_of_somebody_elses_that_comes_back(tmp_p
         async def told(**payload: object) -> Session:
             session = await adoption.session("claude", "n1", str(tmp_path))
             observation = session.observed_agent or session.observe(registry.translator("claude"))
-            observation.hear(Signal("hook", {"session_id": "n1", "cwd": str(tmp_path), **payload}))
+            observation.feed(Signal("hook", {"session_id": "n1", "cwd": str(tmp_path), **payload}))
             await session.writer.flush()
             return session
 
@@ -198,11 +199,11 @@ async def test_always_holds_for_an_agent_of_somebody_elses_that_comes_back(tmp_p
         session = await told(**asked)
         await deck.session(session.id).approve(session.state.gates.open[0].id, always="session")
         await told(hook_event_name="Stop")
-        await eventually(lambda: session.id not in deck._supervisor.sessions)
-        await deck.in_use(session.id)
-        assert adoption.at_hand("claude", "n1") is None
+        await eventually(lambda: session.id not in deck.services.supervisor.sessions)
+        loaded = await deck.load_session(session.id)
+        assert not loaded.knows_rules
         await told(hook_event_name="UserPromptSubmit", prompt="two")
-        assert adoption.at_hand("claude", "n1") is not None
+        assert loaded.knows_rules
         assert (await told(**asked)).state.gates.open == ()
 
 
@@ -217,8 +218,8 @@ class TestADecisionOnItsWay:
             session = await deck.create("test", script, cwd=str(tmp_path))
             gate = await gate_of(session)
             assert session.view.state.activity.value == "active/waiting_for_permission"
-            live = await deck.in_use(session.id)
-            live.connection.say = lambda lines: True  # it never arrives
+            live = await deck.load_session(session.id)
+            live.connection.send = lambda lines: True  # it never arrives
             ways = {
                 "approve": lambda: session.approve(gate.id),
                 "reject": lambda: session.reject(gate.id, auto_resume=True),
@@ -250,11 +251,13 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
             gate = await gate_of(session)
-            live = await deck.in_use(session.id)
-            live.connection.say = lambda lines: True
+            live = await deck.load_session(session.id)
+            live.connection.send = lambda lines: True
             await session.approve(gate.id)
             for sub in ("tool_use", "thinking", "tool_use"):
-                live.hear(live.connection, [ev.StateChange(state="active", sub=sub)], "stream")
+                live.record_signal(
+                    live.connection, [ev.StateChange(state="active", sub=sub)], "stream", Durability.EAGER
+                )
             await live.writer.flush()
             assert (await _activities(session))[-4:] == ["waiting_for_permission", "tool_use", "thinking", "tool_use"]
 
@@ -264,10 +267,10 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; sleep 30", cwd=str(tmp_path))
             gate = await gate_of(session)
-            live = await deck.in_use(session.id)
-            live.connection.say = lambda lines: True
+            live = await deck.load_session(session.id)
+            live.connection.send = lambda lines: True
             await session.approve(gate.id)
-            live.connection.hear(Signal("stdout", {"type": "question", "id": "other", "text": "which?"}))
+            live.connection.feed(Signal("stdout", {"type": "question", "id": "other", "text": "which?"}))
             assert live.state.activity.value == "active/waiting_for_permission"
             assert legal(live.view)
 
@@ -276,8 +279,8 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; sleep 30", cwd=str(tmp_path))
             gate = await gate_of(session)
-            live = await deck.in_use(session.id)
-            live.connection.hear(
+            live = await deck.load_session(session.id)
+            live.connection.feed(
                 Signal("stdout", {"type": "dialog", "id": "other", "method": "confirm", "title": "Sure?"})
             )
             await session.approve(gate.id)
@@ -291,8 +294,8 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
             await session.settled()
-            live = await deck.in_use(session.id)
-            live.connection.hear(Signal("stdout", {"type": "dialog", "id": "d", "method": "confirm", "title": "Sure?"}))
+            live = await deck.load_session(session.id)
+            live.connection.feed(Signal("stdout", {"type": "dialog", "id": "d", "method": "confirm", "title": "Sure?"}))
             await session.respond(live.state.gates.open[0].id, True)
             assert session.view.state.activity.value == "idle"
             assert legal(session.view)
@@ -327,14 +330,14 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             live = await _observed(deck)
             for call, command in (("c1", "rm x"), ("c2", "ls"), ("c3", "ls")):
-                live.observed_agent.hear(_asking(call, command))
+                live.observed_agent.feed(_asking(call, command))
             await live.writer.flush()
             session = deck.session(live.id)
             (left,) = live.state.gates.open
             assert (live.state.activity.value, left.call_id) == ("active/waiting_for_permission", "c1")
             await session.approve(left.id)
             assert session.view.state.activity.value == "active/tool_use"
-            live.observed_agent.hear(_asking("c4", "ls"))
+            live.observed_agent.feed(_asking("c4", "ls"))
             await live.writer.flush()
             assert (await _activities(session)).count("waiting_for_permission") == 1
             assert legal(session.view)
@@ -344,11 +347,11 @@ class TestADecisionOnItsWay:
         async with at_home(tmp_path) as deck:
             live, refs = await _observed(deck), [f"r{number}" for number in range(40)]
             asks = [ev.ApprovalRequired(gate=ev.GateRequest(ref=ref, tool="Bash")) for ref in refs]
-            live.hear(live.observed_agent, asks, "hook")
-            live.note(*live.closings(live.state.gates.open, Decision(status="approved"), "user"))
+            live.record_signal(live.observed_agent, asks, "hook", Durability.EAGER)
+            live.record(*live.closing_events(live.state.gates.open, Decision(status="approved"), "user"))
             await live.writer.flush()
             told: list[Body] = [ev.ApprovalResolved(ref=ref, status="approved") for ref in refs]
-            live.hear(live.observed_agent, told, "hook")
+            live.record_signal(live.observed_agent, told, "hook", Durability.EAGER)
             await live.writer.flush()
             assert len(await _resolved(deck.session(live.id))) == 40
 
@@ -364,7 +367,7 @@ async def _observed(deck: Deck) -> Session:
     """An agent that somebody else started, in a turn."""
     live = await ObservedSessions(deck).session("claude", "native", "/")
     seen = live.observe(registry.translator("claude"))
-    seen.hear(Signal("hook", {"session_id": "native", "hook_event_name": "UserPromptSubmit", "prompt": "go"}))
+    seen.feed(Signal("hook", {"session_id": "native", "hook_event_name": "UserPromptSubmit", "prompt": "go"}))
     return live
 
 
@@ -431,8 +434,8 @@ class TestADecisionThatDoesNotResume:
         async with at_home(tmp_path) as deck:
             session = await deck.create("holding", "ask rm; sleep 30", cwd=str(tmp_path))
             gate = await gate_of(session)
-            launch, said = (await deck.in_use(session.id)).connection, []
-            launch.say = lambda lines: bool(said.extend(lines)) or True
+            launch, said = (await deck.load_session(session.id)).connection, []
+            launch.send = lambda lines: bool(said.extend(lines)) or True
             await session.approve(gate.id, auto_resume=False)
             assert said == [{"op": "answer", "id": gate.ref, "allow": True, "resumes": False}]
 

@@ -38,14 +38,14 @@ CREATE: list[tuple[dict[str, object], str, str]] = [
     ({"agent": "claude"}, "agent_cannot", "claude"),
     ({"agent": "missing"}, "agent_not_installed", "missing-cli"),
     ({"cwd": "/no/such/folder"}, "no_such_folder", "/no/such/folder"),
-    ({"cwd": ""}, "invalid_input", "cwd: it is empty"),
-    ({"cwd": __file__}, "invalid_input", "is not a folder"),
+    ({"cwd": ""}, "invalid_input", "cwd: is empty"),
+    ({"cwd": __file__}, "invalid_input", "isn't a folder"),
     ({"cwd": NUL}, "invalid_input", "cwd"),
-    ({"prompt": NUL}, "invalid_input", "prompt: it has a NUL character at 1"),
-    ({"prompt": HALF}, "invalid_input", "prompt: it has half a character at 1"),
-    ({"prompt": "  "}, "invalid_input", "prompt: it is empty"),
+    ({"prompt": NUL}, "invalid_input", "prompt: contains a NUL character at 1"),
+    ({"prompt": HALF}, "invalid_input", "prompt: contains half a character at 1"),
+    ({"prompt": "  "}, "invalid_input", "prompt: is empty"),
     ({"prompt": "x" * (4 * 1024 * 1024 + 1)}, "too_large", "prompt"),
-    ({"name": LONG}, "invalid_input", "name: it has 101 characters"),
+    ({"name": LONG}, "invalid_input", "name: has 101 characters"),
     ({"name": NUL}, "invalid_input", "name"),
     ({"model": HALF}, "invalid_input", "model"),
     ({"mode": "yolo"}, "agent_cannot", "yolo"),
@@ -62,14 +62,14 @@ CREATE: list[tuple[dict[str, object], str, str]] = [
     ({"model": None}, "invalid_input", "model: Expected `str`"),
     ({"name": None}, "invalid_input", "name: Expected `str`"),
     ({"mode": None}, "invalid_input", "mode: Expected `str`"),
-    ({"prompt": "x", "images": [7]}, "invalid_input", "images: it is no list of images"),
-    ({"prompt": "x", "images": "AAAA"}, "invalid_input", "images: it is no list of images"),
-    ({"prompt": "x", "images": None}, "invalid_input", "images: it is no list of images"),
-    ({"agent": "able", "images": SMALL}, "invalid_input", "images: there is no prompt"),
-    ({"arguments": "--flag"}, "invalid_input", "arguments: it is a str"),
-    ({"arguments": None}, "invalid_input", "arguments: it is a NoneType"),
+    ({"prompt": "x", "images": [7]}, "invalid_input", "images: isn't a list of images"),
+    ({"prompt": "x", "images": "AAAA"}, "invalid_input", "images: isn't a list of images"),
+    ({"prompt": "x", "images": None}, "invalid_input", "images: isn't a list of images"),
+    ({"agent": "able", "images": SMALL}, "invalid_input", "images: have no prompt"),
+    ({"arguments": "--flag"}, "invalid_input", "arguments: is a str"),
+    ({"arguments": None}, "invalid_input", "arguments: is a NoneType"),
     ({"arguments": [7]}, "invalid_input", "arguments"),
-    ({"env": ["A=B"]}, "invalid_input", "env: it is a list"),
+    ({"env": ["A=B"]}, "invalid_input", "env: is a list"),
     ({"mode": "yolo", "env": {"A": "b"}, "record": True}, "agent_cannot", "yolo"),
 ]
 
@@ -97,11 +97,11 @@ async def test_no_session_is_made(tmp_path: Path, given: dict[str, object], code
             await deck.create(**wanted)
         _told(refused.value, code, part)
         assert deck.list().sessions == ()
-        assert await deck._log.read_all() == []
+        assert await deck.services.log.read_all() == []
         assert _files(tmp_path) == before
-        assert deck._supervisor.sessions == {}
+        assert list(deck.loaded_sessions()) == []
         assert len(deck.environments) == 0
-        assert deck._recorded == set()
+        assert len(deck.services.recordings) == 0
         assert find_by_nonce([home_id(deck.home)]) == []
 
 
@@ -109,11 +109,11 @@ Do = Callable[[SessionHandle], Awaitable[object]]
 
 #: Of a session with an approval open: a command, the error's code, a part of its message.
 COMMANDS: dict[str, tuple[Do, str, str]] = {
-    "prompt NUL": (lambda s: s.prompt(NUL), "invalid_input", "text: it has a NUL character at 1"),
-    "prompt half": (lambda s: s.prompt(HALF), "invalid_input", "text: it has half a character at 1"),
+    "prompt NUL": (lambda s: s.prompt(NUL), "invalid_input", "text: contains a NUL character at 1"),
+    "prompt half": (lambda s: s.prompt(HALF), "invalid_input", "text: contains half a character at 1"),
     "prompt empty": (lambda s: s.prompt(" "), "invalid_command", "empty"),
     "prompt endless": (lambda s: s.prompt("x" * (4 * 1024 * 1024 + 1)), "too_large", "text"),
-    "prompt no text": (lambda s: s.prompt(7), "invalid_input", "it is a int"),
+    "prompt no text": (lambda s: s.prompt(7), "invalid_input", "is a int"),
     "prompt images": (lambda s: s.prompt("x", images=BIG), "too_large", "images"),
     "prompt no image": (lambda s: s.prompt("x", images=[7]), "invalid_input", "images"),
     "prompt image": (lambda s: s.prompt("x", images=SMALL), "agent_cannot", "read images"),
@@ -136,7 +136,7 @@ COMMANDS: dict[str, tuple[Do, str, str]] = {
     "resume": (lambda s: s.resume(), "not_allowed", "waiting_approval"),
     "delete": (lambda s: s.delete(), "not_allowed", "waiting_approval"),
     "model NUL": (lambda s: s.switch_model(NUL), "invalid_input", "model"),
-    "model empty": (lambda s: s.switch_model(""), "invalid_input", "model: it is empty"),
+    "model empty": (lambda s: s.switch_model(""), "invalid_input", "model: is empty"),
     "mode": (lambda s: s.switch_mode("yolo"), "invalid_command", "yolo"),
     "mode of others": (lambda s: s.switch_mode("plan"), "agent_cannot", "plan"),
     "bash": (lambda s: s.bash("ls"), "agent_cannot", "shell"),
@@ -206,7 +206,7 @@ async def test_an_agent_that_cannot_says_so_also_while_it_does_not_run(tmp_path:
             with pytest.raises(CannotDo):
                 await do()
         session = await deck.create("able", cwd=str(tmp_path))
-        with pytest.raises(NotAllowed, match="does not run"):
+        with pytest.raises(NotAllowed, match="isn't running"):
             await session.compact()
 
 
@@ -299,12 +299,12 @@ async def test_a_stale_fence(tmp_path: Path) -> None:
     """Whoever wrote into a session since then keeps it: the late one is refused, and nothing of it is in the log."""
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
-        stale = deck._supervisor.sessions[session.id].writer.fence
+        stale = deck.services.supervisor.sessions[session.id].writer.fence
         await session.rename("mine")
         events = await all_events(session)
         unit = Append(session_id=session.id, events=(events[-1],), fence=stale)
         with pytest.raises(StaleFence) as refused:
-            await deck._log.append(unit)
+            await deck.services.log.append(unit)
         assert refused.value.code == "stale_fence"
         assert refused.value.hint
         assert await all_events(session) == events
@@ -345,7 +345,7 @@ async def test_a_key_that_means_another_session_gives_that_one_nothing(tmp_path:
         await deck.create("test", cwd=str(tmp_path), client_id="key")
         with pytest.raises(QuarterdeckError, match="already used"):
             await deck.create("test", cwd=str(tmp_path), client_id="key", name="other", env={"A": "b"}, record=True)
-        assert (len(deck.environments), deck._recorded) == (0, set())
+        assert (len(deck.environments), len(deck.services.recordings)) == (0, 0)
 
 
 @on_loop
@@ -377,5 +377,5 @@ async def _falls_to(count: int) -> bool:
 @on_loop
 async def test_a_reader_of_all_that_begins_nowhere_does_not_wait_for_ever(tmp_path: Path, since: str) -> None:
     async with at_home(tmp_path) as deck:
-        with pytest.raises(InvalidInput, match="is no cursor"):
+        with pytest.raises(InvalidInput, match="isn't a cursor"):
             deck.subscribe(since)

@@ -13,7 +13,8 @@ from quarterdeck import Deck, SessionHandle
 from quarterdeck.deck.receipts import IdempotencyMismatch, Receipts
 from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.errors import NotAllowed, QuarterdeckError
-from quarterdeck.events import CommandReceipt, Event
+from quarterdeck.events import Event
+from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.command_results import Done
 from quarterdeck.log.base import Log
 from tests import agents
@@ -365,21 +366,24 @@ async def test_who_reads_the_keys_at_the_same_time_forgets_none() -> None:
     log, done = _SlowLog(), list[str]()
     receipts = Receipts(cast(Log, log), "s1", is_new=False)
 
-    async def work(print_: str) -> Done:
-        done.append(print_)
-        receipts.remember(CommandReceipt(client_id="a", command="mark", fingerprint=print_, answer={}))
+    command, other_command = cmd.Mark(client_id="a"), cmd.Mark(client_id="b")
+
+    async def work() -> Done:
+        receipt = receipts.create(command, Done())
+        done.append(receipt.fingerprint)
+        receipts.add(receipt)
         return Done()
 
-    async def other(_: str) -> Done:
+    async def other() -> Done:
         return Done()
 
-    first = asyncio.ensure_future(receipts.once("a", "mark", {}, Done, work))
-    second = asyncio.ensure_future(receipts.once("b", "mark", {}, Done, other))
+    first = asyncio.ensure_future(receipts.run_once(command, "f", work))
+    second = asyncio.ensure_future(receipts.run_once(other_command, "f", other))
     await asyncio.sleep(0)
     one, two = log.readings
     one.set_result([])
     await first
     two.set_result([])
     await second
-    await receipts.once("a", "mark", {}, Done, work)
+    await receipts.run_once(command, "f", work)
     assert len(done) == 1

@@ -150,7 +150,7 @@ class TestResume:
         async with at_home(tmp_path) as deck:
             session = deck.session(session.id)
             assert not session.summary.resumable
-            with pytest.raises(NotAllowed, match="cannot resume"):
+            with pytest.raises(NotAllowed, match="can't resume"):
                 await session.resume()
 
     @on_loop
@@ -460,7 +460,7 @@ class TestSettings:
     async def test_what_only_a_running_agent_can_do(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("able", cwd=str(tmp_path))
-            with pytest.raises(NotAllowed, match="does not run"):
+            with pytest.raises(NotAllowed, match="isn't running"):
                 await session.bash("ls")
             await session.prompt("say one")
             await session.settled()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from quarterdeck.deck.wishes import HANDLERS
+from quarterdeck.deck.commands import HANDLERS
 from quarterdeck.errors import NotAllowed, QueueFull
 from quarterdeck.events import Image
 from quarterdeck.kernel import commands as cmd
@@ -363,5 +362,5 @@ async def test_a_new_task_of_a_suspended_session_starts_over(tmp_path: Path, scr
 
 
 def test_every_command_has_a_handler() -> None:
-    """Delete alone is the deck's: it removes the session that would have to handle it."""
-    assert set(get_args(cmd.Command)) - set(HANDLERS) == {cmd.Delete}
+    """The deck itself creates and deletes sessions."""
+    assert {*cmd.STATE_COMMANDS, *cmd.OTHER_COMMANDS} - set(HANDLERS) == {cmd.Create, cmd.Delete}

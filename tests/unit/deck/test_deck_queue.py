@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import Deck, SessionHandle
-from quarterdeck.deck.keeping import NoSuchText
+from quarterdeck.deck.commands.texts import NoSuchText
 from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.errors import NotAllowed, QueueFull
 from tests import agents
@@ -70,7 +70,7 @@ class TestSteer:
             view = await until(session, lambda view: view.state.gates.open)
             for number in range(3):
                 await session.steer(f"aside {number}")
-            with pytest.raises(QueueFull, match="3 texts"):
+            with pytest.raises(QueueFull, match="3 messages"):
                 await session.steer("aside 4")
             await session.respond(view.state.gates.open[0].id, "red")
             await _all_read(session)
@@ -182,7 +182,7 @@ async def test_a_name_of_the_callers_own_is_of_one_text(tmp_path: Path) -> None:
         await busy(session)
         await session.steer("say two", ref="r")
         await session.steer("say two", ref="r")
-        with pytest.raises(InvalidInput, match="ref: another text"):
+        with pytest.raises(InvalidInput, match="ref: is used by another"):
             await session.steer("say three", ref="r")
         await _all_read(session)
         assert await texts_of(session, "assistant") == ["one", "two"]
@@ -239,7 +239,7 @@ class TestResend:
                 )
                 assert view.state.queue[0].retries == number
             before = session.view
-            with pytest.raises(NotAllowed, match="3 times already"):
+            with pytest.raises(NotAllowed, match="already sent again 3 times"):
                 await session.resend(name)
             assert session.view is before
             assert await _receipts(session, name) == ["failed", "queued"] * 3 + ["failed"]

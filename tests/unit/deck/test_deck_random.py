@@ -142,7 +142,7 @@ async def _play(folder: Path, seed: int, steps: int) -> Taken:
             await asyncio.sleep(0)
         await asyncio.gather(*under_way)
         await _come_to_rest(deck)
-        pids = [one.connection.pid for one in deck._supervisor.sessions.values() if one.connection is not None]
+        pids = [one.connection.pid for one in deck.loaded_sessions() if one.connection is not None]
     assert not any(is_alive(pid) for pid in pids if pid is not None)
     return taken
 
@@ -232,7 +232,7 @@ def _fates(events: list[Event]) -> Iterator[tuple[str, str]]:
 
 async def _deletions(deck: Deck) -> AsyncIterator[Event]:
     cursor = START
-    while events := await deck._log.read_all(cursor, 1000):
+    while events := await deck.services.log.read_all(cursor, 1000):
         cursor = events[-1].cursor
         for event in events:
             if event.type == "session_deleted":

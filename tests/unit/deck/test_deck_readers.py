@@ -147,7 +147,7 @@ class TestATailThatBeginsInTheMiddle:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
             asked, answer = asyncio.Event(), asyncio.Event()
-            ask = deck._log.session
+            ask = deck.services.log.session
 
             async def slowly(name: str) -> object:
                 stored = await ask(name)
@@ -155,7 +155,7 @@ class TestATailThatBeginsInTheMiddle:
                 await answer.wait()
                 return stored
 
-            deck._log.session = slowly  # type: ignore[method-assign]
+            deck.services.log.session = slowly  # type: ignore[method-assign]
             reader = asyncio.create_task(_read(session.subscribe(), "session_archived"))
             await asked.wait()
             await session.rename("while it asks")
@@ -203,7 +203,7 @@ class TestATailThatBeginsInTheMiddle:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
             asked, answer = asyncio.Event(), asyncio.Event()
-            ask, count = deck._log.session, []
+            ask, count = deck.services.log.session, []
 
             async def slowly(name: str) -> object:
                 stored = await ask(name)
@@ -213,7 +213,7 @@ class TestATailThatBeginsInTheMiddle:
                     await answer.wait()
                 return stored
 
-            deck._log.session = slowly  # type: ignore[method-assign]
+            deck.services.log.session = slowly  # type: ignore[method-assign]
             readers = [asyncio.create_task(_read(session.subscribe(since=1), "session_archived"))]
             await asked.wait()
             readers.append(asyncio.create_task(_read(session.subscribe(since=1), "session_archived")))
@@ -230,7 +230,7 @@ class TestATailThatBeginsInTheMiddle:
         async with at_home(tmp_path, tail=3) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
             asked, answer = asyncio.Event(), asyncio.Event()
-            ask = deck._log.session
+            ask = deck.services.log.session
 
             async def slowly(name: str) -> object:
                 stored = await ask(name)
@@ -238,7 +238,7 @@ class TestATailThatBeginsInTheMiddle:
                 await answer.wait()
                 return stored
 
-            deck._log.session = slowly  # type: ignore[method-assign]
+            deck.services.log.session = slowly  # type: ignore[method-assign]
             reader = asyncio.create_task(_read(session.subscribe(since=1), "session_archived"))
             await asked.wait()
             for number in range(20):
@@ -254,7 +254,7 @@ class TestATailThatBeginsInTheMiddle:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
             await session.settled()
-            feed = Feed(deck._log, 4)
+            feed = Feed(deck.services.log, 4)
             first, second = await asyncio.gather(
                 _read(feed.follow(session.id)), _read(feed.follow(session.id)), return_exceptions=False
             )
@@ -267,7 +267,7 @@ async def test_who_waits_for_a_state_is_not_ahead_of_it(tmp_path: Path) -> None:
     """The log has the event before the deck knows that it has: the event was seen, and the view not asked again."""
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
-        real, is_kept, go = deck._log.append, asyncio.Event(), asyncio.Event()
+        real, is_kept, go = deck.services.log.append, asyncio.Event(), asyncio.Event()
 
         async def slowly(append: Append) -> Receipt:
             receipt = await real(append)
@@ -275,7 +275,7 @@ async def test_who_waits_for_a_state_is_not_ahead_of_it(tmp_path: Path) -> None:
             await go.wait()
             return receipt
 
-        deck._log.append = slowly  # type: ignore[method-assign]
+        deck.services.log.append = slowly  # type: ignore[method-assign]
         renaming = asyncio.create_task(session.rename("x"))
         await is_kept.wait()
         waiting = asyncio.create_task(session.until(lambda view: view.state.profile.name == "x"))
@@ -334,10 +334,10 @@ class TestStreams:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "hang", cwd=str(tmp_path))
             await busy(session)
-            live = deck._supervisor.sessions[session.id]
+            live = deck.services.supervisor.sessions[session.id]
             begun = ev.MessageStart(message_id="m", turn_id=session.view.state.turn.id)
             a, b = (ev.MessageDelta(message_id="m", delta=piece) for piece in "ab")
-            live.note(begun, a, begun, b)
+            live.record(begun, a, begun, b)
             await live.writer.flush()
             assert len(session.view.timeline.open) == 1
             assert await texts_of(session, "assistant") == ["ab"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import SessionHandle
-from quarterdeck.deck.agents.launcher import OwnedElsewhere
+from quarterdeck.deck.services import OwnedElsewhere
 from tests import agents
 from tests.conformance.marks import case
 from tests.decks import (
@@ -108,7 +108,9 @@ class TestTheLimit:
             for session in late:
                 assert session.summary.phase == "creating"
                 assert session.summary.process == "none"
-                await until(session, lambda view: any("free place" in entry.text for entry in view.timeline.entries))
+                await until(
+                    session, lambda view: any("slots are busy" in entry.text for entry in view.timeline.entries)
+                )
             await first[3].cancel()
             await busy(late[0])
             assert deck.waiting() == (late[1].id,)
@@ -181,7 +183,7 @@ class TestTime:
             assert session.summary.phase == "creating"
             assert is_alive(pid)
             await time.skip(2)
-            assert "did not answer within 30 seconds" in await _failed(session)
+            assert "no answer within 30 seconds" in await _failed(session)
             await eventually(lambda: not is_alive(pid))
             assert [item.receipt for item in session.queue] == ["failed"]
             assert not session.summary.flags.showSpinner

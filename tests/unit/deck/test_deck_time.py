@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from quarterdeck import Deck, SessionHandle, Settings
 from quarterdeck import events as ev
 from quarterdeck.config import IDLE_TIMEOUT, InvalidSetting, settings_from
+from quarterdeck.deck.agents.launcher import ProcessState
 from quarterdeck.deck.agents.observed_sessions import ObservedSessions
-from quarterdeck.events import Body
+from quarterdeck.events import Body, Origin
 from quarterdeck.harness.base import Signal
 from quarterdeck.kernel.session_list import Filter
 from quarterdeck.kernel.view import View
@@ -85,7 +87,7 @@ class TestReaper:
             await until(session, lambda view: view.state.process.value == "none")
             assert session.summary.lifecycle == "active"
             assert session.summary.phase == "completed"
-            assert [row.status for row in deck._catalogue.rows()] == ["active"]
+            assert [row.status for row in deck.rows()] == ["active"]
             assert "session_archived" not in await types_of(session)
             assert session.summary.composer.enabled
 
@@ -146,7 +148,7 @@ class TestReaper:
             await _pass(deck, time, 29)
             fresh, fresh_pid = await _done(deck, tmp_path)
             time.moved += 2 * MINUTE
-            broken = deck._supervisor.sessions[idle[0][0].id].launcher
+            broken = deck.services.supervisor.sessions[idle[0][0].id].launcher
 
             async def refuses() -> None:
                 raise RuntimeError("it cannot be ended")
@@ -184,12 +186,12 @@ class TestReaper:
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
             session, pid = await _done(deck, tmp_path)
-            live = deck._supervisor.sessions[session.id]
-            live.note(ev.BackgroundStarted(kind="shell", id="b1", title="npm run dev"))
+            live = deck.services.supervisor.sessions[session.id]
+            live.record(ev.BackgroundStarted(kind="shell", id="b1", title="npm run dev"))
             await live.writer.flush()
             await _pass(deck, time, 70)
             assert is_alive(pid)
-            live.note(ev.BackgroundEnded(kind="shell", id="b1"))
+            live.record(ev.BackgroundEnded(kind="shell", id="b1"))
             await live.writer.flush()
             await _pass(deck, time, 6)
             assert not is_alive(pid)
@@ -199,8 +201,8 @@ class TestReaper:
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
             session, pid = await _done(deck, tmp_path)
-            live = deck._supervisor.sessions[session.id]
-            live.note(ev.BackgroundStarted(kind="shell", id="b1", title="npm run dev"))
+            live = deck.services.supervisor.sessions[session.id]
+            live.record(ev.BackgroundStarted(kind="shell", id="b1", title="npm run dev"))
             await live.writer.flush()
             time.moved += deck.settings.background_cap + MINUTE
             await deck.reap()
@@ -216,7 +218,7 @@ class TestReaper:
             reaping = asyncio.create_task(deck.reap())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            assert deck._supervisor.sessions[session.id].launcher.is_stopping
+            assert deck.services.supervisor.sessions[session.id].launcher.state is ProcessState.STOPPING
             receipt = await session.prompt("say two")
             assert receipt.disposition == "started"
             assert session.summary.phase == "streaming"
@@ -235,6 +237,7 @@ class _Due:
 
     at: float | None = None
     ticks = unknown = 0
+    origins: ClassVar[dict[str, Origin]] = {}
 
     def restore(self, view: View) -> None:
         """It needs nothing of that."""
@@ -283,7 +286,7 @@ class TestSleep:
             translator = _Due()
             observation = session.observe(translator)
             translator.at = deck.clock.monotonic() + 30
-            observation.hear(Signal("notify", {}))
+            observation.feed(Signal("notify", {}))
             time.slept += 60 * MINUTE
             await deck.reap()
             await time.skip(59)
@@ -330,8 +333,8 @@ class TestRetention:
             archived = await deck.create("test", cwd=str(folder))
             await archived.archive()
             failed = await deck.create("test", cwd=str(folder))
-            live = deck._supervisor.sessions[failed.id]
-            live.note(ev.SessionFailed(message="the store of the agent is gone"))
+            live = deck.services.supervisor.sessions[failed.id]
+            live.record(ev.SessionFailed(message="the store of the agent is gone"))
             await live.writer.flush()
             return made | {"archived": archived.id, "error": failed.id}
 
@@ -347,7 +350,7 @@ class TestRetention:
             async def after(days: float) -> set[str]:
                 time.moved = days * DAY
                 await deck.retain()
-                return {kind for kind, name in left.items() if name in deck._catalogue}
+                return {kind for kind, name in left.items() if deck.has(name)}
 
             assert await after(0.9) == set(left)
             assert await after(1.1) == set(left) - {"error"}
@@ -383,10 +386,10 @@ class TestRetention:
         async with at_home(tmp_path, clock=time.clock()) as deck:
             time.wall_moved_ms += int(400 * DAY * 1000)
             await deck.retain()
-            assert all(name in deck._catalogue for name in names.values())
+            assert all(deck.has(name) for name in names.values())
             await deck.retain()  # a day later it is believed
-            assert names["archived"] in deck._catalogue
-            assert names["error"] not in deck._catalogue
+            assert deck.has(names["archived"])
+            assert not deck.has(names["error"])
 
     @on_loop
     async def test_what_is_in_use_again_is_kept(self, tmp_path: Path) -> None:
@@ -397,7 +400,7 @@ class TestRetention:
             session = deck.session(names["test"])
             await session.resume()
             await deck.retain()
-            assert names["test"] in deck._catalogue
+            assert deck.has(names["test"])
             assert session.summary.lifecycle == "active"
 
     @case("2-079")

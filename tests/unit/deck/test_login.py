@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from quarterdeck.deck.environment import GONE, Environments
+from quarterdeck.deck.environment import LOST, Environments
 from quarterdeck.deck.login import ASKING, LoginShell
+from quarterdeck.events import Event
+from quarterdeck.log.base import Log
 from quarterdeck.process.identity import Identity, is_alive, start_time
 from tests.decks import at_home, eventually, on_loop, until
 
 #: What a shell does with `-l -i -c COMMAND`, or `-l -c COMMAND`.
 USUAL = 'for last; do :; done; eval "$last"'
+
+
+class _EmptyLog:
+    async def read(self, *_: object) -> list[Event]:
+        return []
 
 
 def shell(folder: Path, text: str) -> str:
@@ -67,11 +75,11 @@ async def test_one_that_is_not_interactive_is_asked_without(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("exit 7", "it ended with 7 and told nothing"),
-        ("echo something else", "it ended with 0 and told nothing"),
-        ("yes yes yes yes", "told nothing"),
-        (f"unset PATH; {USUAL}", "it told no PATH"),
-        ("kill -9 $$", "it ended with -9"),
+        ("exit 7", "exited with 7 without printing"),
+        ("echo something else", "exited with 0 without printing"),
+        ("yes yes yes yes", "without printing its environment"),
+        (f"unset PATH; {USUAL}", "printed no PATH"),
+        ("kill -9 $$", "exited with -9"),
     ],
 )
 def test_one_that_cannot_say_is_a_problem_that_is_told(tmp_path: Path, text: str, why: str):
@@ -85,7 +93,7 @@ def test_one_that_cannot_say_is_a_problem_that_is_told(tmp_path: Path, text: str
         before = login.asked_at
         await login.current()  # nothing changed, so nobody is asked
         assert login.asked_at == before
-        given = await Environments(login).of("s", had_own=False)
+        given = await Environments(login, cast(Log, _EmptyLog())).for_session("s")
         assert "the server's own" in given.notice
         assert why in given.notice
         shell(tmp_path, USUAL)
@@ -145,7 +153,8 @@ async def test_what_it_said_before_is_better_than_nothing(tmp_path: Path):
     assert (await login.current())["A"] == "1"
     assert login.source == "login_shell"
     assert login.problem
-    assert "as it was before" in (await Environments(login).of("s", had_own=False)).notice
+    environments = Environments(login, cast(Log, _EmptyLog()))
+    assert "its previous output" in (await environments.for_session("s")).notice
 
 
 @on_loop
@@ -167,16 +176,16 @@ async def test_a_session_gets_its_own_or_that_of_the_shell_and_says_when_its_own
         two = await deck.create("test", "echo-env WHO", cwd=str(tmp_path))
         for session, who in ((one, "caller secret"), (two, "shell")):
             await until(session, lambda view, who=who: view.state.last_text.strip() == who)
-        live = await deck.in_use(one.id)
+        live = await deck.load_session(one.id)
         await live.launcher.stop()
         await one.prompt("echo-env WHO; say again")
         await until(one, lambda view: view.state.last_text.strip() == "again")
         said = [entry.text.strip() for entry in await one.timeline()]
         assert said.count("caller secret") == 2
-        assert GONE not in said
+        assert LOST not in said
     login = asked(tmp_path, f"export WHO=shell; {USUAL}")
     async with at_home(tmp_path, environment=login) as deck:
         session = deck.session(one.id)
         await session.prompt("echo-env WHO")
         await until(session, lambda view: view.state.last_text.strip() == "shell")
-        assert GONE in [entry.text for entry in await session.timeline()]
+        assert LOST in [entry.text for entry in await session.timeline()]

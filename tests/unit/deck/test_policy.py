@@ -39,8 +39,9 @@ from quarterdeck.policy.rule import checked
 HERE = Workspace(session_id="s1", cwd="/home/dev/site", repo="/home/dev/site", home="/home/dev")
 
 
-def gate(tool: str, args: Any = None, ask: Any = "tool", title: str = "") -> Gate:
-    request = GateRequest(ref="r", tool=tool, args=args, ask=ask, title=title)
+def gate(tool: str, args: Any = None, ask: Any = "tool", title: str = "", host: str = "") -> Gate:
+    purpose = "network" if host else "call"
+    request = GateRequest(ref="r", tool=tool, args=args, ask=ask, title=title, purpose=purpose, host=host)
     return gate_of(Event("s1", 1, 5, "stream", ev.ApprovalRequired(gate=request)))
 
 
@@ -149,8 +150,12 @@ class TestTools:
         assert effect(gate("Read", None), "allow Read") == "allow"
 
     def test_a_question_about_the_network_is_not_about_the_command(self) -> None:
-        network = gate("exec_command", {"command": "npm test"}, "command", "Network access to evil.example")
+        network = gate("exec_command", {"command": "npm test"}, "command", host="evil.example")
         assert effect(network, "allow shell", "allow shell npm test") == "ask"
+
+    def test_a_title_decides_nothing(self) -> None:
+        titled = gate("exec_command", {"command": "npm test"}, "command", "Network access to evil.example")
+        assert effect(titled, "allow shell npm test") == "allow"
 
     @pytest.mark.parametrize("args", [None, {}, {"command": 3}, {"command": "git status", "cmd": "rm x"}, [1], "text"])
     def test_a_shell_whose_command_cannot_be_read_is_asked(self, args: Any) -> None:
@@ -579,7 +584,7 @@ class TestAlways:
             gate("Bash", {}, "command"),
             shell("npm test", cwd="/evil"),
             gate("", {"q": 1}),
-            gate("exec_command", {"command": "ls"}, "command", "Network access to x"),
+            gate("exec_command", {"command": "ls"}, "command", host="x"),
             gate("Edit", {"paths": ["src/a", "/etc/x"]}),
             gate("Edit", {"paths": [".env", "a"]}),
             gate_of(Event("s1", 1, 5, "stream", ev.AskUser(question="Which?"))),

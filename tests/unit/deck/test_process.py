@@ -1,4 +1,4 @@
-"""Real processes, really ended: nothing of a launch is left, whatever it did."""
+"""Start and stop real agent processes, and check that nothing of a launch is left, whatever it did."""
 
 from __future__ import annotations
 

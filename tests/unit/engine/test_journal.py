@@ -1,4 +1,4 @@
-"""What an agent says reaches the log before anybody hears it, whatever the store does."""
+"""Test the journal: events are durable before subscribers get them, whatever the store does."""
 
 from __future__ import annotations
 
@@ -121,9 +121,7 @@ def test_no_tool_runs_before_its_call_is_durable() -> None:
 
 
 def test_a_listener_that_lags_reads_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quarterdeck.engine import subscription
-
-    monkeypatch.setattr(subscription, "_SLICES", 3)
+    monkeypatch.setattr("quarterdeck.engine.journal.TAIL", 3)
 
     async def work() -> None:
         log = MemoryLog(keep_deltas=True)
@@ -132,15 +130,29 @@ def test_a_listener_that_lags_reads_from_the_log(monkeypatch: pytest.MonkeyPatch
             for _ in range(9):
                 await agent.prompt("go")
                 await agent.collect_reply()
-            assert slow._behind
-            last = agent._runtime.journal.published
+            journal = agent._runtime.journal
+            assert journal._tail.floor > slow._follower.position
+            last = journal.published
             seen = [(await anext(slow)).index for _ in range(last - 2)]
             assert seen == list(range(3, last + 1))
             waiting = asyncio.ensure_future(anext(slow))
             await asyncio.sleep(0)
-            assert not slow._behind
             await agent.abort()
             assert (await waiting).type == "agent_abort"
+
+    run(work)
+
+
+def test_without_a_log_a_listener_that_lags_misses_nothing() -> None:
+    async def work() -> None:
+        async with opened(Script(*[text(*"abcdef") for _ in range(9)])) as agent:
+            slow = agent.subscribe()
+            for _ in range(9):
+                await agent.prompt("go")
+                await agent.collect_reply()
+            last = agent._runtime.journal.published
+            seen = [(await anext(slow)).index for _ in range(last - 2)]
+            assert seen == list(range(3, last + 1))
 
     run(work)
 
@@ -154,7 +166,8 @@ def test_a_listener_that_leaves_is_forgotten() -> None:
             del lost
             await agent.prompt("go")
             await agent.collect_reply()
-            assert agent._runtime.journal.subscriptions._all == []
+            tail = agent._runtime.journal._tail
+            assert (list(tail._retaining), tail._events) == ([], [])
 
     run(work)
 

@@ -49,7 +49,7 @@ class TestNames:
         talk.calls(title="Execute command: lsREQ_APP", rawInput={"command": "lsREQ_APP"})
         talk.asks(title="Execute command: lsREQ_APP", rawInput={"command": "lsREQ_APP"})
         (gate,) = talk.state.gates.open
-        assert (gate.title, gate.payload["args"]) == ("Execute command: ls", {"command": "ls"})
+        assert (gate.title, gate.payload["args"]) == ("ls", {"command": "ls"})
 
     @pytest.mark.parametrize(
         ("block", "text"),

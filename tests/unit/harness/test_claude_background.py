@@ -1,6 +1,7 @@
-"""Claude Code's work beside the turn, of which there is no recording: shells in the background, agents of agents.
+"""Test Claude Code's background work that no recording shows: background shells, sub-agents of sub-agents.
 
-The order is the facts' (section 3, sub-agent): a background shell goes like a background agent, without Subagent hooks.
+The order of signals follows the facts (section 3, sub-agent): a background shell behaves like a background agent, without
+Subagent hooks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Claude Code by hooks alone, in the session file, and where approvals race."""
+"""Test Claude Code through hooks alone, through the session file, and where approvals race."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claude Code by its stream: replies in pieces, calls, control requests, steering, results, and tokens."""
+"""Test Claude Code through its stream: partial replies, calls, control requests, steering, results and tokens."""
 
 from __future__ import annotations
 

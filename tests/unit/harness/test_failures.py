@@ -1,4 +1,4 @@
-"""What kind of failure an error text means."""
+"""Test which kind of failure an error text describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of an agent's output, cut into objects and texts."""
+"""Test how an agent's output is split into objects and texts."""
 
 from __future__ import annotations
 

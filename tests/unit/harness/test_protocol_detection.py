@@ -1,4 +1,4 @@
-"""Programs that speak more than one protocol: the first object tells which."""
+"""Test programs that speak more than one protocol: the first object shows which one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents by name: ours, those that a package of somebody else's brings, and those that nobody knows."""
+"""Test how agents are found by name: built-in ones, those of other packages, and unknown ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's own list of what is to do."""
+"""Test how an agent's todo list is read."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from quarterdeck import events as ev
 from quarterdeck.kernel.view import FOLD_VERSION, fold_all
 from quarterdeck.log.rows import catalogue_row, decode_snapshot
 from quarterdeck.log.sqlite import SqliteLog
-from quarterdeck.log.sqlite.connection import Store
+from quarterdeck.log.sqlite.connection import StoreConnection
 from quarterdeck.log.sqlite.sql import newest_version
-from quarterdeck.testing.logs import Writing
+from quarterdeck.testing.logs import SampleWriter
 from tests.unit.log.old_stores import SESSIONS, file_of, restored
 
 VERSIONS = range(1, newest_version() + 1)
@@ -29,20 +29,20 @@ def test_each_version_left_a_store(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_store_of_this_version_has_the_tables_that_the_migrations_make(version: int, tmp_path: Path) -> None:
     restored(version, tmp_path / "old.db")
-    fresh = Store(tmp_path / "fresh.db")
+    fresh = StoreConnection(tmp_path / "fresh.db")
     fresh.migrate(upto=version)
-    old = Store(tmp_path / "old.db")
+    old = StoreConnection(tmp_path / "old.db")
     assert old.version() == fresh.version() == version
     assert _tables(old) == _tables(fresh)
     old.close()
     fresh.close()
 
 
-def _tables(store: Store) -> dict[str, list[tuple[object, ...]]]:
+def _tables(store: StoreConnection) -> dict[str, list[tuple[object, ...]]]:
     """Columns and indexes by table; `sql` itself differs in its spaces once a column was added."""
-    names = [str(row[0]) for row in store.rows_of("SELECT name FROM sqlite_schema WHERE type IN ('table', 'index')")]
+    names = [str(row[0]) for row in store.execute("SELECT name FROM sqlite_schema WHERE type IN ('table', 'index')")]
     return {
-        name: store.rows_of(f"PRAGMA table_xinfo({name})") + store.rows_of(f"PRAGMA index_xinfo({name})")
+        name: store.execute(f"PRAGMA table_xinfo({name})") + store.execute(f"PRAGMA index_xinfo({name})")
         for name in names
     }
 
@@ -53,11 +53,11 @@ def test_a_step_keeps_every_row(version: int, tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     restored(version - 1, path)
     before = _rows(path)
-    store = Store(path)
+    store = StoreConnection(path)
     assert store.migrate(upto=version) == 1
     assert store.migrate(upto=version) == 0
-    assert store.rows_of("PRAGMA integrity_check") == [("ok",)]
-    assert store.rows_of("PRAGMA foreign_key_check") == []
+    assert store.execute("PRAGMA integrity_check") == [("ok",)]
+    assert store.execute("PRAGMA foreign_key_check") == []
     store.close()
     after = _rows(path)
     for table, rows in before.items():
@@ -99,7 +99,7 @@ def test_a_store_of_any_version_is_opened_read_and_written(version: int, tmp_pat
             "command_receipt",
             "process_starting",
         ]
-        writing = Writing(log, "growing")
+        writing = SampleWriter(log, "growing")
         writing.fence, writing.index = stored["growing"].fence, stored["growing"].last_index
         newest = await log.last_cursor()
         told = await writing.write(ev.MessageAborted(message_id="m1"))
@@ -116,7 +116,7 @@ def test_a_step_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monkeypatc
     before = _rows(path)
     broken = "CREATE TABLE half (one INTEGER); UPDATE session SET name = 'changed'; SELECT no_such_function();"
     monkeypatch.setattr("quarterdeck.log.sqlite.connection.migrations", lambda: ((1, ""), (2, broken)))
-    store = Store(path)
+    store = StoreConnection(path)
     with pytest.raises(apsw.SQLError):
         store.migrate()
     assert store.version() == 1
@@ -127,9 +127,9 @@ def test_a_step_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monkeypatc
 def test_version_2_finds_the_gates_that_were_opened_before(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     restored(1, path)
-    store = Store(path)
+    store = StoreConnection(path)
     store.migrate(upto=2)
-    found = dict(store.rows_of("SELECT id, last_gate FROM session"))
+    found = dict(store.execute("SELECT id, last_gate FROM session"))
     assert found == {"talk": 3, "growing": 12, "archived": 0, "suspended": 0}
     store.close()
 
@@ -137,16 +137,16 @@ def test_version_2_finds_the_gates_that_were_opened_before(tmp_path: Path) -> No
 def test_gates_that_are_no_numbers_count_for_nothing(tmp_path: Path) -> None:
     """An agent's own names of gates came into the log too."""
     path = tmp_path / "x.db"
-    store = Store(path)
+    store = StoreConnection(path)
     store.migrate(upto=1)
-    store.rows_of(
+    store.execute(
         "INSERT INTO session (number, id, agent, status, created_at, last_active_at, last_index, view, view_index) "
         "VALUES (1, 's', 'a', 'active', 1, 1, 4, x'00', 4)"
     )
     names = ("grep", "g", "g5x", "G9", "g2")
     for place, name in enumerate(names, 1):
         body = f'{{"type":"ask_user","question":"?","gate_id":"{name}"}}'.encode()
-        store.rows_of("INSERT INTO event VALUES (?, 1, ?, 1, 'rpc', 'ask_user', ?)", (place, place, body))
+        store.execute("INSERT INTO event VALUES (?, 1, ?, 1, 'rpc', 'ask_user', ?)", (place, place, body))
     store.migrate(upto=2)
-    assert store.rows_of("SELECT last_gate FROM session") == [(2,)]
+    assert store.execute("SELECT last_gate FROM session") == [(2,)]
     store.close()

@@ -1,4 +1,4 @@
-"""Readers are cursors: late, slow, gone and returning ones miss nothing and hold up nobody."""
+"""Test followers of a log: live from the tail, or from the log, without missing or repeating an event."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from quarterdeck import events as ev
 from quarterdeck.events import Event
 from quarterdeck.log.memory import MemoryLog
 from quarterdeck.log.tail import Feed, Tail
-from quarterdeck.testing.logs import OPENED, Writing, last_word
+from quarterdeck.testing.logs import OPENED, SampleWriter, deletion_event
 
 
 class Source:
     """A session that is written and published as the deck does it."""
 
     def __init__(self, log: MemoryLog, feed: Feed, name: str = "s1") -> None:
-        self.writing = Writing(log, name)
+        self.writing = SampleWriter(log, name)
         self.feed = feed
 
     async def say(self, *bodies: ev.Body) -> None:
@@ -155,7 +155,7 @@ def test_a_reader_of_one_session_ends_with_it_and_one_of_all_goes_on(types: set[
         reading = [asyncio.ensure_future(of_one()), asyncio.ensure_future(of_all())]
         await asyncio.sleep(0)
         await source.say(ev.Notice(text="x"))
-        feed.publish((await log.delete("s1", source.writing.fence, last_word(source.writing))).events)
+        feed.publish((await log.delete("s1", source.writing.fence, deletion_event(source.writing))).events)
         await other.say(OPENED)
         await asyncio.gather(*reading)
         assert one == (["session_opened", "notice", "session_deleted"] if types is None else ["notice"])
@@ -218,7 +218,7 @@ def test_a_sink_that_fell_behind_is_told_so_once() -> None:
         sink = tail.attach(got.append, position=0)
         tail.publish([Event("s", index, 0, "engine", OPENED) for index in range(1, 10)])
         await asyncio.sleep(0)
-        assert sink.behind
+        assert sink.is_behind
         assert got == [()]
         tail.publish([Event("s", 10, 0, "engine", OPENED)])
         await asyncio.sleep(0)

@@ -64,10 +64,10 @@ def test_a_shell_that_cannot_say_is_told_everywhere(tmp_path: Path) -> None:
     with home_at(tmp_path) as at:
         started(tmp_path, at, "exit 9")
         found = said(at, at.session("echo-env WHO; say done"), "starter")
-        assert any("told nothing" in text and "the server's own" in text for text in found)
+        assert any("without printing" in text and "the server's own" in text for text in found)
         wire = at.api()
         assert wire.get("/healthz")["environment"] == "server"
-        assert "it ended with 9" in wire.get("/environment")["problem"]
+        assert "exited with 9" in wire.get("/environment")["problem"]
         assert any(line.get("logger") == "quarterdeck.environment" for line in at.log())
         shown = at.qd("status")
         assert "agents get the server's own environment" in shown.stdout

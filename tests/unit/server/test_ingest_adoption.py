@@ -23,7 +23,7 @@ def _hook(event: str = "UserPromptSubmit", native: str = "native", **more: Any) 
 
 
 async def _sessions(house: RunningServer) -> list[dict[str, Any]]:
-    for session in list(house.deck._supervisor.sessions.values()):
+    for session in list(house.deck.loaded_sessions()):
         await session.writer.flush()
     return (await house.get("/sessions?archived=true")).json["sessions"]
 
@@ -147,14 +147,14 @@ class TestKnown:
         async with serving(tmp_path, clock=time.clock()) as house:
             await house.hook("claude", _hook(prompt_id="p1"))
             await _sessions(house)
-            [name] = house.deck._supervisor.sessions
-            house.deck._at_rest()
+            [name] = [session.id for session in house.deck.loaded_sessions()]
+            house.deck.services.supervisor.schedule_eviction()
             await time.skip(2)
-            assert name in house.deck._supervisor.sessions, "it is in the middle of a turn"
+            assert name in house.deck.services.supervisor.sessions, "it is in the middle of a turn"
             await house.hook("claude", _hook("Stop", prompt_id="p1"))
             await _sessions(house)
             await time.skip(2)
-            assert name not in house.deck._supervisor.sessions
+            assert name not in house.deck.services.supervisor.sessions
             await house.hook("claude", _hook(prompt_id="p2", prompt="more"))
             [shown] = await _sessions(house)
             assert (shown["id"], shown["phase"]) == (name, "streaming")
@@ -209,9 +209,9 @@ class TestOurOwn:
             body = {"agent": "claude", "prompt": "say hi", "cwd": str(tmp_path)}
             session = house.deck.session((await house.post("/sessions", body)).json["id"])
             native = (await session.settled()).state.profile.native_session_id
-            live = house.deck._supervisor.sessions[session.id]
+            live = house.deck.services.supervisor.sessions[session.id]
             await live.launcher.stop()
-            await eventually(lambda: native not in house.deck.services.owners)
+            await eventually(lambda: not house.deck.services.conversations.owner_of(native))
             await house.hook("claude", _hook(native=native))
             assert [one["id"] for one in await _sessions(house)] == [session.id]
 
@@ -222,7 +222,7 @@ class TestOurOwn:
             session = house.deck.session((await house.post("/sessions", body)).json["id"])
             await session.settled()
             assert (await house.hook("claude", _hook(), session.id)).json == {}
-            live = house.deck._supervisor.sessions[session.id]
+            live = house.deck.services.supervisor.sessions[session.id]
             await live.launcher.stop()
             await eventually(lambda: live.connection is None)
             late = await house.hook("claude", _hook(), session.id)

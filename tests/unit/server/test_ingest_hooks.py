@@ -69,7 +69,7 @@ class _Held:
         return (await self.task).json
 
     async def shown(self) -> dict[str, Any]:
-        live = self.house.deck._supervisor.sessions[self.id]
+        live = self.house.deck.services.supervisor.sessions[self.id]
         await live.writer.flush()
         return (await self.house.get(f"/sessions/{self.id}")).json
 
@@ -89,13 +89,13 @@ def _decision(**told: Any) -> dict[str, Any]:
 
 def _held_up(house: RunningServer, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Block all commits until the event is set."""
-    go, append = asyncio.Event(), house.deck._log.append
+    go, append = asyncio.Event(), house.deck.services.log.append
 
     async def wait_and_append(unit: Any) -> Any:
         await go.wait()
         return await append(unit)
 
-    monkeypatch.setattr(house.deck._log, "append", wait_and_append)
+    monkeypatch.setattr(house.deck.services.log, "append", wait_and_append)
     return go
 
 
@@ -192,7 +192,7 @@ class TestDecidedHere:
             await eventually(
                 lambda: len(house.deck.session_ids()) == 1 and house.deck.view(house.deck.session_ids()[0])
             )
-            live = house.deck._supervisor.sessions[house.deck.session_ids()[0]]
+            live = house.deck.services.supervisor.sessions[house.deck.session_ids()[0]]
             await live.writer.flush()
             assert (await house.get("/sessions")).json["sessions"][0]["phase"] == "completed"
 
@@ -245,8 +245,8 @@ class TestDecidedElsewhere:
     async def test_the_deck_takes_the_conversation_over(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             held = await _held(house)
-            live = house.deck._supervisor.sessions[held.id]
-            live.unobserve()
+            live = house.deck.services.supervisor.sessions[held.id]
+            live.stop_observing()
             assert await held.answer() == {}
             assert live.observed_agent is None
 
@@ -297,10 +297,10 @@ class TestDecidedByRules:
             assert (await first.decide("approve", always="user")).status == 200
             assert await first.answer() == _decision(behavior="allow")
             await house.hook("claude", _call("PostToolUse"))
-            record = house.deck._supervisor.sessions[first.id].writer
+            record = house.deck.services.supervisor.sessions[first.id].writer
             await record.flush()
             theirs = Event(first.id, record.view.index + 1, record.view.at, "user", Notice(text="theirs"))
-            await house.deck._log.append(Append(session_id=first.id, events=(theirs,), fence=record.fence))
+            await house.deck.services.log.append(Append(session_id=first.id, events=(theirs,), fence=record.fence))
             ruled = {**_asking(), "prompt_id": "p2"}
             assert (await asyncio.wait_for(house.hook("claude", ruled), 10)).json == {}
             assert isinstance(record.error, StaleFence)
@@ -338,7 +338,7 @@ class TestRestart:
             assert (await house.post(f"/sessions/{name}/approve", {"gate_id": gate})).status == 409
             assert (await house.hook("claude", _call("PostToolUse"))).json == {}
             assert (await house.hook("claude", _hook("Stop", prompt_id="p1"))).json == {}
-            live = house.deck._supervisor.sessions[name]
+            live = house.deck.services.supervisor.sessions[name]
             await live.writer.flush()
             shown = (await house.get(f"/sessions/{name}")).json
             assert (shown["lifecycle"], shown["phase"]) == ("active", "completed")

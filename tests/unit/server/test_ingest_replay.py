@@ -77,11 +77,11 @@ class _Agent:
         self.held: list[asyncio.Task[Any]] = []
 
     def _ears(self) -> list[Any]:
-        found = (one.observed_agent for one in self.house.deck._supervisor.sessions.values())
+        found = (one.observed_agent for one in self.house.deck.loaded_sessions())
         return [one for one in found if one is not None]
 
     def _last_heard(self) -> float:
-        return sum(one.last_heard for one in self._ears())
+        return sum(one.last_signal_at for one in self._ears())
 
     async def wait_until(self, t: float) -> None:
         """Advance the clock, stopping at every deadline."""
@@ -138,7 +138,7 @@ class _Agent:
 
 async def _views(house: RunningServer) -> list[View]:
     """Wait until all events are durable: a hook is answered before that."""
-    for session in list(house.deck._supervisor.sessions.values()):
+    for session in list(house.deck.loaded_sessions()):
         await session.writer.flush()
     return [await house.deck.session(name).whole_view() for name in house.deck.session_ids()]
 

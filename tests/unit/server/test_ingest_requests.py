@@ -22,16 +22,23 @@ def _hook(event: str = "PostToolUse", **more: Any) -> dict[str, Any]:
 async def _at_hand(house: RunningServer) -> Session:
     """Open a session with a first hook."""
     await house.hook("claude", _hook("UserPromptSubmit", prompt="hi"))
-    [session] = house.deck.sessions_in_use()
+    [session] = house.deck.loaded_sessions()
     return session
 
 
 def _listening(session: Session) -> list[str]:
     """Return a list that gets the call id of each signal from now on."""
-    heard: list[str] = []
+    call_ids: list[str] = []
     assert session.observed_agent is not None
-    session.observed_agent.watcher = lambda signal, _: heard.append(signal.data.get("tool_use_id", signal.src))
-    return heard
+    translator: Any = session.observed_agent.translator
+    feed = translator.feed
+
+    def listen(signal: Signal, now: float) -> Any:
+        call_ids.append(signal.data.get("tool_use_id", signal.src))
+        return feed(signal, now)
+
+    translator.feed = listen
+    return call_ids
 
 
 class TestAnswer:
@@ -123,10 +130,12 @@ class TestHearing:
             assert session.observed_agent is not None
             heard: list[str] = []
 
-            def broken(signal: Signal, _: float) -> None:
+            def broken(signal: Signal, _: float) -> list[Any]:
                 heard.append({"c2": "c2"}[signal.data["tool_use_id"]])
+                return []
 
-            session.observed_agent.watcher = broken
+            translator: Any = session.observed_agent.translator
+            translator.feed = broken
             for name in ("c1", "c2"):
                 assert (await house.hook("claude", _hook(tool_use_id=name))).status == 200
             assert heard == ["c2"]

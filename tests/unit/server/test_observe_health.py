@@ -26,7 +26,7 @@ async def test_it_needs_no_token_and_commits_something(tmp_path: Path) -> None:
         async with here.stranger.get(f"{here.url}/healthz") as response:
             assert (response.status, await response.json()) == (200, {"status": "ok", "environment": "caller"})
         store = here.deck.services.log._writer._store  # type: ignore[attr-defined]
-        assert store.rows_of("SELECT value FROM meta WHERE key = 'probe'") == [(1,)]
+        assert store.execute("SELECT value FROM meta WHERE key = 'probe'") == [(1,)]
         assert here.deck.session_ids() == []
 
 
@@ -37,11 +37,11 @@ async def test_a_store_that_is_read_only_is_a_typed_503_until_it_is_not(
     monkeypatch.setattr(Health, "INTERVAL_S", 0.0)
     async with observed(tmp_path) as here:
         store = here.deck.services.log._writer._store  # type: ignore[attr-defined]
-        store.rows_of("PRAGMA query_only = ON")
+        store.execute("PRAGMA query_only = ON")
         async with here.stranger.get(f"{here.url}/healthz") as response:
             assert response.status == 503
             error = (await response.json())["error"]
-        store.rows_of("PRAGMA query_only = OFF")
+        store.execute("PRAGMA query_only = OFF")
         status, _ = await here.get("/healthz")
     assert error["code"] == "log_unavailable"
     assert "read-only" in error["message"]

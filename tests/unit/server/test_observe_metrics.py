@@ -113,10 +113,10 @@ async def test_a_log_that_refuses_shows(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         created = await here.post("/sessions", agent="test", cwd=str(tmp_path))
         store = here.deck.services.log._writer._store  # type: ignore[attr-defined]
-        store.rows_of("PRAGMA query_only = ON")
+        store.execute("PRAGMA query_only = ON")
         refused = await here.renamed(created["id"], "later")
         during = await here.metrics()
-        store.rows_of("PRAGMA query_only = OFF")
+        store.execute("PRAGMA query_only = OFF")
         await here.renamed(created["id"], "later")
         after = await here.metrics()
         lines = [line for line in here.lines() if line["logger"] == "quarterdeck.log"]

@@ -127,7 +127,7 @@ async def test_a_start_over_the_limit_waits_and_says_so(tmp_path: Path):
         assert status == 201
         late = port.deck.session(late["id"])
         await eventually(lambda: port.deck.waiting() == (late.id,))
-        await until(late, lambda view: "Waits for a free place" in str(view.timeline))
+        await until(late, lambda view: "Queued: all" in str(view.timeline))
         await ask("POST", f"/sessions/{first}/cancel")
         await until(late, lambda view: view.state.turn.is_open)
 

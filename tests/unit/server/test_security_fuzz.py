@@ -271,7 +271,7 @@ def test_hooks(agent: str, examples: _Examples) -> None:
 
     shaped()
     broken()
-    live = list(examples.house.deck._supervisor.sessions.values())
+    live = list(examples.house.deck.loaded_sessions())
     for session in live:
         examples.run(session.writer.flush())
         assert session.writer.error is None

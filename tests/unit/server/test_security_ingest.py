@@ -78,10 +78,8 @@ class TestForgery:
         async with serving(tmp_path) as house:
             bodies = [{"agent": "test", "prompt": "sleep 30", "cwd": str(tmp_path)} for _ in range(2)]
             one, other = [(await house.post("/sessions", body)).json["id"] for body in bodies]
-            live = house.deck._supervisor.sessions
-            await eventually(
-                lambda: all(live[name].connection and live[name].connection.is_ready for name in (one, other))
-            )
+            live = house.deck.services.supervisor.sessions
+            await eventually(lambda: all(live[name].launcher.ready_connection for name in (one, other)))
             own = {SECRET: secret_for(house.token, one)}
             assert (await house.ask("POST", f"/ingest/claude/{one}", None, own, json=_HOOK)).status == 200
             for path in (f"/ingest/claude/{other}", f"/ingest/codex/{other}", "/ingest/claude", "/ingest/otlp/v1/logs"):

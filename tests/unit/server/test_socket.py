@@ -23,7 +23,7 @@ async def quiet(port: Port, folder: Path) -> str:
 
 
 async def write(port: Port, name: str, *bodies: ev.Body) -> int:
-    session = await port.deck.in_use(name)
+    session = await port.deck.load_session(name)
     await session.writer.commit(bodies, "stream")
     return session.writer.durable_view.index
 
@@ -263,8 +263,8 @@ def test_what_is_wrong_is_answered_and_the_connection_lives_on(message: dict[str
             tap.say(op="subscribe", session=name)
             assert (await tap.hear())["op"] == "snapshot"
             tap.cut()
-            session = await port.deck.in_use(name)
-            await eventually(lambda: session.users == 0)
+            session = await port.deck.load_session(name)
+            await eventually(lambda: not session.has_users)
 
     said()
 

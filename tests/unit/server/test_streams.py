@@ -20,7 +20,7 @@ async def quiet(port: Port, folder: Path) -> str:
 
 
 async def write(port: Port, name: str, *bodies: ev.Body) -> int:
-    session = await port.deck.in_use(name)
+    session = await port.deck.load_session(name)
     await session.writer.commit(bodies, "stream")
     return session.writer.durable_view.index
 

@@ -83,8 +83,8 @@ class Scene:
     async def _watch(self) -> None:
         """Store each view when its events are published, before any reader gets them."""
         deck = self.port.deck
-        sessions = {name: await deck.in_use(name) for name in self.names}
-        publish = deck.services.publish
+        sessions = {name: await deck.load_session(name) for name in self.names}
+        publish = deck.services.publisher.publish
 
         def noted(events: Sequence[Event]) -> None:
             name = events[-1].session_id
@@ -92,9 +92,10 @@ class Scene:
             self.views[name, view.index] = view
             publish(events)
 
-        deck.services.publish = noted
+        deck.services.publisher.publish = noted
+        self.uses = {name: session.in_use() for name, session in sessions.items()}
         for name, session in sessions.items():
-            session.users += 1
+            self.uses[name].__enter__()
             await session.load()
             self.views[name, session.writer.durable_view.index] = session.writer.durable_view
 
@@ -105,7 +106,7 @@ class Scene:
             await self._watch()
             for name in self.names:
                 if restart:
-                    (await self.port.deck.in_use(name)).writer.write([ev.SessionResumed()], "supervisor")
+                    (await self.port.deck.load_session(name)).writer.write([ev.SessionResumed()], "supervisor")
             while self.cuts < CUTS * (restart + 1) // (RESTARTS + 1):
                 number += 1
                 await self._turn(number)
@@ -117,7 +118,7 @@ class Scene:
         self.is_over = True
 
     async def _turn(self, number: int) -> None:
-        record = (await self.port.deck.in_use(self.dice.choice(self.names))).writer
+        record = (await self.port.deck.load_session(self.dice.choice(self.names))).writer
         bodies = list(turn(self.dice, number))
         while bodies:
             size = self.dice.choice((1, 1, 2, 5, 40))
@@ -322,7 +323,7 @@ async def _cut_and_compare(folder: Path) -> None:
 
 
 async def _log(port: Port, name: str) -> list[Event]:
-    session = await port.deck.in_use(name)
+    session = await port.deck.load_session(name)
     await session.writer.flush()
     return await port.deck.session(name).events(0, 1_000_000)
 

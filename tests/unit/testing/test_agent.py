@@ -1,4 +1,4 @@
-"""The scripted agent does what it is told, each word for itself."""
+"""The scripted agent runs each command of its scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness suite passes with the scripted agent, and finds what is wrong with a harness that only seems right."""
+"""Test that the harness checks pass with the scripted agent and fail for wrong harnesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripted model over real HTTP: what is asked, what goes wrong on demand, and the command that serves it."""
+"""The scripted model over real HTTP: its replies, its faults, and the command that serves it."""
 
 from __future__ import annotations
 

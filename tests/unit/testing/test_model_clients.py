@@ -1,4 +1,4 @@
-"""The scripted model is understood by what the services themselves hand out, so it is not our own misunderstanding."""
+"""The scripted model works with the services' own clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which step a request gets, and what a script may look like."""
+"""Find the step of a script for a request, and load scripts."""
 
 from __future__ import annotations
 

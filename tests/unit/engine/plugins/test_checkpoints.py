@@ -39,7 +39,7 @@ def test_by_turns(context: SmallContext) -> None:
     plugin = AutoCheckpoint(turns=3)
     for _ in range(7):
         turn(plugin, context)
-    assert context.made == 2
+    assert context.checkpoint_count == 2
 
 
 def test_by_tools(context: SmallContext) -> None:
@@ -48,7 +48,7 @@ def test_by_tools(context: SmallContext) -> None:
     for calls in (2, 2, 2, 4, 5, 1):
         batch(plugin, context, calls)
         turn(plugin, context)
-        made.append(context.made)
+        made.append(context.checkpoint_count)
     assert made == [0, 0, 1, 1, 2, 2]
 
 
@@ -57,7 +57,7 @@ def test_by_events(context: SmallContext) -> None:
     made: list[int] = []
     for context.events in (50, 99, 100, 150, 250, 251):
         turn(plugin, context)
-        made.append(context.made)
+        made.append(context.checkpoint_count)
     assert made == [0, 0, 1, 1, 2, 2]
 
 
@@ -67,9 +67,9 @@ def test_whichever_comes_first(context: SmallContext) -> None:
     batch(plugin, context, 2)
     turn(plugin, context)
     turn(plugin, context)
-    assert context.made == 1
+    assert context.checkpoint_count == 1
     turn(plugin, context)
-    assert context.made == 2
+    assert context.checkpoint_count == 2
 
 
 @given(st.integers(1, 4), st.integers(0, 9))
@@ -79,7 +79,7 @@ def test_the_last_ones_are_kept(tmp_path_factory: pytest.TempPathFactory, keep: 
     for _ in range(turns):
         turn(plugin, context)
     assert list(plugin.state.saved) == context.saved[-keep:]
-    assert context.made == turns
+    assert context.checkpoint_count == turns
 
 
 def test_counting_outlives_a_restart(context: SmallContext) -> None:
@@ -95,7 +95,7 @@ def test_counting_outlives_a_restart(context: SmallContext) -> None:
 def test_a_sub_agents_turn_does_not_count(context: SmallContext) -> None:
     context.agent_path = ("child",)
     turn(AutoCheckpoint(), context)
-    assert context.made == 0
+    assert context.checkpoint_count == 0
 
 
 @pytest.mark.parametrize("options", [{"turns": 0}, {"turns": -1, "tools": 3}, {"keep": 0}])

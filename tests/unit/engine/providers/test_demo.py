@@ -1,4 +1,4 @@
-"""The demo: a first session that shows everything, with real files, and that goes on wherever it was left."""
+"""The demo: a first session that shows everything with real files, and continues wherever it stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo as a whole session: the real loop, the real tools, the plugins that are always mounted."""
+"""The demo as a whole session: the real turn loop, the real tools, the default plugins."""
 
 from __future__ import annotations
 

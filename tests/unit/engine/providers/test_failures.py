@@ -1,4 +1,4 @@
-"""What goes wrong with a request: over real HTTP, and in the words of many services."""
+"""Failures of requests: over real HTTP, and in the wording of many services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What services and their likes really send beside the usual: other orders, missing numbers, kinds that nobody knows."""
+"""Unusual replies that real services send: other orders, missing indexes, unknown event types."""
 
 from __future__ import annotations
 

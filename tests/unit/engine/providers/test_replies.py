@@ -1,4 +1,4 @@
-"""Each provider against the scripted model, over real HTTP: what comes of a reply, and that it goes back as it came."""
+"""Each provider against the scripted model over real HTTP: read a reply and send it back unchanged."""
 
 from __future__ import annotations
 

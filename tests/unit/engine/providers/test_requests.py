@@ -1,4 +1,4 @@
-"""What goes out: each service's own form of a conversation, its tools and its settings."""
+"""Requests in each service's format: the conversation, the tools and the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-sent events are read exactly, wherever the network cuts them."""
+"""Split server-sent events correctly wherever the network cuts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The standard set: which tools, what each says of itself, and what it costs those who do not use it."""
+"""The standard tools: their names, descriptions and flags, and the cost of importing the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""read_file, write_file, edit_file: what they do with files as they really are."""
+"""The tools read_file, write_file and edit_file on real files."""
 
 from __future__ import annotations
 

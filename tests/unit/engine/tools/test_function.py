@@ -1,4 +1,4 @@
-"""`@quarterdeck.tool`: what a model is told of a function, and what the function is told by a model."""
+"""`@quarterdeck.tool`: the schema that a model sees, and the arguments that a function gets."""
 
 from __future__ import annotations
 

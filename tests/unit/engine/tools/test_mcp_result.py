@@ -1,4 +1,4 @@
-"""What MCP servers answer, in the SDK's own types, as outcomes."""
+"""Convert results of MCP servers, in the SDK's own types, to outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command says, however it comes in pieces."""
+"""The output of commands, in whatever pieces it arrives, and the excerpts of edits."""
 
 from __future__ import annotations
 

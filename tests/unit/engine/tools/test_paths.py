@@ -1,4 +1,4 @@
-"""Nothing outside the working directory is read or written: every way out is tried on real files."""
+"""Tools read and write nothing outside the working directory: try every way out on real files."""
 
 from __future__ import annotations
 

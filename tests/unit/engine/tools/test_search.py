@@ -1,4 +1,4 @@
-"""ls, glob and grep over real trees; grep with ripgrep where it is installed, and always with our own."""
+"""The tools ls, glob and grep over real folders; grep with ripgrep if it is installed, and always with our own search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""shell: real commands, real process trees, and nothing of them left."""
+"""The shell tool: real commands and process trees, and nothing of them left."""
 
 from __future__ import annotations
 

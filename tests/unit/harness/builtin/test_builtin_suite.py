@@ -1,4 +1,4 @@
-"""The shipped suite for whole harnesses, with the built-in agent's real process and a scripted model over HTTP."""
+"""Run the shipped harness checks with the built-in agent's real process and a scripted model over HTTP."""
 
 from __future__ import annotations
 

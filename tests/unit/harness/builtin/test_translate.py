@@ -1,4 +1,4 @@
-"""What the engine's process says is checked and passed on; what only a deck can know is not taken from it."""
+"""Test that the engine's events are checked and passed on, except those that only a deck can report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ask_user, write_todos, task and compact_conversation: what they ask of their hands, and what the model is told."""
+"""The tools ask_user, write_todos, task and compact_conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine's process is told, line by line, and what it is given back of its session."""
+"""Test the lines that are written to the engine's process, and the events from which it restores a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real servers and agents, really killed: whatever dies, nothing is left, and nobody else is touched."""
+"""Kill real servers, subreapers and agents, and check that nothing of them is left and no other process is touched."""
 
 from __future__ import annotations
 

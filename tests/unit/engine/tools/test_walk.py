@@ -1,4 +1,4 @@
-"""Patterns of paths, held against git itself where git has an opinion."""
+"""Glob patterns and .gitignore rules, compared with git itself where possible."""
 
 from __future__ import annotations
 

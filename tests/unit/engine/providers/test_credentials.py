@@ -1,4 +1,4 @@
-"""Where keys and addresses come from, and that a key gets nowhere else."""
+"""Find keys and addresses of providers, and check that a key appears nowhere else."""
 
 from __future__ import annotations
 
