@@ -386,7 +386,7 @@ class TestBusySessions:
         finally:
             os.close(ours)
             os.close(theirs)
-        assert "Go on?" in err
+        assert "Stop it?" in err
         return process.returncode
 
     def test_wait_lets_them_finish(self, at: At):
