@@ -1,7 +1,7 @@
 """Open a real deck for tests: its home is a folder of the test, its agents are processes, and its time can be moved.
 
-`at_home` opens a deck over a home. `until` waits for a condition of a session's view. `Time` moves the clocks of the loop and
-of the deck together, so that a test can skip half an hour.
+`at_home` opens a deck over a home. `until` waits for a condition of a session's view. `Time` moves the clocks of the loop
+and of the deck together, so that a test can skip half an hour.
 """
 
 from __future__ import annotations
