@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
-from tests.servers import home_at
 
 import quarterdeck
 from quarterdeck.cli import main
@@ -23,6 +22,7 @@ from quarterdeck.cli.commands import machine as machine_command
 from quarterdeck.cli.exits import Exit, exit_for
 from quarterdeck.errors import AlreadyDecided, NotAllowed, QuarterdeckError
 from quarterdeck.kernel.machine import MACHINE_NAMES, Machine, Row, load_machine
+from tests.support.servers import home_at
 
 DOOR = """\
 door starts as shut
