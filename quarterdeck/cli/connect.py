@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from quarterdeck.client.errors import Unreachable
 from quarterdeck.home import Home
@@ -10,16 +11,32 @@ from quarterdeck.server import server_file
 from quarterdeck.server.server_file import InvalidTokenFile, ServerInfo, read_owner_token
 
 if TYPE_CHECKING:
+    from quarterdeck.client.json_api import JsonApi
     from quarterdeck.client.sync_client import Client
 
 _RESTART_INTERRUPTS = "Busy sessions are interrupted and can be resumed."
 
 
-class ServerConnection(NamedTuple):
-    """A running server, and a client for it with the owner's token."""
+class ServerConnection:
+    """A running server, and two clients for it with the owner's token. Each is imported when it is used."""
 
-    server: ServerInfo
-    client: Client
+    def __init__(self, server: ServerInfo, token: str) -> None:
+        self.server = server
+        self._token = token
+
+    @cached_property
+    def api(self) -> JsonApi:
+        """The API as plain JSON, which is quick to import."""
+        from quarterdeck.client.json_api import JsonApi
+
+        return JsonApi(self.server.address, self._token, tls_cert=self.server.tls_cert)
+
+    @cached_property
+    def client(self) -> Client:
+        """The API with types."""
+        from quarterdeck.client.sync_client import Client
+
+        return Client(self.server.address, self._token, tls_cert=self.server.tls_cert)
 
 
 def find_server(home: Home) -> ServerConnection | None:
@@ -53,10 +70,7 @@ def connect_to(server: ServerInfo, home: Home) -> ServerConnection:
     Raises:
         Unreachable: its token can't be read.
     """
-    # Imported late, so that `qd status` is quick when no server runs.
-    from quarterdeck.client.sync_client import Client
-
-    return ServerConnection(server, Client(server.address, read_token(home), tls_cert=server.tls_cert))
+    return ServerConnection(server, read_token(home))
 
 
 def read_token(home: Home) -> str:

@@ -42,6 +42,7 @@ _EXIT_OF_CODE = {
     "not_sqlite": Exit.WRONG_USE,
     "not_text": Exit.WRONG_USE,
     "queue_full": Exit.NOT_ALLOWED_NOW,
+    "timed_out": Exit.UNREACHABLE,
     "unknown_agent": Exit.NO_SUCH_THING,
     "unreachable": Exit.UNREACHABLE,
 }

@@ -158,7 +158,7 @@ def test_a_read_that_may_be_repeated_has_a_hint_without_a_client_id():
 
 
 def test_a_body_that_is_refused_before_it_was_read():
-    body = '{"error": {"code": "too_large", "message": "m", "hint": "h"}}'
+    body = '{"error": {"code": "of_a_newer_release", "message": "m", "hint": "h"}}'
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "t")
 
@@ -173,7 +173,7 @@ def test_a_body_that_is_refused_before_it_was_read():
         with pytest.raises(Refused) as raised:
             client.session("s").prompt("x" * 30_000_000)
         thread.join(PATIENCE_S)
-        assert (raised.value.status, raised.value.code) == (413, "too_large")
+        assert (raised.value.status, raised.value.code) == (413, "of_a_newer_release")
         client.close()
 
 
@@ -274,8 +274,9 @@ def test_no_server_listens():
 def test_a_server_that_never_answers():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "t", timeout_s=0.05)
-        with pytest.raises(TimedOut, match="GET /sessions"):
+        with pytest.raises(TimedOut, match="GET /sessions") as raised:
             client.list()
+        assert exit_for(raised.value.code) is Exit.UNREACHABLE
         client.close()
 
 

@@ -22,6 +22,7 @@ from quarterdeck.cli.commands import machine as machine_command
 from quarterdeck.cli.exits import Exit, exit_for
 from quarterdeck.errors import AlreadyDecided, NotAllowed, QuarterdeckError
 from quarterdeck.kernel.machine import MACHINE_NAMES, Machine, Row, load_machine
+from tests.support.servers import home_at
 
 DOOR = """\
 door starts as shut
@@ -262,3 +263,19 @@ class TestTheInstalledScript:
         heavy = {"msgspec", "asyncio", "json", "immutables", "pyrsistent", "subprocess", "quarterdeck.kernel"}
         assert "quarterdeck.cli.app" in loaded
         assert not loaded & (commands | heavy)
+
+    def test_one_shot_commands_do_not_import_the_typed_client(self, tmp_path: Path):
+        """Importing it takes longer than everything else that they do."""
+        code = (
+            "import sys\n"
+            "from quarterdeck.cli import main\n"
+            "try:\n    main()\nexcept SystemExit as end:\n    print(end.code, *sys.modules, file=sys.stderr)\n"
+        )
+        with home_at(tmp_path) as at:
+            at.up()
+            for arguments in (["status"], ["run", "-d", "test", "say hi"]):
+                command = [sys.executable, "-c", code, *arguments]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=at.environment)
+                exit_code, *loaded = done.stderr.split()
+                assert (exit_code, "http.client" in loaded) == ("0", True), done.stderr
+                assert not {"asyncio", "aiohttp", "msgspec", "quarterdeck.kernel"} & {*loaded}, arguments

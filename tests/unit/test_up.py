@@ -29,7 +29,7 @@ from quarterdeck.process.tree import kill_processes, wait_until_gone
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.server_file import ServerInfo
 from tests.conformance.marks import case
-from tests.servers import PATIENCE_S, QD, At, eventually, home_at, is_gone, read_until
+from tests.support.servers import PATIENCE_S, QD, At, eventually, home_at, is_gone, read_until
 
 
 @pytest.fixture
@@ -386,7 +386,7 @@ class TestBusySessions:
         finally:
             os.close(ours)
             os.close(theirs)
-        assert "Go on?" in err
+        assert "Stop it?" in err
         return process.returncode
 
     def test_wait_lets_them_finish(self, at: At):

@@ -115,7 +115,7 @@ def _check_busy_sessions(home: Home, wait: bool) -> None:
 def _ask_to_interrupt(busy: list[Summary]) -> None:
     for summary in busy:
         click.echo(_format(summary), err=True)
-    question = "They will be interrupted, and can be resumed later. Go on?"
+    question = "Stopping the server interrupts these sessions. They can be resumed later. Stop it?"
     if not sys.stdin.isatty() or not click.confirm(question, err=True):
         raise BusySessions(len(busy))
 

@@ -91,5 +91,5 @@ def _print_table(run: Replay, rows: Iterable[Row]) -> None:
     end = end_json(run)
     click.echo(
         f"\nends {end['phase']}, {end['activity']}: {len(end['messages'])} messages, {len(end['tools'])} tool calls, "
-        f"{end['gates_opened']} gates opened, {end['unknown']} lines that no rule knew"
+        f"{end['gates_opened']} gates opened, {end['unknown']} unrecognised lines"
     )

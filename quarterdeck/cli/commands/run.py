@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import click
@@ -19,11 +19,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
 
 if TYPE_CHECKING:
-    from quarterdeck.client.sync_client import Client, Session
-    from quarterdeck.client.views import AgentInfo
-    from quarterdeck.events import Image
-
-T = TypeVar("T")
+    from quarterdeck.client.json_api import JsonApi
 
 #: Variables that our processes pass to each other. An agent must not inherit them from this command.
 _OWN_VARIABLES = ("QUARTERDECK_NONCE", "QUARTERDECK_LIFELINE")
@@ -125,27 +121,43 @@ def run(
         "cwd": _resolve_folder(folder),
         "images": [_read_image(path) for path in images],
         "env": _environment(),
-        "arguments": flags,
+        "options": {"arguments": flags},
         "client_id": uuid4().hex,
     }
     task = TaskInput(agent, prompt)
     _check_texts({"AGENT": agent, "the prompt": prompt, "-C": folder, "a flag": "".join(flags), **options})
     # Everything that can be checked without a server is checked above, so that a mistake doesn't start one.
-    agents = _on_server(home, lambda client: client.agents())
-    request = TaskChoice(agents, home, task).choose(request) | request
+    agents = _on_server(home, lambda api: api.get("/agents"))["agents"]
+    request = TaskChoice([_decode_agent(agent) for agent in agents], home, task).choose(request) | request
     try:
         # The client_id keeps a repetition from creating two sessions.
-        session = _on_server(home, lambda client: client.create(**request))
+        session_id: str = _on_server(home, lambda api: api.post("/sessions", request))["id"]
     except QuarterdeckError:
         task.print_unsent()
         raise
     if detach:
-        click.echo(session.id)
+        click.echo(session_id)
         return
-    ctx.exit(_follow(home, session, as_json))
+    ctx.exit(_follow(home, session_id, as_json))
 
 
 # --- agent and prompt
+
+
+class KnownAgent(NamedTuple):
+    """An agent that the server knows (`GET /agents`)."""
+
+    name: str
+    #: Whether sessions with this agent can be started from here.
+    driven: bool
+    #: ok, missing or unknown.
+    login: str
+    #: The prompt that a session starts with if the user gives none.
+    prompt: str
+
+
+def _decode_agent(agent: dict[str, Any]) -> KnownAgent:
+    return KnownAgent(agent["name"], agent["driven"], agent.get("login", "unknown"), agent.get("prompt", ""))
 
 
 class TaskInput:
@@ -179,7 +191,7 @@ class TaskInput:
 class TaskChoice:
     """Choose agent, prompt, model and mode from what the user gave."""
 
-    def __init__(self, agents: list[AgentInfo], home: Home, task: TaskInput) -> None:
+    def __init__(self, agents: list[KnownAgent], home: Home, task: TaskInput) -> None:
         self._home = home
         self._task = task
         self._agents = {agent.name: agent for agent in agents}
@@ -239,7 +251,7 @@ class TaskChoice:
         return text
 
 
-def _is_ready(agent: AgentInfo) -> bool:
+def _is_ready(agent: KnownAgent) -> bool:
     # The server checked its own environment. The agent will get this command's, which may have a key.
     if agent.login != "missing":
         return agent.login == "ok"
@@ -284,10 +296,8 @@ def _resolve_folder(path: str) -> str:
     return folder
 
 
-def _read_image(path: Path) -> Image:
+def _read_image(path: Path) -> dict[str, str]:
     import base64
-
-    from quarterdeck.events import Image
 
     media_type = _MEDIA_TYPES.get(path.suffix.lower())
     if media_type is None:
@@ -297,7 +307,7 @@ def _read_image(path: Path) -> Image:
         data = path.read_bytes()
     except OSError as error:
         raise NoSuchFile(f"{path} can't be read: {error.strerror}", "Name a file that you may read.") from None
-    return Image(media_type=media_type, data=base64.b64encode(data).decode("ascii"))
+    return {"media_type": media_type, "data": base64.b64encode(data).decode("ascii")}
 
 
 def _environment() -> dict[str, str]:
@@ -308,20 +318,21 @@ def _environment() -> dict[str, str]:
 # --- the session
 
 
-def _on_server(home: Home, send: Callable[[Client], T]) -> T:
+def _on_server(home: Home, send: Callable[[JsonApi], Any]) -> Any:
     """Send a request to the server, and once more to a new one if the server goes away meanwhile."""
     try:
-        return send(connect(home).client)
+        return send(connect(home).api)
     except QuarterdeckError as error:
         if not is_server_away(error):
             raise
-    return send(connect(home).client)
+    return send(connect(home).api)
 
 
-def _follow(home: Home, session: Session, as_json: bool) -> Exit:
+def _follow(home: Home, session_id: str, as_json: bool) -> Exit:
     from quarterdeck.cli.terminal.follow import Follower
     from quarterdeck.cli.terminal.stream import Stream
 
+    session = connect(home).client.session(session_id)
     follower = Follower(Stream(home, session), session, echo_json if as_json else None)
     with follower.caught_signals():
         view = session.show()

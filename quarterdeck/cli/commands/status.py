@@ -41,7 +41,7 @@ def _query_server(home: Home) -> dict[str, Any]:
     connection = find_server(home)
     if connection is None:
         return report
-    server, client = connection
+    server, api = connection.server, connection.api
     report |= {
         "running": True,
         "address": server.address,
@@ -50,17 +50,16 @@ def _query_server(home: Home) -> dict[str, Any]:
         "since": server.since,
     }
     try:
-        client.check_health()
-        badge = client.list(limit=1).badge
-        environment = client.environment()
+        api.get("/healthz")
+        badge = api.get("/sessions", limit="1")["badge"]
+        environment = api.get("/environment")
     except QuarterdeckError as error:
         return report | error.as_json()
-    fields = {name: getattr(environment, name) for name in environment.__struct_fields__}
     return report | {
         "healthy": True,
-        "sessions": badge.count,
-        "attention": badge.attention,
-        "environment": fields,
+        "sessions": badge["count"],
+        "attention": badge["attention"],
+        "environment": environment,
     }
 
 

@@ -130,7 +130,7 @@ def _open_page(home: Home, server: ServerInfo) -> None:
     import webbrowser
 
     try:
-        code = connect_to(server, home).client.create_login_code()
+        code = connect_to(server, home).api.post("/login/code")["code"]
     except QuarterdeckError:
         return
     webbrowser.open(f"{server.address}/login?code={quote(code, safe='')}")

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from quarterdeck.cli.connect import read_token
-from quarterdeck.client.blocking_transport import BlockingTransport, run_blocking
-from quarterdeck.client.errors import decode_error
+from quarterdeck.client.json_api import JsonApi
 from quarterdeck.client.sync_client import Client
 from quarterdeck.deck.deck import home_id
 from quarterdeck.home import Home
@@ -26,28 +25,6 @@ from quarterdeck.server.server_file import ServerInfo
 
 QD = str(Path(sys.executable).with_name("qd"))
 PATIENCE_S = 45
-
-
-class RawApi:
-    """The HTTP API as plain JSON, without the client's types."""
-
-    def __init__(self, address: str, token: str, tls_cert: str = "") -> None:
-        self._transport = BlockingTransport(address, token, PATIENCE_S, tls_cert)
-
-    def get(self, path: str, **query: str) -> Any:
-        return self._request("GET", path, None, query)
-
-    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        return self._request("POST", path, json.dumps(body or {}).encode(), {})
-
-    def close(self) -> None:
-        run_blocking(self._transport.close())
-
-    def _request(self, method: str, path: str, body: bytes | None, query: dict[str, str]) -> Any:
-        status, content = run_blocking(self._transport.request(method, path, body, query, "application/json"))
-        if status >= 400:
-            raise decode_error(status, content)
-        return json.loads(content) if content else None
 
 
 class At:
@@ -65,7 +42,7 @@ class At:
         # Don't run the user's login shell: its files may have side effects, and a test may kill it halfway.
         self.environment["QUARTERDECK_ENVIRONMENT"] = "server"
         self.seen: list[ServerInfo] = []
-        self.apis: list[RawApi] = []
+        self.apis: list[JsonApi] = []
 
     def begin(self, *args: str, **options: Any) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -88,8 +65,10 @@ class At:
         self.seen.append(info)
         return info
 
-    def api(self) -> RawApi:
-        api = RawApi(self.light().address, read_token(self.place), self.light().tls_cert)
+    def api(self) -> JsonApi:
+        api = JsonApi(
+            self.light().address, read_token(self.place), timeout_s=PATIENCE_S, tls_cert=self.light().tls_cert
+        )
         self.apis.append(api)
         return api
 
