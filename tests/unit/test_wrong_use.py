@@ -16,7 +16,7 @@ from quarterdeck.cli.commands.run import MODES
 from quarterdeck.cli.connect import read_token
 from quarterdeck.cli.exits import Exit
 from quarterdeck.harness.driver import Mode
-from tests.servers import QD, At, home_at
+from tests.support.servers import QD, At, home_at
 
 #: Every command that looks into the home.
 COMMANDS = [

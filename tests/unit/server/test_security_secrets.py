@@ -11,8 +11,7 @@ import pytest
 
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.tokens import Tokens
-from tests.decks import on_loop
-from tests.doors import Answer, RunningServer, serving
+from tests.support.http_api import Answer, RunningServer, serving
 
 _ENV = "env-value-that-nobody-may-see"
 _GUESS = "guess-of-a-token-that-may-be-right-elsewhere"
@@ -87,7 +86,6 @@ async def _day(house: RunningServer, folder: Path, monkeypatch: pytest.MonkeyPat
     return said, secrets
 
 
-@on_loop
 async def _lived(folder: Path, monkeypatch: pytest.MonkeyPatch, found: list[Any]) -> None:
     async with serving(folder) as house:
         found.extend(await asyncio.wait_for(_day(house, folder, monkeypatch), 25))
