@@ -116,7 +116,7 @@ async def test_a_pipe_that_breaks_during_a_write_is_reported_by_the_exit_only(tm
     assert child.input is not None
     os.kill(child.identity.pid, signal.SIGKILL)
     # Block until the process is a zombie, so that the event loop hasn't seen its exit before the write.
-    os.waitid(os.P_PID, child.identity.pid, os.WEXITED | os.WNOWAIT)
+    os.waitid(os.P_PID, child.identity.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
     assert child.input.write(b"x")
     assert not child.input.is_open
     assert not child.input.write(b"more")
