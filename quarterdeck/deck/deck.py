@@ -398,12 +398,12 @@ class Deck:
 
     # --- lists
 
-    def list(self, wanted: Filter | None = None, *, limit: int = LIST_PAGE, cursor: str = "") -> Page:
+    def list(self, filters: Filter | None = None, *, limit: int = LIST_PAGE, cursor: str = "") -> Page:
         """Return one page of the list, newest first."""
         validation.check_limit(limit)
         validation.check_text("cursor", cursor, validation.CURSOR_LIMIT)
-        validation.check_field_types(wanted or Filter())
-        return self._catalogue.page(wanted or Filter(), self.clock.wall(), limit, cursor)
+        validation.check_field_types(filters or Filter())
+        return self._catalogue.page(filters or Filter(), self.clock.wall(), limit, cursor)
 
     def badge(self) -> Badge:
         """Return how many sessions there are and how many need a person."""

@@ -317,7 +317,8 @@ class Child:
 class ChildInput:
     """The standard input of a child. Writing never blocks; what the child hasn't read waits here, up to a limit.
 
-    A broken pipe isn't reported as an error: the child's exit reports it.
+    A broken pipe isn't reported as an error: the child's exit reports it. Check `is_open` after a write if the child may
+    close its input without exiting.
     """
 
     def __init__(self, pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> None:
@@ -345,7 +346,9 @@ class ChildInput:
         self._buffer += data
         if not self._is_waiting:
             self._flush()
-        return self.is_open
+        # Return True even if the pipe broke just now. The child is most likely exiting, and its exit is about to be
+        # reported: returning False would blame a living child that doesn't read, depending on which comes first.
+        return True
 
     def close(self) -> None:
         """Close the input after everything buffered was written."""

@@ -12,14 +12,24 @@ import quarterdeck
 from quarterdeck import Deck, SessionHandle
 from quarterdeck.errors import NotAllowed
 from quarterdeck.kernel.session_list import Filter
-from tests import agents
 from tests.conformance.marks import case
-from tests.decks import all_events, at_home, busy, eventually, gate_of, is_alive, on_loop, pid_of, texts_of, until
+from tests.support import scripted_agents
+from tests.support.decks import (
+    all_events,
+    at_home,
+    busy,
+    eventually,
+    gate_of,
+    is_alive,
+    pid_of,
+    texts_of,
+    until,
+)
 
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
 def _arguments(pid: int) -> list[str]:
@@ -35,7 +45,6 @@ async def _suspended(folder: Path, agent: str, script: str = "say one") -> Sessi
 
 
 @case("2-003")
-@on_loop
 async def test_a_new_session_is_active(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         with_prompt = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -47,7 +56,6 @@ async def test_a_new_session_is_active(tmp_path: Path) -> None:
 
 
 @case("2-028")
-@on_loop
 async def test_only_a_person_archives(tmp_path: Path) -> None:
     """One place in the deck says it, two commands come there, and the log names who wanted it."""
     package = Path(quarterdeck.__file__).parent
@@ -76,7 +84,6 @@ def _called(function: ast.AST) -> set[str]:
 
 class TestResume:
     @case("2-054")
-    @on_loop
     async def test_a_suspended_session_becomes_active(self, tmp_path: Path) -> None:
         name = (await _suspended(tmp_path, "test")).id
         async with at_home(tmp_path) as deck:
@@ -96,7 +103,6 @@ class TestResume:
             pytest.param("lying", "lying can't resume", marks=case("2-057"), id="2-057"),
         ],
     )
-    @on_loop
     async def test_refused_it_stays_suspended(self, tmp_path: Path, agent: str, why: str) -> None:
         name = (await _suspended(tmp_path, agent)).id
         async with at_home(tmp_path) as deck:
@@ -112,7 +118,6 @@ class TestResume:
             assert session.summary.process == "none"
 
     @case("X-018")
-    @on_loop
     async def test_the_button_and_the_route_are_one(self, tmp_path: Path) -> None:
         name = (await _suspended(tmp_path, "test", "hang")).id
         async with at_home(tmp_path) as deck:
@@ -131,7 +136,6 @@ class TestResume:
 
 class TestCancel:
     @case("2-059")
-    @on_loop
     async def test_it_ends_and_is_stored_as_archived(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -147,7 +151,6 @@ class TestCancel:
             assert (row.status, row.end_reason) == ("archived", "cancelled")
 
     @case("2-062")
-    @on_loop
     async def test_nothing_of_it_is_left(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say hi; child 600; orphan 600; ask rm", cwd=str(tmp_path))
@@ -169,7 +172,6 @@ class TestCancel:
 
 
 @case("U-079")
-@on_loop
 async def test_three_sessions_at_once(tmp_path: Path) -> None:
     words = ("one", "two", "three")
     async with at_home(tmp_path) as deck:

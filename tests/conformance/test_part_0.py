@@ -13,8 +13,8 @@ from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.summary import Now
 from quarterdeck.kernel.view import View
 from tests.conformance.marks import case, cases_from
-from tests.sessions import READY, in_phase, works
-from tests.tape import Tape, approval
+from tests.support.sessions import READY, in_phase, works
+from tests.support.tape import Tape, approval
 
 each_state = pytest.mark.parametrize("state", STATES)
 

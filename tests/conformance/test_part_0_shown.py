@@ -10,8 +10,8 @@ from quarterdeck.kernel.phase import APPROVAL_ASKS, ERROR_ASKS, STATES, Flags, P
 from quarterdeck.kernel.summary import Summary
 from quarterdeck.kernel.view import fold_all, reconstructed
 from tests.conformance.marks import case, cases_from
-from tests.sessions import READY, in_phase, works
-from tests.tape import Tape, approval
+from tests.support.sessions import READY, in_phase, works
+from tests.support.tape import Tape, approval
 
 each_state = pytest.mark.parametrize("state", STATES)
 

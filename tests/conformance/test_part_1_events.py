@@ -30,7 +30,7 @@ from quarterdeck.events import BY_NAME, GROUPS, GateRequest, Option, Todo, Token
 from quarterdeck.log.base import Append
 from quarterdeck.log.memory import MemoryLog
 from tests.conformance.marks import case
-from tests.engine import Gate, Heard, Script, calls, judged, opened, passing, run, text, tool
+from tests.support.engine import Gate, Heard, Script, calls, judged, opened, passing, run, text, tool
 
 QUICK = RetryPolicy(attempts=2, first_s=0, longest_s=0)
 
@@ -89,30 +89,27 @@ def test_a_cost_that_is_not_known_stays_unknown() -> None:
 
 
 @case("1-056", "1-094", "1-095")
-def test_a_question_waits_for_its_answer() -> None:
+async def test_a_question_waits_for_its_answer() -> None:
     async def ask(args: Any, hands: Any) -> str:
         return await hands.ask("Which?", [Option(id="a", label="A"), Option(id="b", label="B")])
 
-    async def work() -> None:
-        async with opened(Script(calls(("c1", "ask")), text("thanks")), tools=[tool("ask", ask)]) as agent:
-            heard = Heard(agent)
-            await agent.prompt("go")
-            asked = await heard.until("ask_user")
-            assert (asked.question, [one.id for one in asked.options], asked.call_id) == ("Which?", ["a", "b"], "c1")
-            status = agent.status()
-            assert (status.state, status.activity, status.phase) == (
-                "executing_tools",
-                "active/waiting_for_permission",
-                "waiting_input",
-            )
-            await agent.respond(asked.ref, "b")
-            assert await agent.collect_reply() == "thanks"
-            answered = heard.one("user_responded")
-            assert (answered.ref, answered.response, answered.status) == (asked.ref, "b", "answered")
-            assert heard.one("agent_resumed").trigger == "user_respond"
-            assert heard.one("tool_execution_end").result == "b"
-
-    run(work)
+    async with opened(Script(calls(("c1", "ask")), text("thanks")), tools=[tool("ask", ask)]) as agent:
+        heard = Heard(agent)
+        await agent.prompt("go")
+        asked = await heard.until("ask_user")
+        assert (asked.question, [one.id for one in asked.options], asked.call_id) == ("Which?", ["a", "b"], "c1")
+        status = agent.status()
+        assert (status.state, status.activity, status.phase) == (
+            "executing_tools",
+            "active/waiting_for_permission",
+            "waiting_input",
+        )
+        await agent.respond(asked.ref, "b")
+        assert await agent.collect_reply() == "thanks"
+        answered = heard.one("user_responded")
+        assert (answered.ref, answered.response, answered.status) == (asked.ref, "b", "answered")
+        assert heard.one("agent_resumed").trigger == "user_respond"
+        assert heard.one("tool_execution_end").result == "b"
 
 
 @case("U-056")
@@ -129,45 +126,39 @@ def test_a_question_that_nobody_answers_is_an_error_to_the_model() -> None:
 
 
 @case("1-057")
-def test_steering_wakes_an_agent_that_was_done() -> None:
-    async def work() -> None:
-        gate = asyncio.Event()
-        async with opened(Script([TextPiece("done"), gate, Finished("end")], text("more"))) as agent:
-            heard = Heard(agent)
-            await agent.prompt("go")
-            await heard.until("message_delta")
-            await agent.steer("and this")
-            gate.set()
-            await heard.until("agent_end")
-            assert heard.one("agent_resumed").trigger == "steering"
-            order = [event.type for event in heard.of("response_complete", "agent_resumed", "steering_applied")]
-            assert order == ["response_complete", "agent_resumed", "steering_applied", "response_complete"]
-            assert len(heard.bodies("agent_start")) == 1
-
-    run(work)
+async def test_steering_wakes_an_agent_that_was_done() -> None:
+    gate = asyncio.Event()
+    async with opened(Script([TextPiece("done"), gate, Finished("end")], text("more"))) as agent:
+        heard = Heard(agent)
+        await agent.prompt("go")
+        await heard.until("message_delta")
+        await agent.steer("and this")
+        gate.set()
+        await heard.until("agent_end")
+        assert heard.one("agent_resumed").trigger == "steering"
+        order = [event.type for event in heard.of("response_complete", "agent_resumed", "steering_applied")]
+        assert order == ["response_complete", "agent_resumed", "steering_applied", "response_complete"]
+        assert len(heard.bodies("agent_start")) == 1
 
 
 @case("1-061")
-def test_a_plugin_refuses_a_prompt() -> None:
+async def test_a_plugin_refuses_a_prompt() -> None:
     class Picky(Plugin):
         async def before_prompt(self, said: str, context: Any) -> Abort | None:
             return Abort("too short") if len(said) < 3 else None
 
-    async def work() -> None:
-        model = Script(text("fine"))
-        async with opened(model, plugins=[Picky()]) as agent:
-            heard = Heard(agent)
-            with pytest.raises(Exception, match="too short"):
-                await agent.prompt("hi")
-            rejected = await heard.until("prompt_rejected")
-            assert (rejected.reason, rejected.text) == ("too short", "hi")
-            assert "agent_start" not in heard.types
-            assert model.requests == []
-            assert agent.status().state == "idle"
-            await agent.prompt("hello")
-            assert await agent.collect_reply() == "fine"
-
-    run(work)
+    model = Script(text("fine"))
+    async with opened(model, plugins=[Picky()]) as agent:
+        heard = Heard(agent)
+        with pytest.raises(Exception, match="too short"):
+            await agent.prompt("hi")
+        rejected = await heard.until("prompt_rejected")
+        assert (rejected.reason, rejected.text) == ("too short", "hi")
+        assert "agent_start" not in heard.types
+        assert model.requests == []
+        assert agent.status().state == "idle"
+        await agent.prompt("hello")
+        assert await agent.collect_reply() == "fine"
 
 
 # ------------------------------------------------------------------------------------------------------ 1.I: streaming
@@ -254,62 +245,56 @@ def test_a_model_that_has_a_defect_fails_the_turn_and_no_more() -> None:
 
 
 @case("1-071")
-def test_silence_is_a_stall() -> None:
-    async def work() -> None:
-        model = Script([TextPiece("a"), asyncio.Event()], text("whole"))
-        async with opened(model, stall_after=0.02, retry=QUICK) as agent:
-            heard = Heard(agent)
-            await agent.prompt("go")
-            assert await agent.collect_reply() == "whole"
-            assert heard.one("stream_stalled").elapsed_s == 0.02
-            assert heard.one("retry").attempt == 1
-            assert model.closed == 2
-
-    run(work)
+async def test_silence_is_a_stall() -> None:
+    model = Script([TextPiece("a"), asyncio.Event()], text("whole"))
+    async with opened(model, stall_after=0.02, retry=QUICK) as agent:
+        heard = Heard(agent)
+        await agent.prompt("go")
+        assert await agent.collect_reply() == "whole"
+        assert heard.one("stream_stalled").elapsed_s == 0.02
+        assert heard.one("retry").attempt == 1
+        assert model.closed == 2
 
 
 HISTORY = [Message("user" if n % 2 == 0 else "assistant", (Text(f"message {n}"),)) for n in range(12)]
 
 
 @case("1-073", "1-099", "1-100", "1-101")
-def test_a_context_that_is_too_long_is_shortened_once() -> None:
+async def test_a_context_that_is_too_long_is_shortened_once() -> None:
     seen: list[int] = []
 
     class Looks(Plugin):
         def before_compact(self, messages: Any, context: Any) -> None:
             seen.append(len(messages))
 
-    async def work() -> None:
-        model = Script([ModelError("overflow", "too long")], text("they talked"), text("short"))
-        async with opened(model, messages=HISTORY, plugins=[Looks()]) as agent:
-            heard = Heard(agent)
-            await agent.prompt("go")
-            assert await agent.collect_reply() == "short"
-            assert heard.one("context_overflow").reason == "too long"
-            order = heard.of("context_overflow", "before_compact", "compact_start", "compact_end")
-            assert [event.type for event in order] == [
-                "context_overflow",
-                "before_compact",
-                "compact_start",
-                "compact_end",
-            ]
-            assert heard.one("before_compact").messages == 13 == seen[0]
-            ended = heard.one("compact_end")
-            assert (ended.removed_count, ended.ok, ended.summary) == (7, True, "they talked")
-            assert {event.session_id for event in heard.events} == {agent.session_id}
-            told = model.requests[2].messages
-            assert "they talked" in told[0].text
-            assert [one.text for one in told[1:]] == [
-                "message 7",
-                "message 8",
-                "message 9",
-                "message 10",
-                "message 11",
-                "go",
-            ]
-            assert agent.messages[:-1] == told
-
-    run(work)
+    model = Script([ModelError("overflow", "too long")], text("they talked"), text("short"))
+    async with opened(model, messages=HISTORY, plugins=[Looks()]) as agent:
+        heard = Heard(agent)
+        await agent.prompt("go")
+        assert await agent.collect_reply() == "short"
+        assert heard.one("context_overflow").reason == "too long"
+        order = heard.of("context_overflow", "before_compact", "compact_start", "compact_end")
+        assert [event.type for event in order] == [
+            "context_overflow",
+            "before_compact",
+            "compact_start",
+            "compact_end",
+        ]
+        assert heard.one("before_compact").messages == 13 == seen[0]
+        ended = heard.one("compact_end")
+        assert (ended.removed_count, ended.ok, ended.summary) == (7, True, "they talked")
+        assert {event.session_id for event in heard.events} == {agent.session_id}
+        told = model.requests[2].messages
+        assert "they talked" in told[0].text
+        assert [one.text for one in told[1:]] == [
+            "message 7",
+            "message 8",
+            "message 9",
+            "message 10",
+            "message 11",
+            "go",
+        ]
+        assert agent.messages[:-1] == told
 
 
 def test_a_context_that_stays_too_long_fails_the_turn() -> None:
@@ -370,38 +355,32 @@ def test_a_plugin_blocks_a_tool() -> None:
 
 
 @case("1-082", "1-083", "1-084", "1-085")
-def test_tools_come_and_go() -> None:
-    async def work() -> None:
-        model = Script(calls(("c1", "old")), text("hm"))
-        async with opened(model, tools=[tool("old")]) as agent:
-            heard = Heard(agent)
-            await agent.attach_tool(tool("new"))
-            assert (await heard.until("tool_attached")).name == "new"
-            await agent.detach_tool("old")
-            assert (await heard.until("tool_detached")).name == "old"
-            await agent.attach_tool(tool("a"), tool("b"), detach=["new"])
-            updated = await heard.until("tools_updated")
-            assert (updated.attached, updated.detached) == (("a", "b"), ("new",))
-            assert len(heard.bodies("tool_attached", "tool_detached")) == 2
-            assert agent.tools == ("a", "b")
-            await agent.prompt("go")
-            assert await agent.collect_reply() == "hm"
-            assert [spec.name for spec in model.requests[0].tools] == ["a", "b"]
-            unknown = heard.one("tool_call_unknown")
-            assert (unknown.name, unknown.call_id) == ("old", "c1")
-            assert not model.requests[1].messages[-1].parts[0].ok
-
-    run(work)
+async def test_tools_come_and_go() -> None:
+    model = Script(calls(("c1", "old")), text("hm"))
+    async with opened(model, tools=[tool("old")]) as agent:
+        heard = Heard(agent)
+        await agent.attach_tool(tool("new"))
+        assert (await heard.until("tool_attached")).name == "new"
+        await agent.detach_tool("old")
+        assert (await heard.until("tool_detached")).name == "old"
+        await agent.attach_tool(tool("a"), tool("b"), detach=["new"])
+        updated = await heard.until("tools_updated")
+        assert (updated.attached, updated.detached) == (("a", "b"), ("new",))
+        assert len(heard.bodies("tool_attached", "tool_detached")) == 2
+        assert agent.tools == ("a", "b")
+        await agent.prompt("go")
+        assert await agent.collect_reply() == "hm"
+        assert [spec.name for spec in model.requests[0].tools] == ["a", "b"]
+        unknown = heard.one("tool_call_unknown")
+        assert (unknown.name, unknown.call_id) == ("old", "c1")
+        assert not model.requests[1].messages[-1].parts[0].ok
 
 
-def test_a_change_of_tools_is_whole_or_not_at_all() -> None:
-    async def work() -> None:
-        async with opened(Script(), tools=[tool("a")]) as agent:
-            with pytest.raises(Exception, match="no such tool: b"):
-                await agent.attach_tool(tool("new"), detach=["b"])
-            assert agent.tools == ("a",)
-
-    run(work)
+async def test_a_change_of_tools_is_whole_or_not_at_all() -> None:
+    async with opened(Script(), tools=[tool("a")]) as agent:
+        with pytest.raises(Exception, match="no such tool: b"):
+            await agent.attach_tool(tool("new"), detach=["b"])
+        assert agent.tools == ("a",)
 
 
 def test_arguments_that_are_no_object_are_told_to_the_model() -> None:
@@ -422,40 +401,37 @@ def task(description: str = "look", kind: str = "") -> Any:
 
 
 @case("1-102", "1-103", "1-104", "U-057")
-def test_a_sub_agent_works_in_its_parents_log() -> None:
+async def test_a_sub_agent_works_in_its_parents_log() -> None:
     given: list[Any] = []
 
     def look(args: Any, hands: Any) -> str:
         given.append((hands.cwd, hands.sandbox, hands.user_data, hands.agent_path))
         return "seen"
 
-    async def work() -> None:
-        model = Script(calls(("c1", "task")), calls(("s1", "look"), say="first"), text("it is there"), text("thanks"))
-        async with opened(
-            model, tools=[task(), tool("look", look)], user_data={"t": 1}, sandbox="bwrap", system_prompt="be good"
-        ) as agent:
-            heard = Heard(agent)
-            wrapped = agent.subscribe(types={"sub_agent_event", "agent_end"})
-            await agent.prompt("go")
-            assert await agent.collect_reply() == "thanks"
-            begun, ended = heard.one("subagent_start"), heard.one("subagent_end")
-            assert (begun.description, begun.call_id) == ("look", "c1")
-            assert (ended.child_sid, ended.result, ended.ok) == (begun.child_sid, "it is there", True)
-            assert heard.bodies("tool_execution_end")[-1].result == "it is there"
-            of_child = [event for event in heard.events if event.body.agent_path]
-            assert {event.body.agent_path for event in of_child} == {(begun.child_sid,)}
-            shown = [event async for event in _until_end(wrapped)]
-            assert [event.body.event["type"] for event in shown[:-1]] == [event.type for event in of_child]
-            assert {(event.body.call_id, event.body.child_sid) for event in shown[:-1]} == {("c1", begun.child_sid)}
-            # what it has of its parent, and what not
-            child = model.requests[1]
-            assert [one.text for one in child.messages] == ["find it"]
-            assert (child.system, child.model) == ("be good", "one")
-            assert [spec.name for spec in child.tools] == ["look"]
-            assert given[0][1:] == ("bwrap", {"t": 1}, (begun.child_sid,))
-            assert len(agent.messages) == 4
-
-    run(work)
+    model = Script(calls(("c1", "task")), calls(("s1", "look"), say="first"), text("it is there"), text("thanks"))
+    async with opened(
+        model, tools=[task(), tool("look", look)], user_data={"t": 1}, sandbox="bwrap", system_prompt="be good"
+    ) as agent:
+        heard = Heard(agent)
+        wrapped = agent.subscribe(types={"sub_agent_event", "agent_end"})
+        await agent.prompt("go")
+        assert await agent.collect_reply() == "thanks"
+        begun, ended = heard.one("subagent_start"), heard.one("subagent_end")
+        assert (begun.description, begun.call_id) == ("look", "c1")
+        assert (ended.child_sid, ended.result, ended.ok) == (begun.child_sid, "it is there", True)
+        assert heard.bodies("tool_execution_end")[-1].result == "it is there"
+        of_child = [event for event in heard.events if event.body.agent_path]
+        assert {event.body.agent_path for event in of_child} == {(begun.child_sid,)}
+        shown = [event async for event in _until_end(wrapped)]
+        assert [event.body.event["type"] for event in shown[:-1]] == [event.type for event in of_child]
+        assert {(event.body.call_id, event.body.child_sid) for event in shown[:-1]} == {("c1", begun.child_sid)}
+        # what it has of its parent, and what not
+        child = model.requests[1]
+        assert [one.text for one in child.messages] == ["find it"]
+        assert (child.system, child.model) == ("be good", "one")
+        assert [spec.name for spec in child.tools] == ["look"]
+        assert given[0][1:] == ("bwrap", {"t": 1}, (begun.child_sid,))
+        assert len(agent.messages) == 4
 
 
 async def _until_end(stream: Any) -> Any:
@@ -534,53 +510,47 @@ class Asks(Plugin):
 
 @case("U-057")
 @pytest.mark.parametrize("answer", ["approve", "reject", "reject and go on", "abort"])
-def test_a_sub_agents_approval_reaches_the_gate_with_its_path(answer: str) -> None:
-    async def work() -> None:
-        child_says = text("done it") if answer in ("approve", "reject and go on") else text("on")
-        model = Script(calls(("c1", "task")), calls(("s1", "risky")), child_says, text("on"))
-        async with opened(model, tools=[task(), tool("risky")], plugins=[Asks()]) as agent:
-            heard = Heard(agent)
-            await agent.prompt("go")
-            required = await heard.until("approval_required")
-            assert required.agent_path == (heard.one("subagent_start").child_sid,)
-            assert (agent.status().state, agent.status().phase) == ("executing_tools", "waiting_approval")
-            if answer == "approve":
-                await agent.approve(required.gate.gate_id)
-            elif answer == "abort":
-                await agent.abort(reason="enough")
-            else:
-                await agent.reject(required.gate.gate_id, auto_resume=answer != "reject")
-            if answer == "abort":
-                await heard.until("agent_abort", 2)
-                assert not (await heard.until("subagent_end")).ok
-            else:
-                assert await agent.collect_reply() == "on"
-                assert heard.one("subagent_end").ok == (answer != "reject")
-            assert agent.status().approvals == ()
-
-    run(work)
+async def test_a_sub_agents_approval_reaches_the_gate_with_its_path(answer: str) -> None:
+    child_says = text("done it") if answer in ("approve", "reject and go on") else text("on")
+    model = Script(calls(("c1", "task")), calls(("s1", "risky")), child_says, text("on"))
+    async with opened(model, tools=[task(), tool("risky")], plugins=[Asks()]) as agent:
+        heard = Heard(agent)
+        await agent.prompt("go")
+        required = await heard.until("approval_required")
+        assert required.agent_path == (heard.one("subagent_start").child_sid,)
+        assert (agent.status().state, agent.status().phase) == ("executing_tools", "waiting_approval")
+        if answer == "approve":
+            await agent.approve(required.gate.gate_id)
+        elif answer == "abort":
+            await agent.abort(reason="enough")
+        else:
+            await agent.reject(required.gate.gate_id, auto_resume=answer != "reject")
+        if answer == "abort":
+            await heard.until("agent_abort", 2)
+            assert not (await heard.until("subagent_end")).ok
+        else:
+            assert await agent.collect_reply() == "on"
+            assert heard.one("subagent_end").ok == (answer != "reject")
+        assert agent.status().approvals == ()
 
 
 # ------------------------------------------------------------------------------------------- 1.P: notices and the rest
 
 
 @case("1-106")
-def test_todos_are_told_whole() -> None:
+async def test_todos_are_told_whole() -> None:
     todos = (Todo(id="1", content="look"),)
 
     def write(args: Any, hands: Any) -> str:
         hands.set_todos(todos)
         return "noted"
 
-    async def work() -> None:
-        async with opened(Script(calls(("c1", "write")), text("ok")), tools=[tool("write", write)]) as agent:
-            heard = Heard(agent)
-            await agent.prompt("go")
-            await agent.collect_reply()
-            assert heard.one("todo_change").todos == todos == agent.status().todos
-            assert heard.of("todo_change")[0].session_id == agent.session_id
-
-    run(work)
+    async with opened(Script(calls(("c1", "write")), text("ok")), tools=[tool("write", write)]) as agent:
+        heard = Heard(agent)
+        await agent.prompt("go")
+        await agent.collect_reply()
+        assert heard.one("todo_change").todos == todos == agent.status().todos
+        assert heard.of("todo_change")[0].session_id == agent.session_id
 
 
 @case("1-111")
@@ -596,7 +566,7 @@ def test_a_plugins_own_event_carries_the_users_data() -> None:
 
 
 @case("1-112", "U-047")
-def test_what_plugins_say_is_joined_in_their_order() -> None:
+async def test_what_plugins_say_is_joined_in_their_order() -> None:
     class Says(Plugin):
         def __init__(self, text: str, priority: int) -> None:
             self.text, self.priority, self.name = text, priority, text
@@ -604,106 +574,94 @@ def test_what_plugins_say_is_joined_in_their_order() -> None:
         def before_prompt(self, said: str, context: Any) -> Intervene:
             return Intervene(self.text)
 
-    async def work() -> None:
-        model = Script(text("hi"))
-        async with opened(model, plugins=[Says("second", 50), Says("first", 10)]) as agent:
-            heard = Heard(agent)
-            await agent.prompt("go")
-            await agent.collect_reply()
-            assert heard.one("intervention").prompt == "first\n\nsecond"
-            assert [part.text for part in model.requests[0].messages[0].parts] == ["go", "first\n\nsecond"]
-
-    run(work)
+    model = Script(text("hi"))
+    async with opened(model, plugins=[Says("second", 50), Says("first", 10)]) as agent:
+        heard = Heard(agent)
+        await agent.prompt("go")
+        await agent.collect_reply()
+        assert heard.one("intervention").prompt == "first\n\nsecond"
+        assert [part.text for part in model.requests[0].messages[0].parts] == ["go", "first\n\nsecond"]
 
 
 # ------------------------------------------------------------------------------------------- 1.Q, 1.R: who listens
 
 
 @case("1-113")
-def test_an_observer_gets_what_it_needs_in_order() -> None:
-    async def work() -> None:
-        seen: list[Any] = []
-        async with opened(Script(calls(("c1", "echo"), say="hi"), text("do", "ne")), tools=[tool("echo")]) as agent:
-            stream = agent.subscribe()
-            await agent.prompt("go")
-            async for event in stream:
-                match event.body:
-                    case ev.MessageDelta(delta=delta):
-                        seen.append(delta)
-                    case ev.ToolExecutionStart(name=name):
-                        seen.append(("tool", name))
-                    case ev.AgentEnd(usage=usage) if usage is not None:
-                        seen.append((usage.total_tokens, usage.cost_usd))
-                        break
-                    case _:
-                        pass
-        assert seen == ["hi", ("tool", "echo"), "do", "ne", (30, 0.002)]
-
-    run(work)
+async def test_an_observer_gets_what_it_needs_in_order() -> None:
+    seen: list[Any] = []
+    async with opened(Script(calls(("c1", "echo"), say="hi"), text("do", "ne")), tools=[tool("echo")]) as agent:
+        stream = agent.subscribe()
+        await agent.prompt("go")
+        async for event in stream:
+            match event.body:
+                case ev.MessageDelta(delta=delta):
+                    seen.append(delta)
+                case ev.ToolExecutionStart(name=name):
+                    seen.append(("tool", name))
+                case ev.AgentEnd(usage=usage) if usage is not None:
+                    seen.append((usage.total_tokens, usage.cost_usd))
+                    break
+                case _:
+                    pass
+    assert seen == ["hi", ("tool", "echo"), "do", "ne", (30, 0.002)]
 
 
 @case("1-114")
-def test_an_observer_hears_once_that_the_agent_died() -> None:
+async def test_an_observer_hears_once_that_the_agent_died() -> None:
     """Another owner takes over the log."""
 
-    async def work() -> None:
-        log = MemoryLog()
-        agent = await opened(Script(text("hi"), [asyncio.Event()]), log=log)
-        stream = agent.subscribe()
-        await agent.prompt("go")
-        await agent.collect_reply()
-        stored = await log.session(agent.session_id)
-        (last,) = (await log.read(agent.session_id))[-1:]
-        stolen = ev.Event(agent.session_id, last.index + 1, last.at, "user", ev.OwnerChanged(epoch=2))
-        await log.append(Append(session_id=agent.session_id, events=(stolen,), fence=stored.fence))
-        with pytest.raises(StaleFence):
-            await agent.prompt("again")
-        heard = list[Any]()
+    log = MemoryLog()
+    agent = await opened(Script(text("hi"), [asyncio.Event()]), log=log)
+    stream = agent.subscribe()
+    await agent.prompt("go")
+    await agent.collect_reply()
+    stored = await log.session(agent.session_id)
+    (last,) = (await log.read(agent.session_id))[-1:]
+    stolen = ev.Event(agent.session_id, last.index + 1, last.at, "user", ev.OwnerChanged(epoch=2))
+    await log.append(Append(session_id=agent.session_id, events=(stolen,), fence=stored.fence))
+    with pytest.raises(StaleFence):
+        await agent.prompt("again")
+    heard = list[Any]()
 
-        async def listen() -> None:
-            async for event in stream:
-                heard.append(event.type)
+    async def listen() -> None:
+        async for event in stream:
+            heard.append(event.type)
 
-        with pytest.raises(AgentDown) as down:
-            await listen()
-        assert isinstance(down.value.reason, StaleFence)
-        assert agent.session_id in down.value.message
-        assert heard[-2:] == ["agent_end", "state_change"]
-        assert [event async for event in stream] == []
-        with pytest.raises(AgentGone):
-            await agent.prompt("more")
-
-    run(work)
+    with pytest.raises(AgentDown) as down:
+        await listen()
+    assert isinstance(down.value.reason, StaleFence)
+    assert agent.session_id in down.value.message
+    assert heard[-2:] == ["agent_end", "state_change"]
+    assert [event async for event in stream] == []
+    with pytest.raises(AgentGone):
+        await agent.prompt("more")
 
 
 @case("U-063")
-def test_an_agent_that_is_not_alive_says_so_at_once() -> None:
-    async def work() -> None:
-        async with opened(Script()) as agent:
-            stream = agent.subscribe()
-        assert [event.type async for event in stream] == ["session_suspended"]
-        for call in (
-            lambda: agent.prompt("x"),
-            lambda: agent.steer("x"),
-            agent.abort,
-            agent.approve,
-            agent.reject,
-            lambda: agent.respond("", "x"),
-            lambda: agent.switch_model("scripted:two"),
-            lambda: agent.attach_tool(tool("x")),
-            lambda: agent.detach_tool("x"),
-            agent.collect_reply,
-            agent.checkpoint,
-        ):
-            with pytest.raises(AgentGone) as gone:
-                await call()
-            assert (gone.value.code, agent.session_id in gone.value.message) == ("agent_gone", True)
-        for look in (agent.status, agent.subscribe):
-            with pytest.raises(AgentGone):
-                look()
-        await agent.stop()
-
-    run(work)
+async def test_an_agent_that_is_not_alive_says_so_at_once() -> None:
+    async with opened(Script()) as agent:
+        stream = agent.subscribe()
+    assert [event.type async for event in stream] == ["session_suspended"]
+    for call in (
+        lambda: agent.prompt("x"),
+        lambda: agent.steer("x"),
+        agent.abort,
+        agent.approve,
+        agent.reject,
+        lambda: agent.respond("", "x"),
+        lambda: agent.switch_model("scripted:two"),
+        lambda: agent.attach_tool(tool("x")),
+        lambda: agent.detach_tool("x"),
+        agent.collect_reply,
+        agent.checkpoint,
+    ):
+        with pytest.raises(AgentGone) as gone:
+            await call()
+        assert (gone.value.code, agent.session_id in gone.value.message) == ("agent_gone", True)
+    for look in (agent.status, agent.subscribe):
+        with pytest.raises(AgentGone):
+            look()
+    await agent.stop()
 
 
 async def many(agent: Any, count: int) -> int:
@@ -715,59 +673,50 @@ async def many(agent: Any, count: int) -> int:
 
 
 @case("1-115", "1-119")
-def test_nothing_is_kept_unless_it_is_asked_for() -> None:
-    async def work() -> None:
-        async with opened(Script()) as agent:
-            await many(agent, 5)
-            stream = agent.subscribe(since=0)
-            last = await many(agent, 1)
-            assert (await anext(stream)).index == last
-            assert agent._runtime.journal.ring is None
-
-    run(work)
+async def test_nothing_is_kept_unless_it_is_asked_for() -> None:
+    async with opened(Script()) as agent:
+        await many(agent, 5)
+        stream = agent.subscribe(since=0)
+        last = await many(agent, 1)
+        assert (await anext(stream)).index == last
+        # The first subscriber doesn't make the agent keep events for later ones.
+        late = agent.subscribe(since=0)
+        newest = await many(agent, 1)
+        assert (await anext(late)).index == newest
 
 
 @case("1-116", "U-062")
-def test_the_newest_are_replayed_and_live_ones_follow() -> None:
-    async def work() -> None:
-        async with opened(Script(), event_buffer_size=200) as agent:
-            last = await many(agent, 250)
-            stream = agent.subscribe(since=0)
-            live = await many(agent, 3)
-            seen = [(await anext(stream)).index for _ in range(203)]
-            assert seen == list(range(last - 199, live + 1))
-
-    run(work)
+async def test_the_newest_are_replayed_and_live_ones_follow() -> None:
+    async with opened(Script(), event_buffer_size=200) as agent:
+        last = await many(agent, 250)
+        stream = agent.subscribe(since=0)
+        live = await many(agent, 3)
+        seen = [(await anext(stream)).index for _ in range(203)]
+        assert seen == list(range(last - 199, live + 1))
 
 
 @case("1-117", "1-118")
-def test_since_and_types() -> None:
-    async def work() -> None:
-        async with opened(Script(text("a", "b")), event_buffer_size=200) as agent:
-            await agent.prompt("go")
-            await agent.collect_reply()
-            start = agent.subscribe(since=0, types={"agent_start"})
-            index = (await anext(start)).index
-            after = agent.subscribe(since=index)
-            assert (await anext(after)).index == index + 1
-            some = agent.subscribe(since=0, types={"message_delta", "agent_end"})
-            assert [(await anext(some)).type for _ in range(3)] == ["message_delta", "message_delta", "agent_end"]
-
-    run(work)
+async def test_since_and_types() -> None:
+    async with opened(Script(text("a", "b")), event_buffer_size=200) as agent:
+        await agent.prompt("go")
+        await agent.collect_reply()
+        start = agent.subscribe(since=0, types={"agent_start"})
+        index = (await anext(start)).index
+        after = agent.subscribe(since=index)
+        assert (await anext(after)).index == index + 1
+        some = agent.subscribe(since=0, types={"message_delta", "agent_end"})
+        assert [(await anext(some)).type for _ in range(3)] == ["message_delta", "message_delta", "agent_end"]
 
 
-def test_with_a_log_everything_is_replayed() -> None:
-    async def work() -> None:
-        log = MemoryLog(keep_deltas=True)
-        async with opened(Script(text(*"abcdef")), log=log) as agent:
-            live = Heard(agent)
-            await agent.prompt("go")
-            await agent.collect_reply()
-            again = Heard(agent, since=0)
-        assert [event.index for event in await again.end()] == list(range(1, agent._runtime.journal.index + 1))
-        assert [event.index for event in await live.end()] == list(range(3, agent._runtime.journal.index + 1))
-
-    run(work)
+async def test_with_a_log_everything_is_replayed() -> None:
+    log = MemoryLog(keep_deltas=True)
+    async with opened(Script(text(*"abcdef")), log=log) as agent:
+        live = Heard(agent)
+        await agent.prompt("go")
+        await agent.collect_reply()
+        again = Heard(agent, since=0)
+    assert [event.index for event in await again.end()] == list(range(1, agent._runtime.journal.index + 1))
+    assert [event.index for event in await live.end()] == list(range(3, agent._runtime.journal.index + 1))
 
 
 # ------------------------------------------------------------------------------------------------ 1.S; U: the hooks
@@ -850,20 +799,17 @@ def test_a_plugin_replaces_arguments() -> None:
 
 
 @case("U-050")
-def test_a_plugin_replaces_a_result() -> None:
+async def test_a_plugin_replaces_a_result() -> None:
     class Hides(Plugin):
         def after_tool(self, name: str, call_id: str, outcome: Outcome, context: Any) -> ReplaceToolResult:
             return ReplaceToolResult(Outcome(outcome.text.replace("secret", "…")))
 
-    async def work() -> None:
-        model = Script(calls(("c1", "echo")), text("ok"))
-        async with opened(model, tools=[tool("echo", lambda *_: "a secret")], plugins=[Hides()]) as agent:
-            await agent.prompt("go")
-            await agent.collect_reply()
-            assert model.requests[1].messages[-1].parts[0].text == "a …"
-            assert agent.messages[-2].parts[0].text == "a …"
-
-    run(work)
+    model = Script(calls(("c1", "echo")), text("ok"))
+    async with opened(model, tools=[tool("echo", lambda *_: "a secret")], plugins=[Hides()]) as agent:
+        await agent.prompt("go")
+        await agent.collect_reply()
+        assert model.requests[1].messages[-1].parts[0].text == "a …"
+        assert agent.messages[-2].parts[0].text == "a …"
 
 
 @case("U-052")
@@ -896,22 +842,19 @@ def test_after_turn_is_asked_before_idle_on_both_paths() -> None:
 
 
 @case("1-121")
-def test_streaming_approvals_and_checkpoints_in_one_session() -> None:
-    async def work() -> None:
-        log = MemoryLog()
-        model = Script(calls(("c1", "risky"), say="I will"), text("did it"))
-        async with opened(model, tools=[tool("risky")], plugins=[Asks()], log=log) as agent:
-            deltas = agent.subscribe(types={"message_delta"})
-            heard = Heard(agent)
-            await agent.prompt("go")
-            required = await heard.until("approval_required")
-            saved = await agent.checkpoint()
-            await agent.approve(required.gate.gate_id)
-            assert await agent.collect_reply() == "I will\n\ndid it"
-            assert [(await anext(deltas)).body.delta for _ in range(2)] == ["I will", "did it"]
-            assert heard.one("checkpoint_saved").checkpoint_id == saved
-
-    run(work)
+async def test_streaming_approvals_and_checkpoints_in_one_session() -> None:
+    log = MemoryLog()
+    model = Script(calls(("c1", "risky"), say="I will"), text("did it"))
+    async with opened(model, tools=[tool("risky")], plugins=[Asks()], log=log) as agent:
+        deltas = agent.subscribe(types={"message_delta"})
+        heard = Heard(agent)
+        await agent.prompt("go")
+        required = await heard.until("approval_required")
+        saved = await agent.checkpoint()
+        await agent.approve(required.gate.gate_id)
+        assert await agent.collect_reply() == "I will\n\ndid it"
+        assert [(await anext(deltas)).body.delta for _ in range(2)] == ["I will", "did it"]
+        assert heard.one("checkpoint_saved").checkpoint_id == saved
 
 
 @case("1-123")
@@ -924,15 +867,12 @@ def test_every_event_of_the_seed_belongs_to_exactly_one_class() -> None:
 
 
 @case("X-030")
-def test_a_session_without_a_prompt_shows_no_spinner() -> None:
-    async def work() -> None:
-        async with opened(Script([asyncio.Event()])) as agent:
-            state = agent._runtime.journal.state
-            assert (state.lifecycle.value, agent.status().state, agent.status().phase) == ("active", "idle", "idle")
-            await agent.prompt("go")
-            assert agent.status().phase == "streaming"
-
-    run(work)
+async def test_a_session_without_a_prompt_shows_no_spinner() -> None:
+    async with opened(Script([asyncio.Event()])) as agent:
+        state = agent._runtime.journal.state
+        assert (state.lifecycle.value, agent.status().state, agent.status().phase) == ("active", "idle", "idle")
+        await agent.prompt("go")
+        assert agent.status().phase == "streaming"
 
 
 def test_max_turns() -> None:
@@ -943,25 +883,21 @@ def test_max_turns() -> None:
     assert heard.one("agent_end").outcome == "failed"
 
 
-def test_the_call_of_an_abort_that_a_plugin_answers_ends_the_turn() -> None:
+async def test_the_call_of_an_abort_that_a_plugin_answers_ends_the_turn() -> None:
     class Ends(Plugin):
         def after_tool(self, name: str, call_id: str, outcome: Any, context: Any) -> Abort:
             return Abort("seen enough")
 
     gate = None
 
-    async def work() -> None:
-        nonlocal gate
-        gate = Gate("wait")
-        model = Script(calls(("c1", "echo"), ("c2", "wait")))
-        async with opened(model, tools=[tool("echo"), gate.tool], plugins=[Ends()]) as agent:
-            heard = Heard(agent)
-            await agent.prompt("go")
-            assert (await heard.until("agent_abort")).reason == "seen enough"
-            await gate.ended.wait()
-            assert heard.one("tool_killed").call_id == "c2"
-            assert heard.one("tool_execution_end").call_id == "c1"
-            assert isinstance(agent.messages[1].parts[0], Call)
-            assert [part.ok for part in agent.messages[2].parts] == [True, False]
-
-    run(work)
+    gate = Gate("wait")
+    model = Script(calls(("c1", "echo"), ("c2", "wait")))
+    async with opened(model, tools=[tool("echo"), gate.tool], plugins=[Ends()]) as agent:
+        heard = Heard(agent)
+        await agent.prompt("go")
+        assert (await heard.until("agent_abort")).reason == "seen enough"
+        await gate.ended.wait()
+        assert heard.one("tool_killed").call_id == "c2"
+        assert heard.one("tool_execution_end").call_id == "c1"
+        assert isinstance(agent.messages[1].parts[0], Call)
+        assert [part.ok for part in agent.messages[2].parts] == [True, False]

@@ -16,8 +16,8 @@ from quarterdeck.kernel.routing import route
 from quarterdeck.kernel.summary import Summary, details
 from tests.conformance.marks import case, cases_from
 from tests.fuzz.bodies import one_of_each
-from tests.sessions import in_lifecycle, in_phase
-from tests.tape import STEP, Tape
+from tests.support.sessions import in_lifecycle, in_phase
+from tests.support.tape import STEP, Tape
 
 HOUR_MS = DAY_MS // 24
 #: The one event that leads to each status; what leads to `active` leads there from `suspended` only.

@@ -15,7 +15,7 @@ from quarterdeck.kernel import activity
 from quarterdeck.kernel.activity import CLAUDE, CODEX, COMPACTING, STATES, SUB_STATES, THINKING, TOOL_USE, WAITING
 from quarterdeck.kernel.state import OWNERS, State
 from tests.conformance.marks import case
-from tests.tape import Tape, approval
+from tests.support.tape import Tape, approval
 
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 ACTIVE = (THINKING, TOOL_USE, WAITING, COMPACTING)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quarterdeck import events as ev
-from tests.claude_session import Session
 from tests.conformance.marks import case, cases_from
+from tests.support.claude_session import Session
 
 THINKING = "active/thinking"
 TOOL_USE = "active/tool_use"

@@ -8,9 +8,9 @@ from quarterdeck import events as ev
 from quarterdeck.events import Body
 from quarterdeck.harness.codex.telemetry import IDLE_S, WATCHDOG_S
 from quarterdeck.kernel.activity import CODEX, THINKING, TOOL_USE, WAITING, decision_guard
-from tests.codex_talk import THREAD, CodexTalk
 from tests.conformance.marks import case
-from tests.talk import kinds
+from tests.support.codex_session import THREAD, CodexTalk
+from tests.support.translator_session import kinds
 
 
 def idle() -> CodexTalk:

@@ -21,8 +21,8 @@ from quarterdeck.kernel.routing import route
 from quarterdeck.kernel.timeline import KINDS, TOOL_PHASES, Entry, Kind, ToolPhase, ToolStep, turns
 from quarterdeck.kernel.view import View
 from tests.conformance.marks import case, cases_from
-from tests.store import AppState, Store
-from tests.tape import Tape, tape
+from tests.support.store import AppState, Store
+from tests.support.tape import Tape, tape
 
 SESSION = "s1"
 SHOT = Image(media_type="image/png", data="iVBORw0KGgo=")

@@ -16,8 +16,8 @@ from quarterdeck.kernel.summary import Summary, summary
 from quarterdeck.kernel.timeline import args_preview, turns, window
 from quarterdeck.kernel.view import fold_all
 from tests.conformance.marks import case
-from tests.store import AppState, Store
-from tests.tape import Tape, tape
+from tests.support.store import AppState, Store
+from tests.support.tape import Tape, tape
 
 SHOT = Image(media_type="image/png", data="iVBORw0KGgo=")
 

@@ -10,8 +10,8 @@ from quarterdeck import events as ev
 from quarterdeck.harness.acp.prompts import NO_TEXT
 from quarterdeck.harness.registry import translator
 from quarterdeck.harness.replay import Replay, end_json, row_json
-from tests.acp_talk import AcpTalk
 from tests.conformance.marks import case
+from tests.support.acp_session import AcpTalk
 
 TRACES = Path(__file__).parent / "traces"
 #: folder → the agent's own name; all of them are also served as `acp`

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck import events as ev
-from tests.claude_session import Session, text
 from tests.conformance.marks import case
+from tests.support.claude_session import Session, text
 
 LIMIT = "Claude AI usage limit reached|1755806400"
 

@@ -10,9 +10,9 @@ from quarterdeck.harness.codex.telemetry import IDLE_S, WATCHDOG_S
 from quarterdeck.harness.registry import translator
 from quarterdeck.harness.replay import Replay, end_json
 from quarterdeck.kernel.activity import THINKING, TOOL_USE
-from tests.codex_talk import CodexTalk
 from tests.conformance.marks import case
-from tests.talk import kinds
+from tests.support.codex_session import CodexTalk
+from tests.support.translator_session import kinds
 
 LIMIT = '{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached","resets_at":1794800000}}'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.pi.translate import pi
 from tests.conformance.marks import case
-from tests.tape import Tape
+from tests.support.tape import Tape
 
 
 def entries_after(*requests: dict[str, object]) -> list[tuple[str, str]]:

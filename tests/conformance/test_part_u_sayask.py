@@ -14,7 +14,7 @@ from quarterdeck.harness.replay import Replay
 from quarterdeck.harness.sayask.calls import QUESTION_GRACE_S
 from quarterdeck.harness.todos import progress_of
 from tests.conformance.marks import case
-from tests.stream_talk import StreamTalk
+from tests.support.claude_stream import StreamTalk
 
 
 def message(name: str, ts: int, text: str = "", **fields: Any) -> dict[str, Any]:

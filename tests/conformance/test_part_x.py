@@ -15,8 +15,8 @@ from quarterdeck.kernel.summary import details
 from quarterdeck.kernel.timeline import Entry
 from quarterdeck.kernel.view import View, fold_all, why
 from tests.conformance.marks import case, cases_from
-from tests.sessions import READY, in_lifecycle, in_phase, starts, works
-from tests.tape import Tape, approval
+from tests.support.sessions import READY, in_lifecycle, in_phase, starts, works
+from tests.support.tape import Tape, approval
 
 each_phase = pytest.mark.parametrize("name", phase.STATES)
 

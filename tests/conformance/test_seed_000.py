@@ -14,8 +14,8 @@ from quarterdeck.events import Body
 from quarterdeck.kernel import phase
 from quarterdeck.kernel.phase import Phase, ProcessStatus, Status
 from tests.conformance.marks import case
-from tests.sessions import works
-from tests.tape import approval
+from tests.support.sessions import works
+from tests.support.tape import approval
 
 SEED = (Path(__file__).parent / "seed_000_tables.md").read_text(encoding="utf-8")
 #: What the seed writes into its column "Condition", where the machine has a guard for it.

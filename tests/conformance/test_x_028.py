@@ -11,7 +11,7 @@ import pytest
 from quarterdeck.harness.registry import translator
 from quarterdeck.harness.replay import Replay
 from tests.conformance.marks import case
-from tests.table import legal, shown_by
+from tests.support.state_table import legal, shown_by
 
 TRACES = Path(__file__).parent / "traces"
 RECORDINGS = sorted(TRACES.rglob("*.jsonl"))

@@ -22,7 +22,7 @@ from quarterdeck.harness.registry import translator
 from quarterdeck.harness.replay import Replay, Row
 from quarterdeck.kernel.view import View, fold
 from tests.conformance.marks import case
-from tests.tape import Tape, approval
+from tests.support.tape import Tape, approval
 
 TRACES = Path(__file__).parent / "traces"
 Sequence = list[tuple[str, str]]

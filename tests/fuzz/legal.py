@@ -1,7 +1,7 @@
 """Check views against the rules that no translator may break, whatever its agent sends.
 
-These are the table of X-028 (tests/table.py), and the parts of X-040 that the table doesn't cover: a spinner before a turn,
-and the turn behind a streaming timeline.
+These are the table of X-028 (tests/support/state_table.py), and the parts of X-040 that the table doesn't cover: a
+spinner before a turn, and the turn behind a streaming timeline.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from quarterdeck import events as ev
 from quarterdeck.events import Body
 from quarterdeck.kernel.phase import FLAGS
 from quarterdeck.kernel.view import View, reconstructed
-from tests.table import legal, shown_by
+from tests.support.state_table import legal, shown_by
 
 
 def violations(view: View) -> list[str]:

@@ -24,7 +24,7 @@ from quarterdeck.kernel.summary import attention
 from quarterdeck.kernel.view import fold, reconstructed
 from tests.model import person
 from tests.model.truth import Bounds, Truth, World, activity_of, asked, runs_of
-from tests.table import legal, shown_by
+from tests.support.state_table import legal, shown_by
 
 Rule: TypeAlias = Callable[[World, Bounds], str | None]
 _DELTA_NAMES = frozenset(NAMES[kind] for kind in DELTAS)

@@ -23,7 +23,7 @@ from tests.model import agent, children, deck, person
 from tests.model.invariants import RULES, RULES_OF_NAMES, Rule
 from tests.model.reach import LIVENESS, Edge, Node, stuck
 from tests.model.truth import Bounds, Move, Truth, World, shape, told
-from tests.table import Shown, shown_by
+from tests.support.state_table import Shown, shown_by
 
 #: After this many broken rules the rest is noise.
 ENOUGH = 5

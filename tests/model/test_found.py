@@ -10,7 +10,7 @@ from quarterdeck.harness.tracker import EventTracker
 from quarterdeck.kernel import commands
 from quarterdeck.kernel.log_invariants import in_order
 from quarterdeck.kernel.routing import route
-from tests.tape import Tape, approval, tape
+from tests.support.tape import Tape, approval, tape
 
 READY = ev.AgentReady(native_session_id="n1", capabilities=("steer",), resumable=True)
 DIALOG = ev.DialogRequired(method="confirm", gate_id="d1")

@@ -14,7 +14,7 @@ from tests.model import search
 from tests.model.reach import LIVENESS, Edge, Liveness, Node, stuck
 from tests.model.search import explore
 from tests.model.truth import Bounds
-from tests.table import ROWS, fits
+from tests.support.state_table import ROWS, fits
 
 #: Everything at once would take minutes (`python -m tests.model --calls 3 --subs 2`), so each lets something else grow.
 SEARCHES = {

@@ -14,7 +14,7 @@ import pytest
 import quarterdeck
 from quarterdeck.engine.factory import create_agent
 from quarterdeck.engine.options import AgentOptions
-from tests.engine import PATIENCE_S
+from tests.support.engine import PATIENCE_S
 from tests.unit.test_plugins_page import Obedient, expected
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck import events as ev
 from quarterdeck.kernel.turn import Task, with_task, without_task
-from tests.tape import START, STEP, tape
+from tests.support.tape import START, STEP, tape
 
 SHELL = Task("shell", "b1", "make watch", 5)
 

@@ -22,7 +22,7 @@ from quarterdeck.cli.commands import machine as machine_command
 from quarterdeck.cli.exits import Exit, exit_for
 from quarterdeck.errors import AlreadyDecided, NotAllowed, QuarterdeckError
 from quarterdeck.kernel.machine import MACHINE_NAMES, Machine, Row, load_machine
-from tests.servers import home_at
+from tests.support.servers import home_at
 
 DOOR = """\
 door starts as shut

@@ -26,7 +26,7 @@ from quarterdeck.events import (
     encode_event,
     type_of,
 )
-from tests.bodies import any_body
+from tests.support.event_bodies import any_body
 
 Decode = Callable[[bytes | str], object]
 

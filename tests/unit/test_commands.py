@@ -12,8 +12,8 @@ from quarterdeck.errors import AlreadyDecided, NoSuchGate, NotAllowed, Quarterde
 from quarterdeck.kernel import commands, phase
 from quarterdeck.kernel.commands import BY_LIFECYCLE, Command, InvalidCommand, allowed, check
 from quarterdeck.kernel.view import View
-from tests.sessions import in_lifecycle, in_phase, works
-from tests.tape import Tape, approval
+from tests.support.sessions import in_lifecycle, in_phase, works
+from tests.support.tape import Tape, approval
 
 #: A well-formed command of every kind; the gate is the one that sessions.py opens.
 WELL_FORMED: list[Command] = [

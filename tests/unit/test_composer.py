@@ -7,8 +7,8 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.kernel.composer import Composer, composer
 from quarterdeck.kernel.view import View
-from tests.sessions import in_lifecycle, in_phase, works
-from tests.tape import Tape
+from tests.support.sessions import in_lifecycle, in_phase, works
+from tests.support.tape import Tape
 
 
 @pytest.mark.parametrize(

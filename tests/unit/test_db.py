@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from quarterdeck.cli.app import app
 from quarterdeck.cli.exits import Exit
 from quarterdeck.log.sqlite.sql import newest_version
-from tests.servers import PATIENCE_S, read_until
+from tests.support.servers import PATIENCE_S, read_until
 from tests.unit.log.old_stores import SESSIONS, restored, written
 
 

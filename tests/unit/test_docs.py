@@ -37,3 +37,15 @@ def test_examples_run(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     missing = [link for link in LINKS.findall(page.read_text()) if not (page.parent / link).exists()]
     assert not missing
+
+
+def test_the_walks_name_functions_that_exist() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    hops = re.findall(r"^ *\d+  (\S+\.py) +(?:\w+\.)?(\w+)", page, re.MULTILINE)
+    assert len(hops) > 30
+    missing = [
+        f"{name} in {file}"
+        for file, name in hops
+        if not re.search(rf"(def|class) {name}\b", (ROOT / "quarterdeck" / file).read_text(encoding="utf-8"))
+    ]
+    assert missing == []

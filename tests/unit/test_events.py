@@ -32,7 +32,7 @@ from quarterdeck.events import (
     event_name,
     type_of,
 )
-from tests.bodies import body_of
+from tests.support.event_bodies import body_of
 
 ENVELOPE = ("session_id", "index", "cursor", "at", "origin", "type")
 

@@ -12,8 +12,8 @@ from quarterdeck.errors import AlreadyDecided, NoSuchGate
 from quarterdeck.events import Body, Event, GateRequest, Option, Question
 from quarterdeck.kernel import gate
 from quarterdeck.kernel.gate import Gate, Gates
-from tests.sessions import READY, in_phase, works
-from tests.tape import Tape, approval
+from tests.support.sessions import READY, in_phase, works
+from tests.support.tape import Tape, approval
 
 CHILD = ("helper",)
 

@@ -17,7 +17,7 @@ import pytest
 import quarterdeck
 from quarterdeck import QuarterdeckError, SessionHandle, Settings
 from quarterdeck.kernel import commands as cmd
-from tests.decks import PATIENCE_S
+from tests.support.decks import PATIENCE_S
 
 PAGE = (Path(__file__).parents[2] / "docs" / "library.md").read_text(encoding="utf-8")
 AGENT_PAGE = "".join(

@@ -8,8 +8,8 @@ from quarterdeck import events as ev
 from quarterdeck.events import Body
 from quarterdeck.kernel.log_invariants import in_order
 from quarterdeck.kernel.view import View
-from tests.sessions import in_lifecycle, in_phase, works
-from tests.tape import START, Tape
+from tests.support.sessions import in_lifecycle, in_phase, works
+from tests.support.tape import START, Tape
 
 CHILD = ("helper",)
 START_AGAIN = ev.AgentStart(turn_id="t2")

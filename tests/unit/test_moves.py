@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quarterdeck import events as ev
-from tests.tape import Tape, approval, tape
+from tests.support.tape import Tape, approval, tape
 
 
 def with_calls(*call_ids: str) -> Tape:

@@ -26,8 +26,8 @@ from quarterdeck.events import (
 from quarterdeck.kernel.narrate import NARRATORS
 from quarterdeck.kernel.timeline import BashResult, Card, Entry, ToolStep, line_id, window
 from quarterdeck.kernel.view import View, fold
-from tests.bodies import body_of
-from tests.tape import START, STEP, Tape, approval, tape
+from tests.support.event_bodies import body_of
+from tests.support.tape import START, STEP, Tape, approval, tape
 
 SHOT = Image(media_type="image/png", data="iVBORw0KGgo=")
 

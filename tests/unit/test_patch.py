@@ -22,9 +22,9 @@ from quarterdeck.kernel.summary import DETAILS_FIELDS, SUMMARY_FIELDS, VIEW_FIEL
 from quarterdeck.kernel.timeline import Timeline, window
 from quarterdeck.kernel.view import View
 from tests.conformance.test_traces import recording_of
-from tests.mirror import DEFAULTS, apply_changes
-from tests.sessions import works
-from tests.tape import Tape
+from tests.support.mirror import DEFAULTS, apply_changes
+from tests.support.sessions import works
+from tests.support.tape import Tape
 
 TRACES = Path(__file__).parent.parent / "conformance" / "traces"
 EXPECTATIONS = sorted(TRACES.rglob("*.expect.json"))

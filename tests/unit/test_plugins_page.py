@@ -16,7 +16,7 @@ import pytest
 import quarterdeck.engine.plugins as plugins
 from quarterdeck.engine.model import CallBegun, CallPiece, Chunk, Finished, Request, TextPiece
 from quarterdeck.engine.plugins.shipped import SHIPPED
-from tests.engine import PATIENCE_S, tool
+from tests.support.engine import PATIENCE_S, tool
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

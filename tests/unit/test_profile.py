@@ -8,7 +8,7 @@ from quarterdeck import events as ev
 from quarterdeck.events import Body, Repo
 from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.profile import Changes, Context, Profile, label
-from tests.tape import START, Tape, tape
+from tests.support.tape import START, Tape, tape
 
 
 class TestLabels:

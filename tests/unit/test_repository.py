@@ -119,6 +119,36 @@ class TestSizes:
         assert [f.name for f in functions() if not f.annotated] == []
 
 
+#: Names that say nothing about what they hold (CONTRIBUTING.md, "How we name").
+EMPTY_NAMES = frozenset({"found", "one", "told", "place", "kept", "made", "wanted", "given", "said"})
+
+
+def empty_names(path: Path) -> list[str]:
+    """Return the variables, parameters and attributes of a file that have one of the refused names."""
+    refused: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.attr
+        else:
+            continue
+        if name in EMPTY_NAMES:
+            refused.append(f"{path.relative_to(ROOT)}:{node.lineno} {name}")
+    return refused
+
+
+class TestNames:
+    #: `told` of tool_execution_end is a field of stored events, and can't be renamed.
+    STORED = frozenset({"quarterdeck/events/bodies.py"})
+
+    def test_names_say_what_they_hold(self):
+        files = [path for path in sources() if str(path.relative_to(ROOT)) not in self.STORED]
+        assert [name for path in files for name in empty_names(path)] == []
+
+
 class TestThePureCoreDoesNoInputOrOutput:
     """The import rules keep modules out; these builtins need no import."""
 

@@ -7,8 +7,8 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.kernel.routing import Intent, Route, is_busy, is_held, open_question, route
 from quarterdeck.kernel.view import View
-from tests.sessions import in_lifecycle, in_phase, waits_for_its_first_prompt, works
-from tests.tape import Tape, approval
+from tests.support.sessions import in_lifecycle, in_phase, waits_for_its_first_prompt, works
+from tests.support.tape import Tape, approval
 
 INTENTS: tuple[Intent, ...] = ("message", "steer", "queue")
 each_intent = pytest.mark.parametrize("intent", INTENTS)

@@ -6,8 +6,8 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body
-from tests.sessions import in_phase, works
-from tests.tape import Tape, approval
+from tests.support.sessions import in_phase, works
+from tests.support.tape import Tape, approval
 
 REQUEST = ev.RequestStart()
 TEXT = ev.MessageStart(message_id="m1")

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from quarterdeck.cli.exits import Exit
-from tests.servers import PATIENCE_S, At, home_at, read_until
-from tests.terminals import Terminal
+from tests.support.servers import PATIENCE_S, At, home_at, read_until
+from tests.support.terminals import Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by /proc")
 

@@ -16,8 +16,8 @@ import pytest
 
 from quarterdeck.cli.exits import Exit
 from quarterdeck.cli.terminal.gate_prompt import GatePrompt, InvalidReply, Reply
-from tests.servers import PATIENCE_S, QD, At, home_at, read_until
-from tests.terminals import Terminal
+from tests.support.servers import PATIENCE_S, QD, At, home_at, read_until
+from tests.support.terminals import Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by /proc")
 INVITATION = "[y]es, [n]o, [a]lways in this session: "

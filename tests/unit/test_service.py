@@ -16,7 +16,7 @@ import pytest
 
 from quarterdeck.cli.service import LABEL, NoServices, Service, describe_service, format_flags
 from quarterdeck.home import Home
-from tests.servers import At
+from tests.support.servers import At
 
 PLACE = Home(Path("/decks/my $deck 100%"))
 USER = {"HOME": "/home/dev", "PATH": "/bin:/opt/a b", "SECRET_KEY": "hush"}

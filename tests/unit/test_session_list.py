@@ -24,7 +24,7 @@ from quarterdeck.kernel.session_list import (
     page,
 )
 from quarterdeck.kernel.summary import Attention, Summary, summary
-from tests.tape import Tape
+from tests.support.tape import Tape
 
 PLAIN = summary(Tape().opened().view)
 

@@ -11,8 +11,8 @@ from quarterdeck import events as ev
 from quarterdeck.events import BY_NAME, NAMES, TYPES, Body, GateRequest, Image, Option, Question, Todo, TokenUsage
 from quarterdeck.kernel.state import EMPTY, FOLD_VERSION, NOT_OPENED, OWNERS, Cell, State
 from quarterdeck.kernel.view import View, fold_all
-from tests.bodies import any_body, body_of
-from tests.tape import START, STEP, Tape, tape
+from tests.support.event_bodies import any_body, body_of
+from tests.support.tape import START, STEP, Tape, tape
 
 #: Something for every field of the state to hold.
 RICH: tuple[Body, ...] = (

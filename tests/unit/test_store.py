@@ -5,8 +5,8 @@ from __future__ import annotations
 from quarterdeck import events as ev
 from quarterdeck.kernel.profile import Context
 from quarterdeck.kernel.view import View
-from tests.store import AppState, Store
-from tests.tape import Tape, tape
+from tests.support.store import AppState, Store
+from tests.support.tape import Tape, tape
 
 
 def opened(session_id: str = "s1") -> Store:

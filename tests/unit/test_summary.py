@@ -14,8 +14,8 @@ from quarterdeck.kernel.profile import Context, Failure
 from quarterdeck.kernel.state import FOLD_VERSION
 from quarterdeck.kernel.summary import Attention, Now, attention, details, gate_shown, is_unread, now, summary
 from quarterdeck.kernel.turn import Task
-from tests.sessions import READY
-from tests.tape import START, STEP, Tape, approval, tape
+from tests.support.sessions import READY
+from tests.support.tape import START, STEP, Tape, approval, tape
 
 #: The contract, section 2: the names of a summary, and of what stands in it.
 SUMMARY = """

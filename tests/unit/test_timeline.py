@@ -45,7 +45,7 @@ from quarterdeck.kernel.timeline import (
     with_whole,
     withdrawn,
 )
-from tests.bodies import json_values
+from tests.support.event_bodies import json_values
 
 
 def said(name: str, text: str = "", **fields: Any) -> Entry:

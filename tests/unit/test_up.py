@@ -29,7 +29,7 @@ from quarterdeck.process.tree import kill_processes, wait_until_gone
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.server_file import ServerInfo
 from tests.conformance.marks import case
-from tests.servers import PATIENCE_S, QD, At, eventually, home_at, is_gone, read_until
+from tests.support.servers import PATIENCE_S, QD, At, eventually, home_at, is_gone, read_until
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quarterdeck import events as ev
 from quarterdeck.events import TokenUsage, Usage
 from quarterdeck.kernel.usage import Ledger, Share, entered, next_turn
-from tests.tape import tape
+from tests.support.tape import tape
 
 # Quarters are exact in binary, so sums of them can be compared.
 _costs = st.none() | st.integers(0, 40).map(lambda quarters: quarters / 4)

@@ -9,8 +9,8 @@ from quarterdeck.events import Event
 from quarterdeck.kernel.machine import MACHINE_NAMES, load_machine
 from quarterdeck.kernel.state import EMPTY, OWNERS
 from quarterdeck.kernel.view import Cause, View, Why, fold, fold_all, reconstructed, stepped, why
-from tests.sessions import IN_PHASE, in_lifecycle, in_phase, works
-from tests.tape import Tape, approval
+from tests.support.sessions import IN_PHASE, in_lifecycle, in_phase, works
+from tests.support.tape import Tape, approval
 
 CHILD = ("helper",)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -15,7 +16,7 @@ from quarterdeck.cli.commands.run import MODES
 from quarterdeck.cli.connect import read_token
 from quarterdeck.cli.exits import Exit
 from quarterdeck.harness.driver import Mode
-from tests.servers import QD, At, home_at
+from tests.support.servers import QD, At, home_at
 
 #: Every command that looks into the home.
 COMMANDS = [
@@ -161,10 +162,12 @@ class TestTheToken:
         at.place.token.unlink()
         if content is not None:
             at.place.token.write_bytes(content)
-        done = at.qd("status")
+        done = at.qd("status", "--json")
+        report = json.loads(done.stdout)
         assert done.returncode == Exit.UNREACHABLE
-        assert "`qd restart --force`" in done.stderr
-        if "Remove the file" in done.stderr:
+        assert (report["running"], report["healthy"]) == (True, False)
+        assert "`qd restart --force`" in report["error"]["hint"]
+        if "Remove the file" in report["error"]["hint"]:
             at.place.token.unlink()
         assert at.qd("restart", "--force").returncode == Exit.DONE
         at.light()

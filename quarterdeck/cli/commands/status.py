@@ -34,14 +34,14 @@ def status(ctx: click.Context, as_json: bool, show_config: bool) -> None:
 
 
 def _query_server(home: Home) -> dict[str, Any]:
-    from quarterdeck.cli.connect import find_server
+    from quarterdeck.cli.connect import connect_to
     from quarterdeck.errors import QuarterdeckError
+    from quarterdeck.server.server_file import find_server
 
     report: dict[str, Any] = {"running": False, "healthy": False, "home": str(home.folder)}
-    connection = find_server(home)
-    if connection is None:
+    server = find_server(home)
+    if server is None or server.is_leaving:
         return report
-    server, api = connection.server, connection.api
     report |= {
         "running": True,
         "address": server.address,
@@ -50,6 +50,7 @@ def _query_server(home: Home) -> dict[str, Any]:
         "since": server.since,
     }
     try:
+        api = connect_to(server, home).api
         api.get("/healthz")
         badge = api.get("/sessions", limit="1")["badge"]
         environment = api.get("/environment")

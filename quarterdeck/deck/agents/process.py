@@ -94,8 +94,8 @@ class AgentProcess:
     def write(self, lines: list[Json]) -> bool:
         """Write each value as one JSON line, all of them or none. Never blocks.
 
-        Returns False if nothing was written: the process has exited, which is reported separately, or has left so
-        much unread that more would only pile up.
+        Returns False if nothing was written: the input is closed, or the process has left so much unread that more would
+        only pile up. A process that exits during the write is reported by its exit only.
         """
         assert self._child.input is not None
         if lines and not self._child.input.write(b"".join(map(_encode_line, lines))):

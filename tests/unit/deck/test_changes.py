@@ -11,8 +11,8 @@ from quarterdeck import Changes, Diff, SessionHandle
 from quarterdeck.deck.git import tracker
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.home import Home
-from tests.decks import at_home, eventually, on_loop, until
-from tests.repositories import Repository
+from tests.support.decks import at_home, eventually, until
+from tests.support.git_repositories import Repository
 
 
 def shown(diff: Diff) -> dict[str, tuple[str, int, int]]:
@@ -34,7 +34,6 @@ async def done(session: SessionHandle, prompt: str) -> None:
     await eventually(lambda: not live.has_background_work)
 
 
-@on_loop
 async def test_a_session_a_turn_and_what_is_between(tmp_path: Path):
     repository = Repository(tmp_path / "repo", a="a\n")
     own = repository.as_it_is()
@@ -70,7 +69,6 @@ async def test_a_session_a_turn_and_what_is_between(tmp_path: Path):
     assert repository.as_it_is() == own
 
 
-@on_loop
 async def test_while_it_works_the_present_is_shown(tmp_path: Path):
     repository = Repository(tmp_path / "repo", a="a\n")
     async with at_home(tmp_path) as deck:
@@ -86,7 +84,6 @@ async def test_while_it_works_the_present_is_shown(tmp_path: Path):
         await told(session, 1, 1, 0)
 
 
-@on_loop
 async def test_commits_do_not_hide_what_changed(tmp_path: Path):
     repository = Repository(tmp_path / "repo", a="a\n")
     async with at_home(tmp_path) as deck:
@@ -97,7 +94,6 @@ async def test_commits_do_not_hide_what_changed(tmp_path: Path):
         await told(session, 1, 1, 0)
 
 
-@on_loop
 async def test_others_in_the_same_repository_are_named(tmp_path: Path):
     repository = Repository(tmp_path / "repo", a="a\n")
     repository.write("deep/b", "b\n")
@@ -115,7 +111,6 @@ async def test_others_in_the_same_repository_are_named(tmp_path: Path):
         assert shown(await one.changes()) == {"a": ("modified", 1, 0), "deep/b": ("modified", 1, 0)}
 
 
-@on_loop
 async def test_it_outlives_the_deck_and_goes_with_the_session(tmp_path: Path):
     repository = Repository(tmp_path / "repo", a="a\n")
     async with at_home(tmp_path) as deck:
@@ -142,7 +137,6 @@ async def test_it_outlives_the_deck_and_goes_with_the_session(tmp_path: Path):
         assert list(shadows.iterdir()) == []
 
 
-@on_loop
 async def test_a_turn_that_was_cut_off_is_compared_with_the_present(tmp_path: Path):
     repository = Repository(tmp_path / "repo", a="a\n")
     async with at_home(tmp_path) as deck:
@@ -163,7 +157,6 @@ async def refused(session: SessionHandle) -> str:
     return error.value.code
 
 
-@on_loop
 async def test_where_nothing_can_be_known_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     repository = Repository(tmp_path / "repo", a="a\n")
     (tmp_path / "plain").mkdir()
@@ -188,7 +181,6 @@ async def test_where_nothing_can_be_known_it_says_so(tmp_path: Path, monkeypatch
         assert untold.summary.changes == Changes()
 
 
-@on_loop
 async def test_a_slow_snapshot_keeps_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     repository = Repository(tmp_path / "repo", a="a\n")
     monkeypatch.setattr(tracker, "PATIENCE_S", 0.05)

@@ -11,7 +11,7 @@ from quarterdeck.deck.git import snapshots as module
 from quarterdeck.deck.git.diff import ChangedFile
 from quarterdeck.deck.git.run_git import Git, GitFailed
 from quarterdeck.deck.git.snapshots import SnapshotRepository, list_roots
-from tests.repositories import Repository
+from tests.support.git_repositories import Repository
 
 TEXT = "one\ntwo\nthree\nfour\nfive\n"
 

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.errors import NotAllowed
-from tests import agents
-from tests.decks import (
+from tests.support import scripted_agents
+from tests.support.decks import (
     all_events,
     at_home,
     busy,
     eventually,
     gate_of,
     is_alive,
-    on_loop,
     pid_of,
     texts_of,
     types_of,
@@ -27,10 +26,9 @@ from tests.decks import (
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
-@on_loop
 async def test_a_turn_ends_and_the_process_lives_on(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -48,7 +46,6 @@ async def test_a_turn_ends_and_the_process_lives_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kill_tools", ["killable", "all", "none"])
-@on_loop
 async def test_the_agent_is_told_which_tools_may_be_killed(tmp_path: Path, kill_tools: str) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -61,7 +58,6 @@ async def test_the_agent_is_told_which_tools_may_be_killed(tmp_path: Path, kill_
 
 
 @pytest.mark.parametrize("end", ["exit 0", "exit 3", "crash"])
-@on_loop
 async def test_a_turn_that_ends_with_its_process_is_closed_once(tmp_path: Path, end: str) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", f"say one; {end}", cwd=str(tmp_path))
@@ -71,7 +67,6 @@ async def test_a_turn_that_ends_with_its_process_is_closed_once(tmp_path: Path, 
         assert types.count("agent_abort") + types.count("agent_end") == 1
 
 
-@on_loop
 async def test_the_queue_is_kept_and_read_next(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("plain", "hang", cwd=str(tmp_path))
@@ -82,7 +77,6 @@ async def test_the_queue_is_kept_and_read_next(tmp_path: Path) -> None:
         assert await texts_of(session, "assistant") == ["two"]
 
 
-@on_loop
 async def test_the_queue_is_given_back_if_that_is_wanted(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("plain", "hang", cwd=str(tmp_path))
@@ -95,7 +89,6 @@ async def test_the_queue_is_given_back_if_that_is_wanted(tmp_path: Path) -> None
         assert view.state.phase.value == "stopped"
 
 
-@on_loop
 async def test_a_session_that_is_being_created(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("gated", "say one", cwd=str(tmp_path))
@@ -109,7 +102,6 @@ async def test_a_session_that_is_being_created(tmp_path: Path) -> None:
         assert await texts_of(session, "assistant") == ["two"]
 
 
-@on_loop
 async def test_a_session_that_waits_for_a_place(tmp_path: Path) -> None:
     async with at_home(tmp_path, running_limit=1) as deck:
         first = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -127,7 +119,6 @@ async def test_a_session_that_waits_for_a_place(tmp_path: Path) -> None:
         assert await texts_of(third, "assistant") == ["three"]
 
 
-@on_loop
 async def test_with_gates_open_they_are_answered_as_cancelled_first(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "ask rm; sleep 30; say no", cwd=str(tmp_path))
@@ -141,7 +132,6 @@ async def test_with_gates_open_they_are_answered_as_cancelled_first(tmp_path: Pa
         assert await texts_of(session, "assistant") == []
 
 
-@on_loop
 async def test_a_question_is_withdrawn_too(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "question which?; sleep 30", cwd=str(tmp_path))
@@ -153,7 +143,6 @@ async def test_a_question_is_withdrawn_too(tmp_path: Path) -> None:
         assert [body.status for body in responded] == ["withdrawn"]
 
 
-@on_loop
 async def test_an_agent_that_ignores_it_is_ended_after_the_grace(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "child 600; deaf", cwd=str(tmp_path))
@@ -171,7 +160,6 @@ async def test_an_agent_that_ignores_it_is_ended_after_the_grace(tmp_path: Path)
         assert await texts_of(session, "assistant") == ["back"]
 
 
-@on_loop
 async def test_a_text_on_its_way_is_stopped_as_soon_as_its_turn_begins(tmp_path: Path) -> None:
     """An agent that is interrupted before it began does not know what is meant."""
     async with at_home(tmp_path) as deck:
@@ -192,7 +180,6 @@ async def test_a_text_on_its_way_is_stopped_as_soon_as_its_turn_begins(tmp_path:
         assert (await session.settled()).state.phase.value == "completed"
 
 
-@on_loop
 async def test_when_nothing_runs_it_is_allowed_and_told(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -202,7 +189,6 @@ async def test_when_nothing_runs_it_is_allowed_and_told(tmp_path: Path) -> None:
         assert (await types_of(session))[-1] == "agent_abort"
 
 
-@on_loop
 async def test_a_suspended_or_archived_session_has_nothing_to_stop(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
@@ -214,7 +200,6 @@ async def test_a_suspended_or_archived_session_has_nothing_to_stop(tmp_path: Pat
             await session.archive()
 
 
-@on_loop
 async def test_the_reason_is_told(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("gated", "say one", cwd=str(tmp_path))

@@ -18,18 +18,17 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event
 from quarterdeck.kernel.view import fold_all
 from quarterdeck.log.base import LogUnavailable
-from tests import agents
 from tests.conformance.marks import case
-from tests.decks import all_events, at_home, eventually, gate_of, is_alive, on_loop, pid_of, types_of, until
+from tests.support import scripted_agents
+from tests.support.decks import all_events, at_home, eventually, gate_of, is_alive, pid_of, types_of, until
 
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
 class TestClose:
-    @on_loop
     async def test_every_active_session_is_suspended_and_no_process_is_left(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             made = {
@@ -52,7 +51,6 @@ class TestClose:
             assert deck.session(away.id).summary.lifecycle == "archived"
             assert deck.badge().count == 4
 
-    @on_loop
     async def test_sessions_that_start_or_wait_are_suspended_too(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, running_limit=1) as deck:
             starts = await deck.create("gated", "say one", cwd=str(tmp_path))
@@ -66,7 +64,6 @@ class TestClose:
                 assert [(item.text, item.receipt) for item in shown.queue] == [(text, "queued")]
                 assert not shown.summary.flags.showSpinner
 
-    @on_loop
     async def test_a_deaf_agent_does_not_keep_it(self, tmp_path: Path) -> None:
         """Each step of the stop has its time, and all of them together are less than the ten seconds of the whole."""
         async with at_home(tmp_path) as deck:
@@ -79,7 +76,6 @@ class TestClose:
         async with at_home(tmp_path) as deck:
             assert deck.session(session.id).summary.lifecycle == "suspended"
 
-    @on_loop
     async def test_an_agent_that_nothing_ends_in_time_is_killed(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, stop_grace=30, shutdown_within=0.5) as deck:
             session = await deck.create("test", "child 600; deaf", cwd=str(tmp_path))
@@ -90,7 +86,6 @@ class TestClose:
             shown = deck.session(session.id).summary
             assert (shown.lifecycle, shown.phase, shown.process) == ("suspended", "paused", "none")
 
-    @on_loop
     async def test_a_closed_deck_takes_nothing_more(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -108,7 +103,6 @@ class TestClose:
             assert refused.value.hint
         await deck.close()
 
-    @on_loop
     async def test_a_command_while_it_closes_is_done_or_refused(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -127,7 +121,6 @@ class TestClose:
             assert session.summary.lifecycle == "suspended"
             assert session.summary.process == "none"
 
-    @on_loop
     async def test_readers_end_or_can_be_ended(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -145,7 +138,6 @@ class TestClose:
 
 
 class TestHome:
-    @on_loop
     async def test_it_has_one_deck(self, tmp_path: Path) -> None:
         async with at_home(tmp_path):
             with pytest.raises(HomeInUse) as refused:
@@ -155,21 +147,18 @@ class TestHome:
         async with at_home(tmp_path):
             pass
 
-    @on_loop
     async def test_one_that_cannot_be_made(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(LogUnavailable) as refused:
             await Deck.open(tmp_path / "file" / "home")
         assert refused.value.hint
 
-    @on_loop
     async def test_one_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "home").touch()
         with pytest.raises(LogUnavailable) as refused:
             await Deck.open(tmp_path / "home")
         assert refused.value.hint
 
-    @on_loop
     async def test_it_is_private(self, tmp_path: Path) -> None:
         async with at_home(tmp_path):
             assert (tmp_path / "home").stat().st_mode & 0o077 == 0
@@ -185,7 +174,7 @@ def _started(folder: Path) -> tuple[Path, subprocess.Popen[str]]:
     """A program that has a deck, and its home."""
     home = folder / "home"
     home.mkdir()
-    program = [sys.executable, "-m", "tests.signalled_deck", str(home)]
+    program = [sys.executable, "-m", "tests.support.signalled_deck", str(home)]
     server = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
     assert server.stdout is not None
     assert server.stdout.readline() == "READY\n"
@@ -265,7 +254,6 @@ async def _look_after_a_kill(home: Path, left: list[int]) -> None:
             await until(deck.session(name), lambda view: view.state.process.value == "up")
 
 
-@on_loop
 async def test_a_session_that_cannot_be_read_keeps_no_deck_from_closing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,7 +276,6 @@ async def test_a_session_that_cannot_be_read_keeps_no_deck_from_closing(
         assert {deck.session(one.id).summary.lifecycle for one in (resting, working)} == {"suspended"}
 
 
-@on_loop
 async def test_a_view_that_cannot_be_read_is_made_from_the_events(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "say done", cwd=str(tmp_path))
@@ -308,7 +295,6 @@ async def test_a_view_that_cannot_be_read_is_made_from_the_events(tmp_path: Path
         assert deck.session(session.id).summary.phase == "completed"
 
 
-@on_loop
 async def test_a_view_that_cannot_be_read_keeps_nobody_from_the_others(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         spoiled, fine = [await deck.create("test", "say done", cwd=str(tmp_path)) for _ in range(2)]
@@ -323,7 +309,6 @@ async def test_a_view_that_cannot_be_read_keeps_nobody_from_the_others(tmp_path:
         assert await deck.resume_interrupted() == [fine.id]
 
 
-@on_loop
 async def test_who_waits_for_what_never_comes_is_told_that_the_deck_closed(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))

@@ -20,15 +20,15 @@ from quarterdeck.harness.base import Signal
 from quarterdeck.harness.driver import Decision
 from quarterdeck.log.session_writer import Durability
 from quarterdeck.policy import InvalidRule
-from tests import agents
 from tests.conformance.marks import case
-from tests.decks import all_events, at_home, eventually, gate_of, on_loop, texts_of, until
-from tests.table import legal
+from tests.support import scripted_agents
+from tests.support.decks import all_events, at_home, eventually, gate_of, texts_of, until
+from tests.support.state_table import legal
 
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
 async def _resolved(session: SessionHandle) -> list[Body]:
@@ -42,7 +42,6 @@ async def _tools(session: SessionHandle) -> list[tuple[str, bool]]:
 
 class TestOneDecision:
     @case("0-040")
-    @on_loop
     async def test_yes(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
@@ -60,7 +59,6 @@ class TestOneDecision:
             ]
 
     @case("0-041")
-    @on_loop
     async def test_no_and_go_on(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
@@ -73,7 +71,6 @@ class TestOneDecision:
             assert await texts_of(session, "assistant") == ["done"]
             assert [(body.status, body.reason) for body in await _resolved(session)] == [("rejected", "not here")]
 
-    @on_loop
     async def test_no_and_stop(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; sleep 30; say done", cwd=str(tmp_path))
@@ -83,7 +80,6 @@ class TestOneDecision:
             assert view.state.phase.value == "stopped"
             assert await texts_of(session, "assistant") == []
 
-    @on_loop
     async def test_the_answer_to_a_question(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "question which?", cwd=str(tmp_path))
@@ -93,7 +89,6 @@ class TestOneDecision:
             await session.settled()
             assert await texts_of(session, "assistant") == ["you said red"]
 
-    @on_loop
     async def test_the_second_is_told_who_decided_what(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; question which?", cwd=str(tmp_path))
@@ -111,7 +106,6 @@ class TestOneDecision:
             with pytest.raises(AlreadyDecided, match="answered by user"):
                 await session.respond(question.state.gates.open[0].id, "blue")
 
-    @on_loop
     async def test_two_at_once_are_one_decision(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
@@ -124,7 +118,6 @@ class TestOneDecision:
             assert len(await _resolved(session)) == 1
             assert await _tools(session) == [("rm", True)]
 
-    @on_loop
     async def test_what_is_not_asked_cannot_be_decided(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm", cwd=str(tmp_path))
@@ -139,7 +132,6 @@ class TestOneDecision:
                 await other.approve(gate.id)
             assert [one.id for one in session.view.state.gates.open] == [gate.id]
 
-    @on_loop
     async def test_gate_names_are_global_and_never_come_back(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             names = []
@@ -151,7 +143,6 @@ class TestOneDecision:
             names.append((await gate_of(session)).id)
         assert names == ["g1", "g2", "g3"]
 
-    @on_loop
     async def test_an_agent_that_is_gone_asks_nothing(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm", cwd=str(tmp_path))
@@ -169,7 +160,6 @@ async def _activities(session: SessionHandle) -> list[str]:
     return [body.sub or body.state for body in changes]
 
 
-@on_loop
 async def test_always_needs_a_file_that_can_be_written(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "ask git status", cwd=str(tmp_path))
@@ -181,7 +171,6 @@ async def test_always_needs_a_file_that_can_be_written(tmp_path: Path) -> None:
         await session.approve(gate.id)
 
 
-@on_loop
 async def test_always_holds_for_an_agent_of_somebody_elses_that_comes_back(tmp_path: Path) -> None:
     """Its session was let go between two turns; nobody read its conversation since."""
     asked = {"hook_event_name": "PermissionRequest", "tool_name": "Bash", "tool_input": {"command": "git status"}}
@@ -211,7 +200,6 @@ class TestADecisionOnItsWay:
     """It is in the log before the agent hears of it, and already then nobody is shown as waiting for an answer."""
 
     @pytest.mark.parametrize("way", ["approve", "reject", "stop", "respond", "say", "abort", "supersede"])
-    @on_loop
     async def test_nothing_waits_that_is_not_asked(self, tmp_path: Path, way: str) -> None:
         async with at_home(tmp_path) as deck:
             script = "question which?; sleep 30" if way in ("respond", "say") else "ask rm; sleep 30"
@@ -233,7 +221,6 @@ class TestADecisionOnItsWay:
             assert session.view.state.activity.value == "active/tool_use"
             assert legal(session.view)
 
-    @on_loop
     async def test_it_is_said_once(self, tmp_path: Path) -> None:
         """The agent says thinking when it heard the answer, and tool_use when the call runs; never the same twice."""
         async with at_home(tmp_path) as deck:
@@ -246,7 +233,6 @@ class TestADecisionOnItsWay:
             assert said.count("waiting_for_permission") == 2
             assert all(one != other for one, other in pairwise(said)), said
 
-    @on_loop
     async def test_an_agent_that_says_the_same_is_not_written_down_twice(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; say done", cwd=str(tmp_path))
@@ -261,7 +247,6 @@ class TestADecisionOnItsWay:
             await live.writer.flush()
             assert (await _activities(session))[-4:] == ["waiting_for_permission", "tool_use", "thinking", "tool_use"]
 
-    @on_loop
     async def test_asked_again_before_the_answer_arrived(self, tmp_path: Path) -> None:
         """To the translator the first gate is open still, so it does not say that the agent waits; it does."""
         async with at_home(tmp_path) as deck:
@@ -274,7 +259,6 @@ class TestADecisionOnItsWay:
             assert live.state.activity.value == "active/waiting_for_permission"
             assert legal(live.view)
 
-    @on_loop
     async def test_one_of_two_changes_nothing(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; sleep 30", cwd=str(tmp_path))
@@ -289,7 +273,6 @@ class TestADecisionOnItsWay:
             assert session.view.state.activity.value != "active/waiting_for_permission"
             assert legal(session.view)
 
-    @on_loop
     async def test_a_dialog_without_a_turn(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -300,7 +283,6 @@ class TestADecisionOnItsWay:
             assert session.view.state.activity.value == "idle"
             assert legal(session.view)
 
-    @on_loop
     async def test_a_rule_decides(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; ask rm; say done", cwd=str(tmp_path))
@@ -314,7 +296,6 @@ class TestADecisionOnItsWay:
             assert legal(session.view)
 
     @pytest.mark.parametrize("effect", ["allow", "deny"])
-    @on_loop
     async def test_where_a_rule_decides_nobody_ever_waited(self, tmp_path: Path, effect: str) -> None:
         _ruled(tmp_path, f"{effect} shell rm everywhere")
         async with at_home(tmp_path) as deck:
@@ -324,7 +305,6 @@ class TestADecisionOnItsWay:
             assert (view.state.activity.value, view.state.gates.open) == ("idle", ())
             assert [body.by for body in await _resolved(session)] == ["rule"]
 
-    @on_loop
     async def test_one_that_a_rule_decides_beside_one_that_it_does_not(self, tmp_path: Path) -> None:
         _ruled(tmp_path, "allow shell ls everywhere")
         async with at_home(tmp_path) as deck:
@@ -342,7 +322,6 @@ class TestADecisionOnItsWay:
             assert (await _activities(session)).count("waiting_for_permission") == 1
             assert legal(session.view)
 
-    @on_loop
     async def test_many_that_are_decided_at_once_are_told_once(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             live, refs = await _observed(deck), [f"r{number}" for number in range(40)]
@@ -396,7 +375,6 @@ async def _asked_twice(deck: Deck, folder: Path, scope: str, again: str = "ask g
 
 
 class TestARuleOfASession:
-    @on_loop
     async def test_is_taken_back(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask git status; ask git status", cwd=str(tmp_path))
@@ -417,7 +395,6 @@ class TestARuleOfASession:
 
 class TestADecisionThatDoesNotResume:
     @pytest.mark.parametrize("yes", [True, False])
-    @on_loop
     async def test_ends_the_turn_of_an_agent_that_would_go_on(self, tmp_path: Path, yes: bool) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; sleep 30; say done", cwd=str(tmp_path))
@@ -429,7 +406,6 @@ class TestADecisionThatDoesNotResume:
             assert await texts_of(session, "assistant") == []
             assert [body.status for body in await _resolved(session)] == ["approved" if yes else "rejected"]
 
-    @on_loop
     async def test_is_left_to_an_agent_that_can_hold(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("holding", "ask rm; sleep 30", cwd=str(tmp_path))
@@ -442,7 +418,6 @@ class TestADecisionThatDoesNotResume:
 
 class TestAlways:
     @case("0-093")
-    @on_loop
     async def test_in_this_session(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await _asked_twice(deck, tmp_path, "session")
@@ -457,7 +432,6 @@ class TestAlways:
             other = await deck.create("test", "ask git status", cwd=str(tmp_path))
             await gate_of(other)
 
-    @on_loop
     async def test_a_rule_of_the_session_outlives_the_deck(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await _asked_twice(deck, tmp_path, "session")
@@ -468,7 +442,6 @@ class TestAlways:
             assert view.state.gates.open == ()
             assert (await texts_of(session, "assistant"))[-1] == "again"
 
-    @on_loop
     async def test_in_this_repository(self, tmp_path: Path) -> None:
         here, there = _repo(tmp_path, "here"), _repo(tmp_path, "there")
         async with at_home(tmp_path) as deck:
@@ -481,7 +454,6 @@ class TestAlways:
             await gate_of(elsewhere)
             assert f"in repo {here}" in (tmp_path / "home" / "rules.toml").read_text(encoding="utf-8")
 
-    @on_loop
     async def test_everywhere_and_for_ever(self, tmp_path: Path) -> None:
         there = _repo(tmp_path, "there")
         async with at_home(tmp_path) as deck:
@@ -492,7 +464,6 @@ class TestAlways:
             await other.settled()
             assert await texts_of(other, "assistant") == ["yes"]
 
-    @on_loop
     async def test_what_is_asked_elsewhere_is_judged_again(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             sessions = [await deck.create("test", "ask git status; say yes", cwd=str(tmp_path)) for _ in range(3)]
@@ -503,7 +474,6 @@ class TestAlways:
                 assert await texts_of(session, "assistant") == ["yes"]
             assert [body.by for session in sessions for body in await _resolved(session)] == ["user", "rule", "rule"]
 
-    @on_loop
     async def test_a_denial_wins(self, tmp_path: Path) -> None:
         home = tmp_path / "home"
         home.mkdir()
@@ -520,7 +490,6 @@ class TestAlways:
             assert (decision.status, decision.by, decision.rule) == ("rejected", "rule", "deny shell git everywhere")
             assert await texts_of(session, "assistant") == ["on"]
 
-    @on_loop
     async def test_rules_that_cannot_be_read_decide_nothing(self, tmp_path: Path) -> None:
         home = tmp_path / "home"
         home.mkdir()
@@ -537,7 +506,6 @@ class TestAlways:
             await session.settled()
             assert await _tools(session) == [("git status", True)]
 
-    @on_loop
     async def test_a_question_is_never_decided_by_a_rule(self, tmp_path: Path) -> None:
         home = tmp_path / "home"
         home.mkdir()
@@ -547,7 +515,6 @@ class TestAlways:
             session = await deck.create("test", "question which?", cwd=str(tmp_path))
             assert (await gate_of(session)).kind == "question"
 
-    @on_loop
     async def test_a_yes_that_came_too_late_is_none_for_always(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask git status; say on", cwd=str(tmp_path))
@@ -561,7 +528,6 @@ class TestAlways:
             assert isinstance(late, AlreadyDecided)
             assert deck.services.rules.rules() == ()
 
-    @on_loop
     async def test_without_a_repository_it_is_for_the_folder(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask git status; say on", cwd=str(tmp_path))
@@ -569,7 +535,6 @@ class TestAlways:
             answer = await session.approve(gate.id, always="repo")
             assert answer.rule == f"allow shell git status in repo {tmp_path}"
 
-    @on_loop
     async def test_what_no_rule_can_say_is_refused_and_still_asked(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask", cwd=str(tmp_path))

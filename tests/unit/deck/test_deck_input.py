@@ -18,13 +18,13 @@ from quarterdeck.harness.driver import CannotDo
 from quarterdeck.kernel.session_list import Filter
 from quarterdeck.log.base import Append, NoSuchSession, StaleFence
 from quarterdeck.process.identity import find_by_nonce
-from tests import agents
-from tests.decks import all_events, at_home, gate_of, on_loop
+from tests.support import scripted_agents
+from tests.support.decks import all_events, at_home, gate_of
 
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
 NUL, HALF, LONG = "a\0b", "a\ud800b", "x" * 101
@@ -88,7 +88,6 @@ def _told(error: QuarterdeckError, code: str, part: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "code", "part"), CREATE)
-@on_loop
 async def test_no_session_is_made(tmp_path: Path, given: dict[str, object], code: str, part: str) -> None:
     async with at_home(tmp_path) as deck:
         before = _files(tmp_path)
@@ -156,7 +155,6 @@ COMMANDS: dict[str, tuple[Do, str, str]] = {
 }
 
 
-@on_loop
 async def test_nothing_changes(tmp_path: Path) -> None:
     """One session bears them all: if one of them changed anything, that shows."""
     async with at_home(tmp_path) as deck:
@@ -184,7 +182,6 @@ async def test_nothing_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("agent", "offered"), [("plain", set[str]()), ("able", {"bash", "compact"})])
-@on_loop
 async def test_what_is_allowed_now_is_what_the_agent_can(tmp_path: Path, agent: str, offered: set[str]) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create(agent, "say one", cwd=str(tmp_path))
@@ -198,7 +195,6 @@ async def test_what_is_allowed_now_is_what_the_agent_can(tmp_path: Path, agent: 
         assert {"bash", "compact"} & set(missing.value.allowed) == offered
 
 
-@on_loop
 async def test_an_agent_that_cannot_says_so_also_while_it_does_not_run(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("plain", cwd=str(tmp_path))
@@ -227,7 +223,6 @@ READS: dict[str, tuple[Do, str]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-@on_loop
 async def test_a_reader_that_asks_for_nothing_that_there_is(tmp_path: Path, name: str) -> None:
     read, field = READS[name]
     async with at_home(tmp_path) as deck:
@@ -237,14 +232,12 @@ async def test_a_reader_that_asks_for_nothing_that_there_is(tmp_path: Path, name
         assert refused.value.field == field
 
 
-@on_loop
 async def test_the_last_fifty_of_fewer(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("plain", cwd=str(tmp_path))
         assert [event.type for event in await session.events(session.view.index - 50)] == ["session_opened"]
 
 
-@on_loop
 async def test_a_list_of_what_there_cannot_be(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         for asked in (
@@ -258,7 +251,6 @@ async def test_a_list_of_what_there_cannot_be(tmp_path: Path) -> None:
                 asked()
 
 
-@on_loop
 async def test_a_session_that_is_not_there(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         for name in ("nobody", "", "a\0b", "\ud800"):
@@ -280,7 +272,6 @@ async def test_a_session_that_is_not_there(tmp_path: Path) -> None:
             await handle.view_at(3)
 
 
-@on_loop
 async def test_a_page_of_nothing(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
@@ -294,7 +285,6 @@ async def test_a_page_of_nothing(tmp_path: Path) -> None:
         assert deck.list(cursor="nonsense").sessions == deck.list().sessions
 
 
-@on_loop
 async def test_a_stale_fence(tmp_path: Path) -> None:
     """Whoever wrote into a session since then keeps it: the late one is refused, and nothing of it is in the log."""
     async with at_home(tmp_path) as deck:
@@ -310,7 +300,6 @@ async def test_a_stale_fence(tmp_path: Path) -> None:
         assert await all_events(session) == events
 
 
-@on_loop
 async def test_what_is_unusual_but_good(tmp_path: Path) -> None:
     folder = tmp_path / "ünïcödé with blanks"
     folder.mkdir()
@@ -323,7 +312,6 @@ async def test_what_is_unusual_but_good(tmp_path: Path) -> None:
         assert len(session.summary.name) == 100
 
 
-@on_loop
 async def test_a_new_deck_over_the_same_log_finds_no_trace_of_what_was_refused(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         with pytest.raises(QuarterdeckError):
@@ -339,7 +327,6 @@ async def test_a_new_deck_over_the_same_log_finds_no_trace_of_what_was_refused(t
         assert isinstance(deck, Deck)
 
 
-@on_loop
 async def test_a_key_that_means_another_session_gives_that_one_nothing(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         await deck.create("test", cwd=str(tmp_path), client_id="key")
@@ -348,7 +335,6 @@ async def test_a_key_that_means_another_session_gives_that_one_nothing(tmp_path:
         assert (len(deck.environments), len(deck.services.recordings)) == (0, 0)
 
 
-@on_loop
 async def test_a_deck_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
     environment = {"AGENT_SESSION_IDLE_TIMEOUT": "soon"}
     await (await Deck.open(tmp_path, environment={})).close()
@@ -357,7 +343,7 @@ async def test_a_deck_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) 
         with pytest.raises(QuarterdeckError, match="soon"):
             await Deck.open(tmp_path, environment=environment)
     assert await _falls_to(before)
-    assert not list(tmp_path.glob("*-wal"))  # noqa: ASYNC240
+    assert not list(tmp_path.glob("*-wal"))
 
 
 def _handles() -> int:
@@ -374,7 +360,6 @@ async def _falls_to(count: int) -> bool:
 
 
 @pytest.mark.parametrize("since", ["zzz", 5, None, "-1", "٣"])
-@on_loop
 async def test_a_reader_of_all_that_begins_nowhere_does_not_wait_for_ever(tmp_path: Path, since: str) -> None:
     async with at_home(tmp_path) as deck:
         with pytest.raises(InvalidInput, match="isn't a cursor"):

@@ -17,13 +17,13 @@ from quarterdeck.events import Event
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.command_results import Done
 from quarterdeck.log.base import Log
-from tests import agents
-from tests.decks import all_events, at_home, busy, gate_of, on_loop, texts_of, types_of, until
+from tests.support import scripted_agents
+from tests.support.decks import all_events, at_home, busy, gate_of, texts_of, types_of, until
 
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
 Make = Callable[[Deck, Path], Awaitable[SessionHandle]]
@@ -153,7 +153,6 @@ async def _receipts(session: SessionHandle, key: str) -> int:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@on_loop
 async def test_done_once_and_answered_the_same(tmp_path: Path, name: str) -> None:
     """Again, at the same time, with another body, and after a restart."""
     make, do, other = COMMANDS[name]
@@ -179,7 +178,6 @@ async def test_done_once_and_answered_the_same(tmp_path: Path, name: str) -> Non
         assert session.view.index == before
 
 
-@on_loop
 async def test_every_command_of_a_session_is_in_the_table(tmp_path: Path) -> None:
     import inspect
 
@@ -192,7 +190,6 @@ async def test_every_command_of_a_session_is_in_the_table(tmp_path: Path) -> Non
 
 
 class TestCreate:
-    @on_loop
     async def test_twice_is_one_session(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             made = await asyncio.gather(
@@ -210,7 +207,6 @@ class TestCreate:
             assert again.summary.lifecycle == "suspended"
             assert len(deck.list().sessions) == 1
 
-    @on_loop
     async def test_with_another_body_is_refused(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path), client_id="c1")
@@ -221,7 +217,6 @@ class TestCreate:
             assert session.view is before
             assert len(deck.list().sessions) == 1
 
-    @on_loop
     async def test_with_another_environment_is_refused_and_no_environment_is_kept(self, tmp_path: Path) -> None:
         mine, home = {"PATH": "/bin", "SECRET": "a-word-of-mine \udcff"}, tmp_path / "home"
         async with at_home(tmp_path) as deck:
@@ -241,7 +236,6 @@ class TestCreate:
         assert (home / "seal.key").stat().st_mode & 0o077 == 0
 
     @pytest.mark.parametrize("broken", [b"", b"short", None])
-    @on_loop
     async def test_without_the_key_of_the_hashes_it_is_refused_rather_than_taken(
         self, tmp_path: Path, broken: bytes | None
     ) -> None:
@@ -253,14 +247,12 @@ class TestCreate:
             with pytest.raises(IdempotencyMismatch):
                 await deck.create("test", cwd=str(tmp_path), client_id="c1", env={"A": "b"})
 
-    @on_loop
     async def test_without_a_key_each_is_a_new_one(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             for _ in range(3):
                 await deck.create("test", cwd=str(tmp_path))
             assert len(deck.list().sessions) == 3
 
-    @on_loop
     async def test_the_key_of_a_deleted_session_makes_a_new_one(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path), client_id="c1")
@@ -272,7 +264,6 @@ class TestCreate:
         async with at_home(tmp_path) as deck:
             assert [row.lifecycle for row in deck.list().sessions] == ["suspended"]
 
-    @on_loop
     async def test_one_that_was_refused_can_be_tried_again(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             with pytest.raises(QuarterdeckError):
@@ -282,7 +273,6 @@ class TestCreate:
             assert await texts_of(session, "assistant") == ["one"]
 
 
-@on_loop
 async def test_a_refused_command_leaves_its_key_free(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
@@ -293,7 +283,6 @@ async def test_a_refused_command_leaves_its_key_free(tmp_path: Path) -> None:
         assert await _receipts(session, "k1") == 1
 
 
-@on_loop
 async def test_keys_belong_to_their_session(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         first, second = [await deck.create("test", cwd=str(tmp_path)) for _ in range(2)]
@@ -302,7 +291,6 @@ async def test_keys_belong_to_their_session(tmp_path: Path) -> None:
         assert (first.summary.name, second.summary.name) == ("one", "two")
 
 
-@on_loop
 async def test_a_caller_that_gives_up_does_not_spoil_it_for_the_next(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
@@ -319,7 +307,6 @@ async def test_a_caller_that_gives_up_does_not_spoil_it_for_the_next(tmp_path: P
         assert await _receipts(session, "k1") == 1
 
 
-@on_loop
 async def test_the_other_caller_is_not_cancelled_with_the_first(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
@@ -333,7 +320,6 @@ async def test_the_other_caller_is_not_cancelled_with_the_first(tmp_path: Path) 
         assert (await types_of(session)).count("session_renamed") == 1
 
 
-@on_loop
 async def test_a_key_that_cannot_be_one(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
@@ -360,7 +346,6 @@ class _SlowLog:
         return await self.readings[-1]
 
 
-@on_loop
 async def test_who_reads_the_keys_at_the_same_time_forgets_none() -> None:
     """The second reading began before the first command was durable, and ends after it."""
     log, done = _SlowLog(), list[str]()

@@ -14,16 +14,15 @@ from quarterdeck.harness.driver import CannotDo
 from quarterdeck.kernel.commands import InvalidCommand
 from quarterdeck.kernel.session_list import Filter
 from quarterdeck.log.base import NoSuchSession
-from tests import agents
 from tests.conformance.marks import case
-from tests.decks import (
+from tests.support import scripted_agents
+from tests.support.decks import (
     all_events,
     at_home,
     busy,
     eventually,
     gate_of,
     is_alive,
-    on_loop,
     pid_of,
     texts_of,
     types_of,
@@ -33,11 +32,10 @@ from tests.decks import (
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
 class TestRetry:
-    @on_loop
     async def test_a_failed_turn_is_sent_again(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say try; error it broke", cwd=str(tmp_path))
@@ -50,7 +48,6 @@ class TestRetry:
             assert await texts_of(session, "assistant") == ["try", "try"]
             assert (await types_of(session)).count("turn_retried") == 1
 
-    @on_loop
     async def test_its_images_are_sent_again_too(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             image = Image(media_type="image/png", data="iVBORw0KGgo=")
@@ -61,7 +58,6 @@ class TestRetry:
             read = [event.body for event in await all_events(session) if event.type == "prompt_received"]
             assert [body.images for body in read] == [(image,), (image,)]
 
-    @on_loop
     async def test_a_text_that_could_not_be_sent_goes_first(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("early", "say one", cwd=str(tmp_path))
@@ -71,7 +67,6 @@ class TestRetry:
             await until(session, lambda view: view.state.queue[0].receipt == "failed")
             assert [item.id for item in session.queue] == [name]
 
-    @on_loop
     async def test_when_nothing_failed_there_is_nothing_to_retry(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -83,7 +78,6 @@ class TestRetry:
 
 
 class TestResume:
-    @on_loop
     async def test_a_stopped_session_goes_on(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -97,7 +91,6 @@ class TestResume:
             assert await texts_of(session, "assistant") == [deck.settings.continue_text]
             assert "turn_continued" in await types_of(session)
 
-    @on_loop
     async def test_a_busy_one_does_not(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -107,7 +100,6 @@ class TestResume:
                 await session.resume()
             assert session.view is before
 
-    @on_loop
     async def test_a_waiting_text_is_what_it_goes_on_with(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("plain", "hang", cwd=str(tmp_path))
@@ -121,7 +113,6 @@ class TestResume:
             assert await texts_of(session, "assistant") == ["later"]
 
     @pytest.mark.parametrize("way", ["resume", "prompt", "all"])
-    @on_loop
     async def test_one_whose_agent_was_never_ready_is_simply_started(self, tmp_path: Path, way: str) -> None:
         """Nothing is lost by starting again: there is no conversation yet, and its text still waits."""
         async with at_home(tmp_path) as deck:
@@ -142,7 +133,6 @@ class TestResume:
             assert view.state.profile.native_session_id
             assert await texts_of(session, "assistant") == (["one", "two"] if way == "prompt" else ["one"])
 
-    @on_loop
     async def test_one_that_cannot_resume_and_was_ready_is_not_started_again(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("forgetful", "say one", cwd=str(tmp_path))
@@ -153,7 +143,6 @@ class TestResume:
             with pytest.raises(NotAllowed, match="can't resume"):
                 await session.resume()
 
-    @on_loop
     async def test_all_that_were_interrupted_with_one_press(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             done = await deck.create("test", "say done", cwd=str(tmp_path))
@@ -173,7 +162,6 @@ class TestResume:
             assert deck.session(lost.id).summary.lifecycle == "suspended"
             assert deck.session(away.id).summary.lifecycle == "archived"
 
-    @on_loop
     async def test_one_that_cannot_be_resumed_does_not_keep_the_others(self, tmp_path: Path) -> None:
         """It says that it can, and what it would be resumed by is not there."""
         async with at_home(tmp_path) as deck:
@@ -187,7 +175,6 @@ class TestResume:
 
 
 class TestPutAway:
-    @on_loop
     async def test_an_archived_session_has_no_process_and_is_not_listed(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -207,7 +194,6 @@ class TestPutAway:
             with pytest.raises(NotAllowed):
                 await session.resume()
 
-    @on_loop
     async def test_a_session_that_starts_or_waits_can_be_put_away(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, running_limit=1) as deck:
             starts = await deck.create("gated", "say one", cwd=str(tmp_path))
@@ -222,7 +208,6 @@ class TestPutAway:
                 assert session.summary.process == "none"
                 assert not session.summary.flags.showSpinner
 
-    @on_loop
     async def test_a_queued_text_does_not_bring_it_back(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("plain", "hang", cwd=str(tmp_path))
@@ -234,7 +219,6 @@ class TestPutAway:
             assert (await types_of(session))[-1] == "session_archived"
             assert (await types_of(session)).count("process_starting") == 2  # wanted, and there
 
-    @on_loop
     async def test_two_at_once_are_one(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -258,7 +242,6 @@ class TestDelete:
         assert session.id not in [row.id for row in deck.list(Filter(archived=True)).sessions]
 
     @case("2-077")
-    @on_loop
     async def test_an_archived_session(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -267,14 +250,12 @@ class TestDelete:
         async with at_home(tmp_path) as deck:
             assert deck.list(Filter(archived=True)).sessions == ()
 
-    @on_loop
     async def test_a_suspended_session(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
         async with at_home(tmp_path) as deck:
             await self._gone(deck, deck.session(session.id))
 
-    @on_loop
     async def test_an_active_session_is_refused(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -286,7 +267,6 @@ class TestDelete:
             assert session.view is before
             assert is_alive(pid)
 
-    @on_loop
     async def test_whoever_comes_meanwhile_finds_it_gone(self, tmp_path: Path) -> None:
         """A command is done before, or there is no such session; nobody hears of fences."""
         async with at_home(tmp_path) as deck:
@@ -300,7 +280,6 @@ class TestDelete:
                 assert kinds <= {"NoneType", "Done", "NoSuchSession"}, kinds
                 assert session.id not in [row.id for row in deck.list().sessions]
 
-    @on_loop
     async def test_all_readers_are_told(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -313,7 +292,6 @@ class TestDelete:
             assert seen[-1].session_id == session.id
             await events.aclose()
 
-    @on_loop
     async def test_its_recording_goes_with_it(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path), record=True)
@@ -324,7 +302,6 @@ class TestDelete:
             await session.delete()
             assert not trace.exists()
 
-    @on_loop
     async def test_long_results_of_its_tools_go_with_it(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -339,7 +316,6 @@ class TestDelete:
 
 
 class TestMarks:
-    @on_loop
     async def test_a_name(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -360,7 +336,6 @@ class TestMarks:
             assert session.summary.name == "Asleep"
             assert deck.list(Filter(q="asleep")).sessions[0].id == session.id
 
-    @on_loop
     async def test_pinned_snoozed_read(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -378,7 +353,6 @@ class TestMarks:
             assert deck.attention() == []
             assert deck.badge().attention == 0
 
-    @on_loop
     async def test_what_is_not_there_yet_cannot_have_been_read(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -389,7 +363,6 @@ class TestMarks:
             await session.settled()
             assert session.summary.unread
 
-    @on_loop
     async def test_marks_of_a_session_at_rest(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -399,7 +372,6 @@ class TestMarks:
 
 
 class TestSettings:
-    @on_loop
     async def test_another_model_with_a_process(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -411,7 +383,6 @@ class TestSettings:
                 pass
             await events.aclose()
 
-    @on_loop
     async def test_another_model_without_one(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -424,7 +395,6 @@ class TestSettings:
             assert switched[-1] == "bigger"
             assert session.summary.model == "bigger"
 
-    @on_loop
     async def test_another_mode(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("able", "say one", cwd=str(tmp_path))
@@ -433,7 +403,6 @@ class TestSettings:
             assert session.summary.mode == "edits"
             await until(session, lambda view: any("in mode edits" in e.text for e in view.timeline.entries))
 
-    @on_loop
     async def test_a_mode_that_the_agent_does_not_have(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -446,7 +415,6 @@ class TestSettings:
             await session.switch_mode("auto")
             assert session.summary.mode == "auto"
 
-    @on_loop
     async def test_one_that_cannot_switch_while_it_runs_keeps_its_mode(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -456,7 +424,6 @@ class TestSettings:
                 await session.switch_mode("auto")
             assert session.view is before
 
-    @on_loop
     async def test_what_only_a_running_agent_can_do(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("able", cwd=str(tmp_path))
@@ -473,7 +440,6 @@ class TestSettings:
             with pytest.raises(CannotDo):
                 await plain.compact()
 
-    @on_loop
     async def test_a_question_is_open_and_names_stay(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "question which?", cwd=str(tmp_path), name="Mine", model="m1")

@@ -10,17 +10,16 @@ from quarterdeck.deck.commands import HANDLERS
 from quarterdeck.errors import NotAllowed, QueueFull
 from quarterdeck.events import Image
 from quarterdeck.kernel import commands as cmd
-from tests import agents
 from tests.conformance.marks import case
-from tests.decks import all_events, at_home, busy, gate_of, on_loop, pid_of, texts_of, types_of, until
+from tests.support import scripted_agents
+from tests.support.decks import all_events, at_home, busy, gate_of, pid_of, texts_of, types_of, until
 
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
-@on_loop
 async def test_idle_without_a_process_it_starts_one(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
@@ -35,7 +34,6 @@ async def test_idle_without_a_process_it_starts_one(tmp_path: Path) -> None:
         assert await texts_of(session) == ["say hello", "hello"]
 
 
-@on_loop
 async def test_idle_with_a_process_it_goes_to_that_one(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -47,7 +45,6 @@ async def test_idle_with_a_process_it_goes_to_that_one(tmp_path: Path) -> None:
         assert await texts_of(session, "assistant") == ["one", "two"]
 
 
-@on_loop
 async def test_a_session_that_starts_takes_more_texts_in_order(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("gated", "say one", cwd=str(tmp_path))
@@ -59,7 +56,6 @@ async def test_a_session_that_starts_takes_more_texts_in_order(tmp_path: Path) -
         assert await texts_of(session, "assistant") == ["one", "two", "three"]
 
 
-@on_loop
 async def test_busy_and_steerable_it_steers(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "sleep 1; say done", cwd=str(tmp_path))
@@ -73,7 +69,6 @@ async def test_busy_and_steerable_it_steers(tmp_path: Path) -> None:
         assert "be quick" in await texts_of(session)
 
 
-@on_loop
 async def test_busy_with_a_full_steering_queue_it_waits(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -89,7 +84,6 @@ async def test_busy_with_a_full_steering_queue_it_waits(tmp_path: Path) -> None:
         assert refused.value.hint
 
 
-@on_loop
 async def test_busy_and_not_steerable_it_waits_for_the_end_of_the_turn(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("plain", "sleep 1; say one", cwd=str(tmp_path))
@@ -102,7 +96,6 @@ async def test_busy_and_not_steerable_it_waits_for_the_end_of_the_turn(tmp_path:
         assert await texts_of(session, "assistant") == ["one", "two"]
 
 
-@on_loop
 async def test_held_for_an_approval_it_waits(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "ask rm; say one", cwd=str(tmp_path))
@@ -117,7 +110,6 @@ async def test_held_for_an_approval_it_waits(tmp_path: Path) -> None:
         assert await texts_of(session, "assistant") == ["one", "two"]
 
 
-@on_loop
 async def test_superseding_ends_what_was_asked_and_the_turn(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "ask rm; sleep 30; say one", cwd=str(tmp_path))
@@ -131,7 +123,6 @@ async def test_superseding_ends_what_was_asked_and_the_turn(tmp_path: Path) -> N
         assert session.summary.phase == "completed"
 
 
-@on_loop
 async def test_superseding_a_question_is_no_answer(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "question which?; say one", cwd=str(tmp_path))
@@ -147,7 +138,6 @@ async def test_superseding_a_question_is_no_answer(tmp_path: Path) -> None:
 
 
 @case("0-039")
-@on_loop
 async def test_with_a_question_open_it_is_the_answer(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "question which one?", cwd=str(tmp_path))
@@ -162,7 +152,6 @@ async def test_with_a_question_open_it_is_the_answer(tmp_path: Path) -> None:
         assert [(body.gate_id, body.response) for body in answered] == [(gate.id, "the red one")]
 
 
-@on_loop
 async def test_images_are_no_answer_and_are_not_lost_as_one(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("able", "question which one?", cwd=str(tmp_path))
@@ -172,7 +161,6 @@ async def test_images_are_no_answer_and_are_not_lost_as_one(tmp_path: Path) -> N
         assert session.view.state.gates.open == (gate,)
 
 
-@on_loop
 async def test_steering_with_a_question_open_does_not_answer_it(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "question which one?; say end", cwd=str(tmp_path))
@@ -193,7 +181,6 @@ async def _suspended(folder: Path, agent: str, prompt: str | None) -> str:
     return session.id
 
 
-@on_loop
 async def test_suspended_and_resumable_it_resumes_first(tmp_path: Path) -> None:
     name = await _suspended(tmp_path, "test", "say one")
     async with at_home(tmp_path) as deck:
@@ -207,7 +194,6 @@ async def test_suspended_and_resumable_it_resumes_first(tmp_path: Path) -> None:
         assert await texts_of(session, "assistant") == ["one", "two"]
 
 
-@on_loop
 async def test_suspended_with_resume_off_it_is_refused(tmp_path: Path) -> None:
     name = await _suspended(tmp_path, "test", "say one")
     async with at_home(tmp_path) as deck:
@@ -218,7 +204,6 @@ async def test_suspended_with_resume_off_it_is_refused(tmp_path: Path) -> None:
         assert session.view.index == before
 
 
-@on_loop
 async def test_suspended_and_not_resumable_it_is_refused(tmp_path: Path) -> None:
     name = await _suspended(tmp_path, "forgetful", "say one")
     async with at_home(tmp_path) as deck:
@@ -230,7 +215,6 @@ async def test_suspended_and_not_resumable_it_is_refused(tmp_path: Path) -> None
         assert (session.view.index, session.view.state) == (before.index, before.state)
 
 
-@on_loop
 async def test_paused_stopped_and_failed_sessions_go_on_with_it(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -247,7 +231,6 @@ async def test_paused_stopped_and_failed_sessions_go_on_with_it(tmp_path: Path) 
         assert await texts_of(session, "assistant") == ["after stop", "after error"]
 
 
-@on_loop
 async def test_a_paused_session_goes_on_with_it(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -260,7 +243,6 @@ async def test_a_paused_session_goes_on_with_it(tmp_path: Path) -> None:
         assert (await texts_of(session, "assistant"))[-1] == "again"
 
 
-@on_loop
 async def test_an_archived_session_refuses_it(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
@@ -273,7 +255,6 @@ async def test_an_archived_session_refuses_it(tmp_path: Path) -> None:
         assert not session.summary.composer.enabled
 
 
-@on_loop
 async def test_an_exited_agent_is_started_again_for_it(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -286,7 +267,6 @@ async def test_an_exited_agent_is_started_again_for_it(tmp_path: Path) -> None:
         assert await texts_of(session, "assistant") == ["one", "two"]
 
 
-@on_loop
 async def test_a_new_task_starts_over(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -305,7 +285,6 @@ async def test_a_new_task_starts_over(tmp_path: Path) -> None:
     [("test", "sleep 0.3; say one"), ("plain", "sleep 0.3; say one"), ("test", "ask rm; say one")],
     ids=["it could be steered", "it cannot", "held"],
 )
-@on_loop
 async def test_a_new_task_that_comes_while_it_works_waits_and_starts_over(
     tmp_path: Path, agent: str, script: str
 ) -> None:
@@ -321,7 +300,6 @@ async def test_a_new_task_that_comes_while_it_works_waits_and_starts_over(
         assert await texts_of(session, "assistant") == ["one", "two"]
 
 
-@on_loop
 async def test_what_waits_behind_a_new_task_is_in_its_conversation(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("plain", "sleep 0.3; say one", cwd=str(tmp_path))
@@ -333,7 +311,6 @@ async def test_what_waits_behind_a_new_task_is_in_its_conversation(tmp_path: Pat
         assert (await types_of(session)).count("agent_ready") == 2
 
 
-@on_loop
 async def test_a_new_task_is_no_answer(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "question which?", cwd=str(tmp_path))
@@ -346,7 +323,6 @@ async def test_a_new_task_is_no_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["say one", "hang"], ids=["done", "cut off"])
-@on_loop
 async def test_a_new_task_of_a_suspended_session_starts_over(tmp_path: Path, script: str) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", script, cwd=str(tmp_path))

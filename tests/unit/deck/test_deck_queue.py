@@ -12,14 +12,14 @@ from quarterdeck import Deck, SessionHandle
 from quarterdeck.deck.commands.texts import NoSuchText
 from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.errors import NotAllowed, QueueFull
-from tests import agents
 from tests.conformance.marks import case
-from tests.decks import all_events, at_home, busy, eventually, on_loop, pid_of, texts_of, until
+from tests.support import scripted_agents
+from tests.support.decks import all_events, at_home, busy, eventually, pid_of, texts_of, until
 
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
 async def _receipts(session: SessionHandle, message_id: str) -> list[str]:
@@ -33,7 +33,6 @@ async def _all_read(session: SessionHandle) -> None:
 
 
 class TestSteer:
-    @on_loop
     async def test_when_nothing_runs_it_is_a_prompt(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -42,7 +41,6 @@ class TestSteer:
             await session.settled()
             assert await texts_of(session) == ["say hello", "hello"]
 
-    @on_loop
     async def test_in_a_turn_it_is_read_at_the_next_step(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "sleep 1; say done", cwd=str(tmp_path))
@@ -53,7 +51,6 @@ class TestSteer:
             applied = [event.body for event in await all_events(session) if event.type == "steering_applied"]
             assert [body.refs for body in applied] == [(answer.ref,)]
 
-    @on_loop
     async def test_an_agent_that_cannot_is_told_first_after_the_turn(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("plain", "sleep 1; say one", cwd=str(tmp_path))
@@ -63,7 +60,6 @@ class TestSteer:
             await _all_read(session)
             assert await texts_of(session, "assistant") == ["one", "two", "three"]
 
-    @on_loop
     async def test_what_the_turn_did_not_read_is_the_next_prompt(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "question which?", cwd=str(tmp_path))
@@ -80,7 +76,6 @@ class TestSteer:
 
 class TestTheWayOfAText:
     @case("U-034", "U-075")
-    @on_loop
     async def test_queued_sending_taken_one_at_a_time_in_order(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("plain", "sleep 1; say one", cwd=str(tmp_path))
@@ -97,7 +92,6 @@ class TestTheWayOfAText:
             assert await texts_of(session, "assistant") == ["one", "two", "three", "four"]
 
     @case("U-034", "U-075")
-    @on_loop
     async def test_failed_with_the_reason(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("early", "say one", cwd=str(tmp_path))
@@ -107,7 +101,6 @@ class TestTheWayOfAText:
             assert failed[-1].status == "failed"
             assert failed[-1].reason
 
-    @on_loop
     async def test_a_process_that_dies_in_between_leaves_the_outcome_unknown(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -125,7 +118,6 @@ class TestTheWayOfAText:
 
 
 class TestEdit:
-    @on_loop
     async def test_a_waiting_text_is_read_as_edited(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("plain", "sleep 1; say one", cwd=str(tmp_path))
@@ -137,7 +129,6 @@ class TestEdit:
             assert await texts_of(session, "assistant") == ["one", "two"]
             assert "say tow" not in await texts_of(session)
 
-    @on_loop
     async def test_no_other_can_be(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("plain", "hang", cwd=str(tmp_path))
@@ -154,7 +145,6 @@ class TestEdit:
                 await session.edit_queued(name, "a\0b")
             assert session.view is before
 
-    @on_loop
     async def test_one_on_its_way_cannot_be(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -175,7 +165,6 @@ class TestEdit:
             assert (await texts_of(session, "assistant"))[-1] == "two"
 
 
-@on_loop
 async def test_a_name_of_the_callers_own_is_of_one_text(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("plain", "sleep 0.3; say one", cwd=str(tmp_path))
@@ -189,7 +178,6 @@ async def test_a_name_of_the_callers_own_is_of_one_text(tmp_path: Path) -> None:
 
 
 class TestDrop:
-    @on_loop
     async def test_one_or_all(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("plain", "sleep 1; say one", cwd=str(tmp_path))
@@ -205,7 +193,6 @@ class TestDrop:
             with pytest.raises(NoSuchText):
                 await session.drop_queued(names[0])
 
-    @on_loop
     async def test_the_text_that_the_session_is_made_for(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("gated", "say one", cwd=str(tmp_path))
@@ -226,7 +213,6 @@ class TestResend:
         return session, view.state.queue[0].id
 
     @case("U-035", "U-075")
-    @on_loop
     async def test_back_to_queued_at_most_three_times(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session, name = await self._failed(deck, tmp_path)
@@ -244,7 +230,6 @@ class TestResend:
             assert session.view is before
             assert await _receipts(session, name) == ["failed", "queued"] * 3 + ["failed"]
 
-    @on_loop
     async def test_a_text_of_unknown_outcome(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -260,7 +245,6 @@ class TestResend:
             await _all_read(session)
             assert await texts_of(session, "assistant") == ["one", "two"]
 
-    @on_loop
     async def test_a_suspended_session_is_resumed_for_it(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -276,7 +260,6 @@ class TestResend:
             await _all_read(session)
             assert await texts_of(session, "assistant") == ["one", "two"]
 
-    @on_loop
     async def test_one_that_cannot_be_resumed_promises_nothing(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("forgetful", "say one", cwd=str(tmp_path))
@@ -291,7 +274,6 @@ class TestResend:
                 await session.resend(name)
             assert session.view.index == before
 
-    @on_loop
     async def test_one_that_nobody_will_read_is_not_promised_again(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("early", "say one", cwd=str(tmp_path))
@@ -302,7 +284,6 @@ class TestResend:
                 await session.resend(before.state.queue[0].id)
             assert session.view is before
 
-    @on_loop
     async def test_nothing_else_waits_behind_a_failed_text_for_ever(self, tmp_path: Path) -> None:
         """It stays to be seen, and the next one overtakes it."""
         async with at_home(tmp_path) as deck:
@@ -320,7 +301,6 @@ class TestResend:
             assert await texts_of(session, "assistant") == ["one", "three"]
             assert [item.receipt for item in session.queue] == ["unknown"]
 
-    @on_loop
     async def test_a_text_that_waits_is_not_sent_twice(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("plain", "hang", cwd=str(tmp_path))
@@ -333,7 +313,6 @@ class TestResend:
 
 
 @case("U-032")
-@on_loop
 async def test_a_message_for_a_session_that_still_starts_is_kept(tmp_path: Path) -> None:
     """Also when the start is the one of a resume."""
     agents_home = tmp_path

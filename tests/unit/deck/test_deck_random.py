@@ -1,8 +1,8 @@
 """Whatever people do in whatever order, with agents that do whatever they like: what is shown is always legal (X-028).
 
 A live deck with a few sessions and a small limit gets random commands. Each time something is written into a session's
-log its view must fit a row of tests/table.py; in the end, what is shown must be what the log says, and no process
-may be left.
+log, its view must fit a row of tests/support/state_table.py. In the end, the views must match the log, and no process may
+be left.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from quarterdeck.kernel.session_list import Filter
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.base import START, Append
 from quarterdeck.log.session_writer import SessionWriter
-from tests import agents
-from tests.decks import all_events, at_home, is_alive
-from tests.table import legal, shown_by
+from tests.support import scripted_agents
+from tests.support.decks import all_events, at_home, is_alive
+from tests.support.state_table import legal, shown_by
 
 SCRIPTS = (
     "say hello; tool ls",
@@ -77,7 +77,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
         return unit(self, events)
 
     monkeypatch.setattr(SessionWriter, "_build_append", judged)
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
     return judging
 
 

@@ -14,9 +14,9 @@ from quarterdeck import events as ev
 from quarterdeck.events import Event
 from quarterdeck.log.base import Append, NoSuchSession, Receipt
 from quarterdeck.log.tail import Feed
-from tests import agents
 from tests.conformance.marks import case
-from tests.decks import all_events, at_home, busy, on_loop, texts_of, until
+from tests.support import scripted_agents
+from tests.support.decks import all_events, at_home, busy, texts_of, until
 
 #: The log may drop these once their whole is told (design section 4).
 DELTAS = {"message_delta", "thinking_delta", "tool_execution_output"}
@@ -24,7 +24,7 @@ DELTAS = {"message_delta", "thinking_delta", "tool_execution_output"}
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
 async def _read(events: AsyncGenerator[Event], last: str = "agent_end", pause: float = 0) -> list[Event]:
@@ -51,7 +51,6 @@ async def _nothing_lost(session: SessionHandle, seen: list[Event]) -> None:
 
 
 class TestOneSession:
-    @on_loop
     async def test_everything_from_the_beginning_while_it_is_busy(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "flood 3000; say end", cwd=str(tmp_path))
@@ -60,7 +59,6 @@ class TestOneSession:
             whole = [event.body.blocks[0].text for event in seen if event.type == "response_complete"]
             assert whole == ["".join(f"{number} " for number in range(3000)), "end "]
 
-    @on_loop
     async def test_a_slow_one_misses_nothing_but_dropped_deltas(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, tail=10) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -75,7 +73,6 @@ class TestOneSession:
             kept = [event for event in await all_events(session) if event.type not in DELTAS]
             assert [event.index for event in seen if event.type not in DELTAS] == _indexes(kept)
 
-    @on_loop
     async def test_one_that_comes_back_goes_on_where_it_was(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -93,7 +90,6 @@ class TestOneSession:
             await session.rename("later")
             assert (await later)[-1].body.name == "later"
 
-    @on_loop
     async def test_only_what_is_asked_for(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one; tool ls; say two", cwd=str(tmp_path))
@@ -104,7 +100,6 @@ class TestOneSession:
                 "tool_execution_end"
             ]
 
-    @on_loop
     async def test_many_at_once_see_the_same(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -117,7 +112,6 @@ class TestOneSession:
             kept = [event.index for event in await all_events(session) if event.index <= last]
             assert all([index for index in _indexes(one) if index in kept] == kept for one in seen)
 
-    @on_loop
     async def test_one_that_leaves_disturbs_nobody(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -132,7 +126,6 @@ class TestOneSession:
             await _nothing_lost(session, await stays)
             assert deck.feed._sessions == {} or not deck.feed._sessions[session.id].readers
 
-    @on_loop
     async def test_a_session_that_is_not_there(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             with pytest.raises(NoSuchSession):
@@ -141,7 +134,6 @@ class TestOneSession:
 
 
 class TestATailThatBeginsInTheMiddle:
-    @on_loop
     async def test_nothing_is_lost_between_the_question_and_the_answer(self, tmp_path: Path) -> None:
         """How far the log is, is asked of the log; what becomes durable meanwhile is in the tail."""
         async with at_home(tmp_path) as deck:
@@ -166,7 +158,6 @@ class TestATailThatBeginsInTheMiddle:
             assert _indexes(seen) == list(range(1, len(seen) + 1))
             assert "while it asks" in [getattr(event.body, "name", "") for event in seen]
 
-    @on_loop
     async def test_several_that_begin_at_once_while_events_come(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, tail=4) as deck:
             session = await deck.create("test", "flood 1500; say end", cwd=str(tmp_path))
@@ -182,7 +173,6 @@ class TestATailThatBeginsInTheMiddle:
                 missing = [index for index in kept if index <= one[-1].index and index not in set(_indexes(one))]
                 assert missing == []
 
-    @on_loop
     async def test_a_reader_that_gives_up_while_the_tail_is_asked_for(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -197,7 +187,6 @@ class TestATailThatBeginsInTheMiddle:
             seen = await stays
             assert _indexes(seen) == list(range(1, len(seen) + 1))
 
-    @on_loop
     async def test_the_second_reader_at_the_end_while_the_first_still_asks(self, tmp_path: Path) -> None:
         """It has read the log to its end before anybody knows where the tail begins."""
         async with at_home(tmp_path) as deck:
@@ -224,7 +213,6 @@ class TestATailThatBeginsInTheMiddle:
             for seen in await asyncio.gather(*readers):
                 assert [event.type for event in seen] == ["session_renamed", "session_archived"]
 
-    @on_loop
     async def test_a_flood_while_it_asks(self, tmp_path: Path) -> None:
         """More comes than the tail holds: it must not say that it reaches back to where the question was asked."""
         async with at_home(tmp_path, tail=3) as deck:
@@ -248,7 +236,6 @@ class TestATailThatBeginsInTheMiddle:
             seen = await reader
             assert _indexes(seen) == list(range(2, 23))
 
-    @on_loop
     async def test_the_second_reader_while_the_first_still_asks(self, tmp_path: Path) -> None:
         """Both use one tail, and the second must not believe it before the first knows how far back it reaches."""
         async with at_home(tmp_path) as deck:
@@ -262,7 +249,6 @@ class TestATailThatBeginsInTheMiddle:
             assert first[0].index == 1
 
 
-@on_loop
 async def test_who_waits_for_a_state_is_not_ahead_of_it(tmp_path: Path) -> None:
     """The log has the event before the deck knows that it has: the event was seen, and the view not asked again."""
     async with at_home(tmp_path) as deck:
@@ -287,7 +273,6 @@ async def test_who_waits_for_a_state_is_not_ahead_of_it(tmp_path: Path) -> None:
 
 
 class TestAllSessions:
-    @on_loop
     async def test_one_stream_in_one_order(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             count = 5
@@ -313,7 +298,6 @@ class TestAllSessions:
             assert (await anext(again)).cursor > seen[len(seen) // 2].cursor
             await again.aclose()
 
-    @on_loop
     async def test_a_slow_reader_of_everything(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, tail=5) as deck:
             slow = asyncio.create_task(_read(deck.subscribe(types=None), "session_archived", pause=0.0005))
@@ -329,7 +313,6 @@ class TestStreams:
     """Upstream keeps streams by message id; here a reply that grows is an entry of the timeline, under that id."""
 
     @case("U-064")
-    @on_loop
     async def test_a_reply_that_is_begun_twice_is_one(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -343,7 +326,6 @@ class TestStreams:
             assert await texts_of(session, "assistant") == ["ab"]
 
     @case("U-066")
-    @on_loop
     async def test_one_reply_is_one_entry_that_grows_to_its_whole(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say a b c; sleep 0.2; say d", cwd=str(tmp_path))
@@ -365,7 +347,6 @@ class TestStreams:
             assert view.timeline.open == ()
 
     @case("U-068")
-    @on_loop
     async def test_two_sessions_stream_apart(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             one, two = [await deck.create("test", f"flood 300; say {name}", cwd=str(tmp_path)) for name in ("x", "y")]

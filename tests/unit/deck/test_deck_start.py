@@ -11,9 +11,9 @@ import pytest
 
 from quarterdeck import SessionHandle
 from quarterdeck.deck.services import OwnedElsewhere
-from tests import agents
 from tests.conformance.marks import case
-from tests.decks import (
+from tests.support import scripted_agents
+from tests.support.decks import (
     SETTINGS,
     Time,
     all_events,
@@ -21,7 +21,6 @@ from tests.decks import (
     busy,
     eventually,
     is_alive,
-    on_loop,
     pid_of,
     texts_of,
     types_of,
@@ -31,7 +30,7 @@ from tests.decks import (
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
 async def _pids(session: SessionHandle) -> list[int]:
@@ -62,7 +61,6 @@ async def _failed(session: SessionHandle) -> str:
 
 
 class TestOneAtATime:
-    @on_loop
     async def test_many_prompts_at_once_start_one_process(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
@@ -71,7 +69,6 @@ class TestOneAtATime:
             assert len(await _pids(session)) == 1
             assert await texts_of(session, "assistant") == [str(number) for number in range(10)]
 
-    @on_loop
     async def test_resume_and_prompt_at_once_start_one_process(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -84,7 +81,6 @@ class TestOneAtATime:
             assert len(await _pids(session)) == before + 1
             assert await texts_of(session, "assistant") == ["one", "two"]
 
-    @on_loop
     async def test_each_start_has_its_own_environment(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, environment={"PATH": os.environ["PATH"], "WHO": "deck"}) as deck:
             mine = await deck.create("test", "say x", cwd=str(tmp_path), env={"PATH": os.environ["PATH"], "WHO": "me"})
@@ -96,7 +92,6 @@ class TestOneAtATime:
 
 
 class TestTheLimit:
-    @on_loop
     async def test_the_ninth_waits_visibly_and_comes_in_turn(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             assert deck.settings.running_limit == 8
@@ -118,7 +113,6 @@ class TestTheLimit:
             await busy(late[1])
             assert deck.waiting() == ()
 
-    @on_loop
     async def test_an_idle_process_makes_room(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, running_limit=2) as deck:
             idle = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -136,7 +130,6 @@ class TestTheLimit:
             await idle.settled()
             assert await texts_of(idle, "assistant") == ["one", "again"]
 
-    @on_loop
     async def test_one_that_becomes_idle_makes_room_for_who_waits(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, running_limit=1) as deck:
             first = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -148,7 +141,6 @@ class TestTheLimit:
             await second.settled()
             assert await texts_of(second, "assistant") == ["two"]
 
-    @on_loop
     async def test_a_failed_start_gives_its_place_back(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, running_limit=1) as deck:
             for _ in range(3):
@@ -158,7 +150,6 @@ class TestTheLimit:
             await good.settled()
             assert await texts_of(good, "assistant") == ["good"]
 
-    @on_loop
     async def test_many_sessions_share_two_places(self, tmp_path: Path) -> None:
         async with at_home(tmp_path, running_limit=2) as deck:
             sessions = [await deck.create("test", f"say {number}", cwd=str(tmp_path)) for number in range(7)]
@@ -170,7 +161,6 @@ class TestTheLimit:
 
 class TestTime:
     @case("U-029")
-    @on_loop
     async def test_an_agent_that_never_gets_ready(self, tmp_path: Path) -> None:
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
@@ -189,7 +179,6 @@ class TestTime:
             assert not session.summary.flags.showSpinner
 
     @case("U-030")
-    @on_loop
     async def test_an_agent_that_leaves_before_it_is_ready(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("early", "say one", cwd=str(tmp_path))
@@ -199,7 +188,6 @@ class TestTime:
             assert any("code 3" in text for text in await texts_of(session))
 
     @case("U-030")
-    @on_loop
     async def test_an_agent_that_is_killed_before_it_is_ready(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             session = await deck.create("mute", "say one", cwd=str(tmp_path))
@@ -209,7 +197,6 @@ class TestTime:
             assert "before it was ready" in message
             assert "SIGKILL" in message or "-9" in message
 
-    @on_loop
     async def test_a_folder_that_is_gone_at_the_start(self, tmp_path: Path) -> None:
         work = tmp_path / "work"
         work.mkdir()
@@ -226,7 +213,6 @@ class TestTime:
 
 
 class TestOwners:
-    @on_loop
     async def test_a_conversation_that_another_session_has_open(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             first = await deck.create("twin", "say one", cwd=str(tmp_path))
@@ -241,7 +227,6 @@ class TestOwners:
             await second.settled()
             assert await texts_of(second, "assistant") == ["two"]
 
-    @on_loop
     async def test_it_is_refused_by_name_before_anything_starts(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
             first = await deck.create("twin", "say one", cwd=str(tmp_path))
@@ -258,7 +243,6 @@ class TestOwners:
 
 
 @case("U-028")
-@on_loop
 async def test_the_agents_own_name_comes_later_and_the_session_keeps_its_own(tmp_path: Path) -> None:
     """There is no provisional id: the deck's is there from the start, the agent's is a field of the session."""
     async with at_home(tmp_path) as deck:

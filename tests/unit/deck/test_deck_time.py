@@ -17,9 +17,9 @@ from quarterdeck.events import Body, Origin
 from quarterdeck.harness.base import Signal
 from quarterdeck.kernel.session_list import Filter
 from quarterdeck.kernel.view import View
-from tests import agents
 from tests.conformance.marks import case
-from tests.decks import (
+from tests.support import scripted_agents
+from tests.support.decks import (
     SETTINGS,
     Time,
     all_events,
@@ -27,7 +27,6 @@ from tests.decks import (
     busy,
     gate_of,
     is_alive,
-    on_loop,
     pid_of,
     texts_of,
     types_of,
@@ -40,7 +39,7 @@ DAY = 24 * 60 * MINUTE
 
 @pytest.fixture(autouse=True)
 def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
 
 
 async def _done(deck: Deck, folder: Path, text: str = "say one") -> tuple[SessionHandle, int]:
@@ -60,7 +59,6 @@ async def _pass(deck: Deck, time: Time, minutes: float) -> None:
 
 class TestReaper:
     @case("2-063")
-    @on_loop
     async def test_it_comes_every_five_minutes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         time, came = Time(), []
 
@@ -73,7 +71,6 @@ class TestReaper:
         assert came == [5 * MINUTE, 10 * MINUTE, 15 * MINUTE]
 
     @case("2-030", "2-031", "2-064", "2-066", "2-067")
-    @on_loop
     async def test_a_process_that_was_idle_for_half_an_hour_ends_at_its_next_visit(self, tmp_path: Path) -> None:
         assert settings_from({}).idle_timeout == 30 * MINUTE
         time = Time()
@@ -92,7 +89,6 @@ class TestReaper:
             assert session.summary.composer.enabled
 
     @case("2-069", "U-077")
-    @on_loop
     async def test_the_next_prompt_starts_it_again_in_the_same_conversation(self, tmp_path: Path) -> None:
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
@@ -108,7 +104,6 @@ class TestReaper:
             assert ready == [native, native]
 
     @case("2-065")
-    @on_loop
     async def test_the_environment_says_after_how_many_minutes(self, tmp_path: Path) -> None:
         time = Time()
         settings = settings_from({IDLE_TIMEOUT: "7"}, stop_grace=0.3)
@@ -123,7 +118,6 @@ class TestReaper:
             assert session.summary.lifecycle == "active"
 
     @case("2-065", "2-066")
-    @on_loop
     async def test_a_deck_reads_it_itself(self, tmp_path: Path) -> None:
         for text, seconds in (("7", 420.0), ("0.5", 30.0), (None, 1800.0)):
             environment = {} if text is None else {IDLE_TIMEOUT: text}
@@ -136,7 +130,6 @@ class TestReaper:
             pass  # the refused one left the home free
 
     @case("2-068")
-    @on_loop
     async def test_each_idle_one_and_no_other_and_a_failure_does_not_stop_the_rest(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -167,7 +160,6 @@ class TestReaper:
         ["hang", "ask rm", "question which?", "flood 10; sleep 600"],
         ids=["busy", "approval", "question", "asleep"],
     )
-    @on_loop
     async def test_never_while_it_is_busy_or_asked(self, tmp_path: Path, script: str) -> None:
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
@@ -181,7 +173,6 @@ class TestReaper:
             assert session.summary.process == "up"
 
     @case("X-039")
-    @on_loop
     async def test_never_while_a_text_waits_or_work_goes_on_in_the_background(self, tmp_path: Path) -> None:
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
@@ -196,7 +187,6 @@ class TestReaper:
             await _pass(deck, time, 6)
             assert not is_alive(pid)
 
-    @on_loop
     async def test_background_work_does_not_keep_it_for_ever(self, tmp_path: Path) -> None:
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
@@ -209,7 +199,6 @@ class TestReaper:
             assert not is_alive(pid)
 
     @case("X-039")
-    @on_loop
     async def test_a_prompt_that_comes_while_it_ends_is_answered(self, tmp_path: Path) -> None:
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
@@ -257,7 +246,6 @@ class _Due:
 
 
 class TestSleep:
-    @on_loop
     async def test_after_a_sleep_nothing_is_judged_for_a_minute_and_a_line_says_how_long_it_was(
         self, tmp_path: Path
     ) -> None:
@@ -277,7 +265,6 @@ class TestSleep:
             await deck.reap()
             assert not is_alive(pid)
 
-    @on_loop
     async def test_an_agent_that_somebody_else_started_has_its_minute_too(self, tmp_path: Path) -> None:
         """It was asleep as well: what it did not say meanwhile is no sign of anything."""
         time = Time()
@@ -294,7 +281,6 @@ class TestSleep:
             await time.skip(2)
             assert translator.ticks == 1
 
-    @on_loop
     async def test_a_clock_that_is_set_back_never_turns_the_log_round(self, tmp_path: Path) -> None:
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
@@ -308,7 +294,6 @@ class TestSleep:
             assert is_alive(pid)
             assert not any("slept" in text for text in await texts_of(session))
 
-    @on_loop
     async def test_times_go_on_rising_after_a_restart_too(self, tmp_path: Path) -> None:
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
@@ -339,7 +324,6 @@ class TestRetention:
             return made | {"archived": archived.id, "error": failed.id}
 
     @case("2-021", "2-079")
-    @on_loop
     async def test_ages_by_status_and_nothing_is_ever_archived(self, tmp_path: Path) -> None:
         time = Time()
         names = await self._sessions(tmp_path, time)
@@ -363,7 +347,6 @@ class TestRetention:
             assert [row.id for row in deck.list(Filter(status=("archived",))).sessions] == [names["archived"]]
 
     @case("2-079")
-    @on_loop
     async def test_it_comes_daily(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         time, came = Time(), []
 
@@ -379,7 +362,6 @@ class TestRetention:
         assert came == [DAY, 2 * DAY]
 
     @case("2-079")
-    @on_loop
     async def test_not_after_the_clock_jumped(self, tmp_path: Path) -> None:
         time = Time()
         names = await self._sessions(tmp_path, time)
@@ -391,7 +373,6 @@ class TestRetention:
             assert deck.has(names["archived"])
             assert not deck.has(names["error"])
 
-    @on_loop
     async def test_what_is_in_use_again_is_kept(self, tmp_path: Path) -> None:
         time = Time()
         names = await self._sessions(tmp_path, time)
@@ -404,7 +385,6 @@ class TestRetention:
             assert session.summary.lifecycle == "active"
 
     @case("2-079")
-    @on_loop
     async def test_the_date_is_shown_beforehand(self, tmp_path: Path) -> None:
         time = Time()
         names = await self._sessions(tmp_path, time)

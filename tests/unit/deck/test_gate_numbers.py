@@ -18,13 +18,13 @@ from quarterdeck.cli.app import app
 from quarterdeck.cli.exits import Exit
 from quarterdeck.home import Home
 from quarterdeck.kernel.session_list import Filter
-from tests.decks import at_home
-from tests.killed_deck import STORIES, asked_in, opened
+from tests.support.decks import at_home
+from tests.support.killed_deck import STORIES, asked_in, opened
 
 
 def _killed(folder: Path, story: str) -> int:
     """A deck is killed at the end of this story; gives the highest number that a gate had."""
-    program = [sys.executable, "-m", "tests.killed_deck", str(folder), story]
+    program = [sys.executable, "-m", "tests.support.killed_deck", str(folder), story]
     done = subprocess.run(program, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3], check=False)
     assert done.returncode == -signal.SIGKILL
     return int(done.stdout)

@@ -14,7 +14,7 @@ from quarterdeck.deck.login import ASKING, LoginShell
 from quarterdeck.events import Event
 from quarterdeck.log.base import Log
 from quarterdeck.process.identity import Identity, is_alive, start_time
-from tests.decks import at_home, eventually, on_loop, until
+from tests.support.decks import at_home, eventually, until
 
 #: What a shell does with `-l -i -c COMMAND`, or `-l -c COMMAND`.
 USUAL = 'for last; do :; done; eval "$last"'
@@ -36,7 +36,6 @@ def asked(folder: Path, text: str, limit_s: float = 20.0, **more: str) -> LoginS
     return LoginShell({"HOME": str(folder), "SHELL": shell(folder, text), **more}, limit_s)
 
 
-@on_loop
 async def test_what_it_exports_and_nothing_of_whoever_started_us(tmp_path: Path):
     own = {"SSH_AUTH_SOCK": "/agent", "LC_TIME": "C", "OF_SOME_SHELL": "no", "PATH": "/odd", "VIRTUAL_ENV": "/no"}
     login = asked(tmp_path, f"echo welcome; export TOOLS=/tools LINES_='a\nb=c'; PATH=/tools/bin:$PATH; {USUAL}", **own)
@@ -53,7 +52,6 @@ async def test_what_it_exports_and_nothing_of_whoever_started_us(tmp_path: Path)
     assert login.asked_at
 
 
-@on_loop
 async def test_a_real_shell_reads_its_files_and_is_asked_again_when_they_change(tmp_path: Path):
     (tmp_path / ".bash_profile").write_text("echo noise; export COUNT=$(echo x >> asked; wc -l < asked)\n")
     login = LoginShell({"HOME": str(tmp_path), "SHELL": "/bin/bash"}, 20.0)
@@ -66,7 +64,6 @@ async def test_a_real_shell_reads_its_files_and_is_asked_again_when_they_change(
     assert (await login.current())["COUNT"].strip() == "3"
 
 
-@on_loop
 async def test_one_that_is_not_interactive_is_asked_without(tmp_path: Path):
     login = asked(tmp_path, f'case " $* " in *" -i "*) exit 3;; esac; export PLAIN=1; {USUAL}')
     assert (await login.current())["PLAIN"] == "1"
@@ -82,40 +79,31 @@ async def test_one_that_is_not_interactive_is_asked_without(tmp_path: Path):
         ("kill -9 $$", "exited with -9"),
     ],
 )
-def test_one_that_cannot_say_is_a_problem_that_is_told(tmp_path: Path, text: str, why: str):
-    @on_loop
-    async def run() -> None:
-        login = asked(tmp_path, text, OWN="1")
-        assert (await login.current())["OWN"] == "1"
-        assert login.source == "server"
-        assert why in login.problem
-        assert login.shell in login.problem
-        before = login.asked_at
-        await login.current()  # nothing changed, so nobody is asked
-        assert login.asked_at == before
-        given = await Environments(login, cast(Log, _EmptyLog())).for_session("s")
-        assert "the server's own" in given.notice
-        assert why in given.notice
-        shell(tmp_path, USUAL)
-        await login.refresh()
-        assert (login.source, login.problem) == ("login_shell", "")
-
-    run()
+async def test_one_that_cannot_say_is_a_problem_that_is_told(tmp_path: Path, text: str, why: str):
+    login = asked(tmp_path, text, OWN="1")
+    assert (await login.current())["OWN"] == "1"
+    assert login.source == "server"
+    assert why in login.problem
+    assert login.shell in login.problem
+    before = login.asked_at
+    await login.current()  # nothing changed, so nobody is asked
+    assert login.asked_at == before
+    given = await Environments(login, cast(Log, _EmptyLog())).for_session("s")
+    assert "the server's own" in given.notice
+    assert why in given.notice
+    shell(tmp_path, USUAL)
+    await login.refresh()
+    assert (login.source, login.problem) == ("login_shell", "")
 
 
 @pytest.mark.parametrize("path", ["/no/such/shell", "/etc/passwd", "/", "a\0b"])
-def test_no_shell_at_all(tmp_path: Path, path: str):
-    @on_loop
-    async def run() -> None:
-        login = LoginShell({"HOME": str(tmp_path / "none"), "SHELL": path})
-        await login.current()
-        assert login.source == "server"
-        assert login.problem
-
-    run()
+async def test_no_shell_at_all(tmp_path: Path, path: str):
+    login = LoginShell({"HOME": str(tmp_path / "none"), "SHELL": path})
+    await login.current()
+    assert login.source == "server"
+    assert login.problem
 
 
-@on_loop
 async def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path):
     login = asked(tmp_path, "sleep 600 & echo $! > child; echo $$ > parent; wait", 1.5)
     await login.current()
@@ -126,7 +114,6 @@ async def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path):
         await eventually(lambda left=left: not is_alive(left))
 
 
-@on_loop
 async def test_one_that_hangs_may_give_back_what_it_holds(tmp_path: Path):
     login = asked(
         tmp_path, "touch lock; trap 'rm lock' EXIT; trap 'exit 1' HUP TERM; while :; do sleep 0.05; done", 1.5
@@ -136,7 +123,6 @@ async def test_one_that_hangs_may_give_back_what_it_holds(tmp_path: Path):
     assert not (tmp_path / "lock").exists()
 
 
-@on_loop
 async def test_what_its_files_started_for_the_user_stays_and_keeps_nobody(tmp_path: Path):
     login = asked(tmp_path, f"setsid sleep 600 & echo $! > child; {USUAL}")
     await login.current()
@@ -144,7 +130,6 @@ async def test_what_its_files_started_for_the_user_stays_and_keeps_nobody(tmp_pa
     os.kill(int((tmp_path / "child").read_text()), 9)
 
 
-@on_loop
 async def test_what_it_said_before_is_better_than_nothing(tmp_path: Path):
     login = asked(tmp_path, f"export A=1; {USUAL}")
     await login.current()
@@ -157,7 +142,6 @@ async def test_what_it_said_before_is_better_than_nothing(tmp_path: Path):
     assert "its previous output" in (await environments.for_session("s")).notice
 
 
-@on_loop
 async def test_closing_does_not_wait_for_it(tmp_path: Path):
     login = asked(tmp_path, "sleep 600")
     asking = asyncio.create_task(login.refresh())
@@ -167,7 +151,6 @@ async def test_closing_does_not_wait_for_it(tmp_path: Path):
         await asking
 
 
-@on_loop
 async def test_a_session_gets_its_own_or_that_of_the_shell_and_says_when_its_own_is_gone(tmp_path: Path):
     login = asked(tmp_path, f"export WHO=shell; {USUAL}")
     own = {"PATH": os.environ["PATH"], "WHO": "caller secret"}

@@ -8,7 +8,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,6 @@ from quarterdeck.harness.driver import NotInstalled, Spawn, Start
 from quarterdeck.process.child import INPUT_LIMIT
 from quarterdeck.process.identity import Identity, find_by_nonce, is_alive, start_time
 from quarterdeck.testing.harness import TestDriver, TestTranslator
-
-Work = Callable[["Rig"], Awaitable[None]]
 
 
 class Rig:
@@ -55,19 +54,25 @@ class Rig:
         self.process.write(self.driver.prompt(text, "m1"))
 
 
-def run(folder: Path, work: Work, spawn: Spawn | None = None, environment: dict[str, str] | None = None) -> None:
-    async def main() -> None:
-        rig = Rig()
-        told = spawn or rig.driver.spawn(Start(cwd=str(folder)))
-        nonce = f"{os.getpid()}-{time.monotonic_ns()}"
-        rig.process = AgentProcess.start(told, str(folder), {**os.environ, **(environment or {})}, nonce, rig.hear)
-        try:
-            await work(rig)
-        finally:
-            rig.process.kill()
-            await asyncio.wait([rig.process.exited])
-
-    asyncio.run(main())
+@asynccontextmanager
+async def running_agent(
+    folder: Path, spawn: Spawn | None = None, environment: dict[str, str] | None = None
+) -> AsyncGenerator[Rig]:
+    """Start a scripted agent, and kill it in the end."""
+    rig = Rig()
+    nonce = f"{os.getpid()}-{time.monotonic_ns()}"
+    rig.process = AgentProcess.start(
+        spawn or rig.driver.spawn(Start(cwd=str(folder))),
+        str(folder),
+        {**os.environ, **(environment or {})},
+        nonce,
+        rig.hear,
+    )
+    try:
+        yield rig
+    finally:
+        rig.process.kill()
+        await asyncio.wait([rig.process.exited])
 
 
 def program(text: str) -> Spawn:
@@ -81,33 +86,29 @@ def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delattr(os, "pidfd_open")
 
 
-def test_it_speaks_and_is_heard(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_it_speaks_and_is_heard(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as rig:
         assert (await rig.until("stdout", "ready"))["session"]
         rig.prompt("say hello there")
         await rig.until("stdout", "turn_end")
         assert [line["delta"] for line in rig.of("stdout", "text")] == ["hello ", "there "]
-
-    run(tmp_path, work)
 
 
 # --- the end
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("crash", -9)])
-def test_its_exit_is_the_last_thing_heard(tmp_path: Path, watched: None, script: str, code: int) -> None:
-    async def work(rig: Rig) -> None:
+async def test_its_exit_is_the_last_thing_heard(tmp_path: Path, watched: None, script: str, code: int) -> None:
+    async with running_agent(tmp_path) as rig:
         rig.prompt(f"say goodbye; {script}")
         assert await rig.process.exited == code
         assert rig.signals[-1] == Signal("proc", {"event": "exit", "code": code})
         assert rig.of("stdout", "text_end")
 
-    run(tmp_path, work)
-
 
 @pytest.mark.parametrize("script", ["", "hang", "child 300", "orphan 300", "child 300; orphan 300; hang"])
-def test_a_stop_leaves_nothing_behind(tmp_path: Path, watched: None, script: str) -> None:
-    async def work(rig: Rig) -> None:
+async def test_a_stop_leaves_nothing_behind(tmp_path: Path, watched: None, script: str) -> None:
+    async with running_agent(tmp_path) as rig:
         await rig.until("stdout", "ready")
         if script:
             rig.prompt(script)
@@ -118,8 +119,6 @@ def test_a_stop_leaves_nothing_behind(tmp_path: Path, watched: None, script: str
         assert not is_alive(rig.process.identity)
         assert find_by_nonce([rig.process.identity.nonce]) == []
         assert rig.signals[-1].data["event"] == "exit"
-
-    run(tmp_path, work)
 
 
 #: What the agent is deaf to, which makes the next step of the stop end it: its exit code, and whether its input was closed.
@@ -134,10 +133,10 @@ STAGES = [
 
 
 @pytest.mark.parametrize(("script", "code", "closed"), STAGES)
-def test_each_step_of_a_stop_is_taken_only_if_the_one_before_did_not_end_it(
+async def test_each_step_of_a_stop_is_taken_only_if_the_one_before_did_not_end_it(
     tmp_path: Path, script: str, code: int, closed: bool
 ) -> None:
-    async def work(rig: Rig) -> None:
+    async with running_agent(tmp_path) as rig:
         await rig.until("stdout", "ready")
         rig.prompt(f"{script}; say done" if "hang" not in script else script.replace("hang", "say done; hang"))
         await rig.until("stdout", "deaf" if script == "deaf" else "text_end")
@@ -147,11 +146,9 @@ def test_each_step_of_a_stop_is_taken_only_if_the_one_before_did_not_end_it(
         assert rig.of("stdin")[-1] == {"op": "bye"}
         assert not is_alive(rig.process.identity)
 
-    run(tmp_path, work)
 
-
-def test_without_a_farewell_the_input_is_closed_at_once(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_without_a_farewell_the_input_is_closed_at_once(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as rig:
         await rig.until("stdout", "ready")
         assert await rig.process.stop([], grace=5)
         assert rig.process.exited.result() == 0
@@ -159,32 +156,26 @@ def test_without_a_farewell_the_input_is_closed_at_once(tmp_path: Path) -> None:
         assert await rig.process.stop(rig.driver.quit(), grace=5)
         assert len(rig.of("proc")) == 4  # a second stop of what is gone says nothing
 
-    run(tmp_path, work)
-
 
 BARE = (
     "import subprocess; p = subprocess.Popen(['sleep', '300'], env={}, start_new_session=%s); print(p.pid, flush=True)"
 )
 
 
-def test_what_dropped_the_nonce_goes_with_the_group_when_the_agent_ends_by_itself(
+async def test_what_dropped_the_nonce_goes_with_the_group_when_the_agent_ends_by_itself(
     tmp_path: Path, watched: None
 ) -> None:
-    async def work(rig: Rig) -> None:
+    async with running_agent(tmp_path, program(BARE % False)) as rig:
         child = int(await rig.until("stdout"))
         assert await rig.process.exited == 0
         assert start_time(child) is None
 
-    run(tmp_path, work, program(BARE % False))
 
-
-def test_what_dropped_the_nonce_and_left_the_group_goes_when_the_agent_is_stopped(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_what_dropped_the_nonce_and_left_the_group_goes_when_the_agent_is_stopped(tmp_path: Path) -> None:
+    async with running_agent(tmp_path, program(BARE % True + "; input()")) as rig:
         child = int(await rig.until("stdout"))
         assert await rig.process.stop([], grace=1)
         assert start_time(child) is None
-
-    run(tmp_path, work, program(BARE % True + "; input()"))
 
 
 def test_a_pid_that_comes_again_is_somebody_else() -> None:
@@ -195,21 +186,19 @@ def test_a_pid_that_comes_again_is_somebody_else() -> None:
     assert start_time(2**22 + 1) is None
 
 
-def test_long_lines_come_whole(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_long_lines_come_whole(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as rig:
         await rig.until("stdout", "ready")
         rig.prompt("flood 60000")
         whole = await rig.until("stdout", "text_end")
         assert len(whole["text"]) > 300_000
 
-    run(tmp_path, work)
-
 
 # --- speaking to one that does not listen
 
 
-def test_what_an_agent_does_not_read_waits_up_to_a_limit_and_then_is_refused(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_what_an_agent_does_not_read_waits_up_to_a_limit_and_then_is_refused(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as rig:
         await rig.until("stdout", "ready")
         rig.prompt("deaf")
         await rig.until("stdout", "deaf")
@@ -222,24 +211,21 @@ def test_what_an_agent_does_not_read_waits_up_to_a_limit_and_then_is_refused(tmp
         assert len(rig.of("stdin")) == taken + 1  # what was refused was not said
         assert await rig.process.stop(rig.driver.quit(), grace=0.5)
 
-    run(tmp_path, work)
 
-
-def test_one_large_text_is_always_taken(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_one_large_text_is_always_taken(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as rig:
         await rig.until("stdout", "ready")
         assert rig.process.write(rig.driver.prompt("x" * (INPUT_LIMIT * 3), "m1"))
         assert len((await rig.until("stdout", "text_end"))["text"]) == INPUT_LIMIT * 3 + 1
         assert rig.process.unread == 0
 
-    run(tmp_path, work)
-
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_an_input_that_breaks_is_no_failure_of_ours(
+async def test_an_input_that_breaks_is_no_failure_of_ours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, debug: bool
 ) -> None:
-    async def work(rig: Rig) -> None:
+    agent = program("import os, time; os.close(0); print('shut', flush=True); time.sleep(300)")
+    async with running_agent(tmp_path, agent) as rig:
         asyncio.get_running_loop().set_debug(debug)
         asyncio.get_running_loop().slow_callback_duration = 60  # how busy the machine is, is not asked here
         await rig.until("stdout")
@@ -252,24 +238,21 @@ def test_an_input_that_breaks_is_no_failure_of_ours(
         assert not rig.process.write([{"op": "prompt"}])
         assert rig.signals[-1].data == {"event": "exit", "code": -15}
 
-    run(tmp_path, work, program("import os, time; os.close(0); print('shut', flush=True); time.sleep(300)"))
     assert [record for record in caplog.records if record.levelno >= logging.WARNING or record.exc_info] == []
 
 
-def test_half_a_surrogate_pair_that_an_agent_sent_goes_back_as_it_came(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_half_a_surrogate_pair_that_an_agent_sent_goes_back_as_it_came(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as rig:
         await rig.until("stdout", "ready")
         rig.prompt("say \ud800 \x00")
         assert (await rig.until("stdout", "text_end"))["text"] == "\ud800 \x00 "
-
-    run(tmp_path, work)
 
 
 # --- listening to one that says too much
 
 
-def test_an_agent_waits_while_nobody_reads(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_an_agent_waits_while_nobody_reads(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as rig:
         await rig.until("stdout", "ready")
         rig.prompt("flood 60000")
         await rig.until("stdout", "text")
@@ -282,11 +265,9 @@ def test_an_agent_waits_while_nobody_reads(tmp_path: Path) -> None:
         await rig.until("stdout", "turn_end")
         assert [line["delta"] for line in rig.of("stdout", "text")] == [f"{number} " for number in range(60_000)]
 
-    run(tmp_path, work)
 
-
-def test_one_that_ends_while_nobody_reads_is_heard_to_its_end(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_one_that_ends_while_nobody_reads_is_heard_to_its_end(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as rig:
         await rig.until("stdout", "ready")
         rig.process.pause()
         rig.prompt("flood 500; stderr alas; exit 3")
@@ -294,11 +275,9 @@ def test_one_that_ends_while_nobody_reads_is_heard_to_its_end(tmp_path: Path) ->
         assert len(rig.of("stdout", "text")) == 500
         assert rig.process.last_words == ("alas",)
 
-    run(tmp_path, work)
 
-
-def test_a_line_without_an_end_is_left_out_and_said(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_a_line_without_an_end_is_left_out_and_said(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as rig:
         await rig.until("stdout", "ready")
         rig.prompt("say before; long 100000000; say after; long 30000000; say last")
         await rig.until("stdout", "turn_end")
@@ -307,8 +286,6 @@ def test_a_line_without_an_end_is_left_out_and_said(tmp_path: Path) -> None:
         said = [len(one) if isinstance(one, str) else one["text"] for one in rig.of("stdout") if _is_said(one)]
         assert said == ["before ", "after ", 30_000_000, "last "]
         assert isinstance(_told(TestTranslator(), rig, "note")[-1], ev.Notice)
-
-    run(tmp_path, work)
 
 
 def _is_said(one: Any) -> bool:
@@ -320,14 +297,12 @@ def _told(translator: TestTranslator, rig: Rig, event: str) -> list[ev.Body]:
     return [body for one in found for body in translator.feed(one, 0.0)]
 
 
-def test_the_last_lines_of_standard_error_are_kept(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_the_last_lines_of_standard_error_are_kept(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as rig:
         await rig.until("stdout", "ready")
         rig.prompt("; ".join(f"stderr line {number}" for number in range(30)) + f"; stderr {'w' * 9000}; exit 3")
         assert await rig.process.exited == 3
         assert rig.process.last_words == (*(f"line {number}" for number in range(11, 30)), "w" * 500)
-
-    run(tmp_path, work)
 
 
 # --- what cannot be started
@@ -380,13 +355,11 @@ def test_an_environment_that_cannot_be_passed_on_is_a_typed_error(tmp_path: Path
     assert refusal(tmp_path, program("pass"), environment=environment).code == "cannot_start_agent"
 
 
-def test_odd_bytes_of_an_environment_arrive(tmp_path: Path) -> None:
-    async def work(rig: Rig) -> None:
+async def test_odd_bytes_of_an_environment_arrive(tmp_path: Path) -> None:
+    async with running_agent(tmp_path, environment={"QD_ODD": os.fsdecode(b"a\xff\xfe\xc3\xa9")}) as rig:
         await rig.until("stdout", "ready")
         rig.prompt("echo-env QD_ODD")
         assert (await rig.until("stdout", "text_end"))["text"] == "a\\xff\\xfeé "
-
-    run(tmp_path, work, environment={"QD_ODD": os.fsdecode(b"a\xff\xfe\xc3\xa9")})
 
 
 def test_without_a_free_descriptor_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

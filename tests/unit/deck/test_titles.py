@@ -8,7 +8,7 @@ import pytest
 
 from quarterdeck.harness.tracker import EventTracker
 from quarterdeck.policy.titles import TITLE_LIMIT, approval_title
-from tests.claude_session import Session
+from tests.support.claude_session import Session
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine import judged
+from tests.support.engine import judged
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from quarterdeck.engine.conversation import (
 )
 from quarterdeck.engine.model import Call, Message, Picture, Result, Text, Thinking
 from quarterdeck.events import Block, Body, Image
-from tests.bodies import any_body
+from tests.support.event_bodies import any_body
 from tests.unit.engine.test_play import check
 
 PICTURE = Image(media_type="image/png", data="AA==")

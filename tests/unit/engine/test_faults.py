@@ -14,9 +14,8 @@ from quarterdeck.engine.options import RetryPolicy
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, Script, ScriptedCall, ScriptedUsage, Step, Trouble
 from tests.conformance.marks import case
-from tests.decks import on_loop
-from tests.engine import Heard, judged, opened, tool
-from tests.models import KEY, NAMES, WIRES
+from tests.support.engine import Heard, judged, opened, tool
+from tests.support.models import KEY, NAMES, WIRES
 
 QUICK = RetryPolicy(attempts=3, first_s=0, longest_s=0)
 TEXT = "It was said in the middle of the night, and nobody heard it."
@@ -72,7 +71,6 @@ def text_of(heard: Heard) -> str:
     ],
     ids=lambda fault: f"{fault.kind} {fault.status}",
 )
-@on_loop
 async def test_what_passes_is_tried_again_and_the_reply_is_whole(wire: str, fault: Fault) -> None:
     heard = await played(wire, faulty(fault))
     assert heard.one("agent_end").outcome == "completed"
@@ -97,7 +95,6 @@ async def test_what_passes_is_tried_again_and_the_reply_is_whole(wire: str, faul
     ],
     ids=["429", "500", "network"],
 )
-@on_loop
 async def test_trouble_is_met_at_the_rate_that_is_asked_for(fault: Fault) -> None:
     plain = Script(scenario={"it": (Step(text=TEXT),)})
     outcomes: dict[float, list[str]] = {}
@@ -113,7 +110,6 @@ async def test_trouble_is_met_at_the_rate_that_is_asked_for(fault: Fault) -> Non
 
 
 @case("U-076")
-@on_loop
 async def test_trouble_makes_every_request_wait() -> None:
     script = Script(scenario={"it": (Step(text=TEXT),)}, trouble=Trouble(delay=10))
     heard = await played("anthropic", script, retry=replace(QUICK, attempts=0), stall_after=0.1)
@@ -126,7 +122,6 @@ async def test_trouble_makes_every_request_wait() -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("kind", ["hang", "stall"])
-@on_loop
 async def test_silence_is_a_stall_and_is_tried_again(wire: str, kind: Any) -> None:
     patient = RetryPolicy(attempts=20, first_s=0, longest_s=0)  # on a slow machine the next try may be late as well
     heard = await played(wire, faulty(Fault(kind=kind, seconds=3600)), stall_after=0.2, retry=patient)
@@ -135,7 +130,6 @@ async def test_silence_is_a_stall_and_is_tried_again(wire: str, kind: Any) -> No
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_a_slow_reply_is_no_stall(wire: str) -> None:
     heard = await played(wire, faulty(Fault(kind="drip", size=200, seconds=0.001)), stall_after=2)
     assert "stream_stalled" not in heard.types
@@ -153,7 +147,6 @@ async def test_a_slow_reply_is_no_stall(wire: str) -> None:
         (404, "", "invalid_model"),
     ],
 )
-@on_loop
 async def test_what_does_not_pass_fails_the_turn_at_once(wire: str, status: int, code: str, kind: str) -> None:
     heard = await played(wire, faulty(Fault(kind="http", status=status, code=code, times=0)))
     failed = heard.one("turn_failed")
@@ -164,7 +157,6 @@ async def test_what_does_not_pass_fails_the_turn_at_once(wire: str, status: int,
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_what_does_not_end_fails_the_turn_after_some_tries(wire: str) -> None:
     heard = await played(wire, faulty(Fault(kind="http", status=529, times=0)))
     assert len(heard.bodies("retry")) == QUICK.attempts
@@ -172,7 +164,6 @@ async def test_what_does_not_end_fails_the_turn_after_some_tries(wire: str) -> N
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_a_context_that_is_too_long_is_shortened_and_asked_again(wire: str) -> None:
     script = Script(
         scenario={"it": (Step(text=TEXT, faults=(Fault(kind="http", status=400, code="overflow"),)),)},
@@ -185,7 +176,6 @@ async def test_a_context_that_is_too_long_is_shortened_and_asked_again(wire: str
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_a_turn_with_reasoning_and_calls_goes_through(wire: str) -> None:
     """The scripted model rejects conversations that a real service would reject, so this also checks their form."""
     calls = (ScriptedCall(name="look", args={"at": "a"}), ScriptedCall(name="look", args={"at": "b"}))

@@ -14,7 +14,7 @@ from quarterdeck.engine.model import Message, ModelError, Text
 from quarterdeck.engine.plugins.base import Abort, BlockTool, Continue, Emit, Hold, Intervene, Plugin, Skip, SwitchModel
 from quarterdeck.events import GateRequest, TokenUsage
 from quarterdeck.log.memory import MemoryLog
-from tests.engine import Heard, Script, calls, opened, run, text, tool
+from tests.support.engine import Heard, Script, calls, opened, run, text, tool
 
 
 def heard_of(model: Script, *plugins: Plugin, **settings: Any) -> Heard:
@@ -85,15 +85,12 @@ def test_a_hook_that_never_answers_is_given_up_and_told(hook: str) -> None:
 
 
 @pytest.mark.parametrize("hook", ["session_start", "session_end"])
-def test_a_session_begins_and_ends_although_a_plugin_never_answers(hook: str) -> None:
-    async def work() -> None:
-        log = MemoryLog()
-        async with opened(Script(), plugins=[silent(hook)], hook_timeout=0.05, log=log, session_id="s1"):
-            pass
-        notices = [one.body.text for one in await log.read("s1", 0) if isinstance(one.body, ev.Notice)]
-        assert notices == [_UNANSWERED.format(hook=hook)]
-
-    run(work)
+async def test_a_session_begins_and_ends_although_a_plugin_never_answers(hook: str) -> None:
+    log = MemoryLog()
+    async with opened(Script(), plugins=[silent(hook)], hook_timeout=0.05, log=log, session_id="s1"):
+        pass
+    notices = [one.body.text for one in await log.read("s1", 0) if isinstance(one.body, ev.Notice)]
+    assert notices == [_UNANSWERED.format(hook=hook)]
 
 
 def test_a_call_does_not_run_when_a_plugin_gives_no_answer_about_it() -> None:
@@ -114,32 +111,26 @@ def test_a_request_does_not_go_out_when_a_plugin_gives_no_answer_about_it() -> N
     assert "didn't answer within 0.05 s" in heard.one("agent_abort").reason
 
 
-def test_a_text_is_refused_when_a_plugin_gives_no_answer_about_it() -> None:
-    async def work() -> None:
-        async with opened(Script(), plugins=[silent("before_prompt")], hook_timeout=0.05) as agent:
-            with pytest.raises(PromptRefused, match="didn't answer within"):
-                await agent.prompt("go")
-        async with opened(Script(), plugins=[silent("before_steering")], hook_timeout=0.05) as agent:
-            with pytest.raises(SteeringRefused, match="didn't answer within"):
-                await agent.steer("go")
-
-    run(work)
+async def test_a_text_is_refused_when_a_plugin_gives_no_answer_about_it() -> None:
+    async with opened(Script(), plugins=[silent("before_prompt")], hook_timeout=0.05) as agent:
+        with pytest.raises(PromptRefused, match="didn't answer within"):
+            await agent.prompt("go")
+    async with opened(Script(), plugins=[silent("before_steering")], hook_timeout=0.05) as agent:
+        with pytest.raises(SteeringRefused, match="didn't answer within"):
+            await agent.steer("go")
 
 
-def test_nothing_is_shortened_when_a_plugin_gives_no_answer_about_it() -> None:
-    async def work() -> None:
-        model = Script(*(text("fine") for _ in range(4)))
-        async with opened(model, plugins=[silent("before_compact")], hook_timeout=0.05) as agent:
-            heard = Heard(agent)
-            for _ in range(3):
-                await agent.prompt("go")
-                await agent.collect_reply()
-            await agent.compact()
-            assert [one.text for one in heard.bodies("notice")] == [_UNANSWERED.format(hook="before_compact")]
-            assert not heard.bodies("compact_start")
-            assert len(model.requests) == 3
-
-    run(work)
+async def test_nothing_is_shortened_when_a_plugin_gives_no_answer_about_it() -> None:
+    model = Script(*(text("fine") for _ in range(4)))
+    async with opened(model, plugins=[silent("before_compact")], hook_timeout=0.05) as agent:
+        heard = Heard(agent)
+        for _ in range(3):
+            await agent.prompt("go")
+            await agent.collect_reply()
+        await agent.compact()
+        assert [one.text for one in heard.bodies("notice")] == [_UNANSWERED.format(hook="before_compact")]
+        assert not heard.bodies("compact_start")
+        assert len(model.requests) == 3
 
 
 def test_a_plugin_has_its_own_time_and_its_own_timeouts() -> None:
@@ -161,18 +152,15 @@ def test_a_plugin_has_its_own_time_and_its_own_timeouts() -> None:
     }
 
 
-def test_a_person_has_all_the_time_that_a_hook_has_not() -> None:
-    async def work() -> None:
-        model = Script(calls(("c1", "echo")), text("fine"))
-        async with opened(model, tools=[tool("echo")], plugins=[HoldsAll()], hook_timeout=0.01) as agent:
-            heard = Heard(agent)
-            await agent.prompt("go")
-            gate = await heard.until("approval_required")
-            await asyncio.sleep(0.05)
-            await agent.approve(gate.gate.gate_id)
-            assert await agent.collect_reply() == "fine"
-
-    run(work)
+async def test_a_person_has_all_the_time_that_a_hook_has_not() -> None:
+    model = Script(calls(("c1", "echo")), text("fine"))
+    async with opened(model, tools=[tool("echo")], plugins=[HoldsAll()], hook_timeout=0.01) as agent:
+        heard = Heard(agent)
+        await agent.prompt("go")
+        gate = await heard.until("approval_required")
+        await asyncio.sleep(0.05)
+        await agent.approve(gate.gate.gate_id)
+        assert await agent.collect_reply() == "fine"
 
 
 def test_a_turn_whose_model_waits_for_what_is_cancelled_ends() -> None:
@@ -220,24 +208,21 @@ class HoldsAll(Plugin):
 
 
 @pytest.mark.parametrize("steered", [False, True])
-def test_calls_of_a_tool_that_cannot_be_beside_itself_wait_also_when_a_person_allows_them(steered: bool) -> None:
-    async def work() -> None:
-        side = Side()
-        model = Script(calls(("c1", "one"), ("c2", "one"), ("c3", "one")), text("fine"))
-        async with opened(model, tools=[side.tool], plugins=[HoldsAll()]) as agent:
-            heard = Heard(agent)
-            await agent.prompt("go")
-            await heard.until("approval_required", 3)
-            first, *others = [body.gate.gate_id for body in heard.bodies("approval_required")]
-            await agent.approve(first)
-            if steered:
-                await agent.steer("and this")
-            for gate in others:
-                await agent.approve(gate)
-            assert await agent.collect_reply() == "fine"
-        assert (side.most, side.ran) == (1, 3)
-
-    run(work)
+async def test_calls_of_a_tool_that_cannot_be_beside_itself_wait_also_when_a_person_allows_them(steered: bool) -> None:
+    side = Side()
+    model = Script(calls(("c1", "one"), ("c2", "one"), ("c3", "one")), text("fine"))
+    async with opened(model, tools=[side.tool], plugins=[HoldsAll()]) as agent:
+        heard = Heard(agent)
+        await agent.prompt("go")
+        await heard.until("approval_required", 3)
+        first, *others = [body.gate.gate_id for body in heard.bodies("approval_required")]
+        await agent.approve(first)
+        if steered:
+            await agent.steer("and this")
+        for gate in others:
+            await agent.approve(gate)
+        assert await agent.collect_reply() == "fine"
+    assert (side.most, side.ran) == (1, 3)
 
 
 def test_what_is_queued_does_not_begin_when_a_plugin_ends_the_turn() -> None:
@@ -250,20 +235,17 @@ def test_what_is_queued_does_not_begin_when_a_plugin_ends_the_turn() -> None:
     assert heard.one("agent_abort").reason == "enough"
 
 
-def test_what_is_queued_does_not_begin_after_the_turn() -> None:
-    async def work() -> None:
-        side = Side()
-        model = Script(calls(("c1", "one"), ("c2", "one")))
-        async with opened(model, tools=[side.tool]) as agent:
-            heard = Heard(agent)
-            await agent.prompt("go")
-            await heard.until("tool_execution_start")
-            await agent.abort(kill_tools="none")
-            await heard.until("background_ended")
-            await asyncio.sleep(0.1)
-        assert side.ran == 1
-
-    run(work)
+async def test_what_is_queued_does_not_begin_after_the_turn() -> None:
+    side = Side()
+    model = Script(calls(("c1", "one"), ("c2", "one")))
+    async with opened(model, tools=[side.tool]) as agent:
+        heard = Heard(agent)
+        await agent.prompt("go")
+        await heard.until("tool_execution_start")
+        await agent.abort(kill_tools="none")
+        await heard.until("background_ended")
+        await asyncio.sleep(0.1)
+    assert side.ran == 1
 
 
 def test_what_a_plugin_leaves_out_stays_out_when_the_request_is_too_long() -> None:
@@ -459,16 +441,13 @@ def test_a_failed_tool_is_shown_to_the_plugins_and_may_be_left_out() -> None:
     assert "skipped by Watches" in heard.one("tool_execution_end").result
 
 
-def test_a_plugin_refuses_the_session() -> None:
+async def test_a_plugin_refuses_the_session() -> None:
     class No(Plugin):
         def session_start(self, context: Any) -> Abort:
             return Abort("not today")
 
-    async def work() -> None:
-        with pytest.raises(SessionRefused, match="not today"):
-            await opened(Script(), plugins=[No()])
-
-    run(work)
+    with pytest.raises(SessionRefused, match="not today"):
+        await opened(Script(), plugins=[No()])
 
 
 def test_what_a_hold_is_told_and_says() -> None:

@@ -13,7 +13,7 @@ from quarterdeck.kernel.state import EMPTY
 from quarterdeck.log import session_writer
 from quarterdeck.log.base import Append, LogUnavailable, Receipt
 from quarterdeck.log.memory import MemoryLog
-from tests.engine import Gate, Heard, Script, calls, opened, run, text, tool
+from tests.support.engine import Gate, Heard, Script, calls, opened, text, tool
 
 
 class Stubborn(MemoryLog):
@@ -40,61 +40,52 @@ def opened_journal(log: Any) -> Journal:
     return journal
 
 
-def test_nothing_is_heard_before_it_is_durable() -> None:
-    async def work() -> None:
-        log = Stubborn()
-        journal = opened_journal(log)
-        await journal.flush()
-        stream = journal.subscribe(None, None)
-        log.gate.clear()
-        journal.write((ev.AgentReady(),))
-        assert journal.state.process.value == "up"
-        waiting = asyncio.ensure_future(anext(stream))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert not waiting.done()
-        log.gate.set()
-        assert (await waiting).type == "agent_ready"
-
-    run(work)
-
-
-def test_what_comes_during_an_append_shares_the_next_and_nobody_waits_for_what_came_later() -> None:
-    async def work() -> None:
-        log = Stubborn()
-        journal = opened_journal(log)
-        await journal.flush()
-        log.gate.clear()
-        journal.write((ev.AgentReady(),))
-        first = asyncio.ensure_future(journal.flush())
+async def test_nothing_is_heard_before_it_is_durable() -> None:
+    log = Stubborn()
+    journal = opened_journal(log)
+    await journal.flush()
+    stream = journal.subscribe(None, None)
+    log.gate.clear()
+    journal.write((ev.AgentReady(),))
+    assert journal.state.process.value == "up"
+    waiting = asyncio.ensure_future(anext(stream))
+    for _ in range(5):
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        for _ in range(50):
-            journal.write((ev.Notice(text="x"),))
-        log.gate.set()
-        await first
-        await journal.flush()
-        assert log.sizes == [1, 1, 50]
-
-    run(work)
+    assert not waiting.done()
+    log.gate.set()
+    assert (await waiting).type == "agent_ready"
 
 
-def test_a_store_that_refuses_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_comes_during_an_append_shares_the_next_and_nobody_waits_for_what_came_later() -> None:
+    log = Stubborn()
+    journal = opened_journal(log)
+    await journal.flush()
+    log.gate.clear()
+    journal.write((ev.AgentReady(),))
+    first = asyncio.ensure_future(journal.flush())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for _ in range(50):
+        journal.write((ev.Notice(text="x"),))
+    log.gate.set()
+    await first
+    await journal.flush()
+    assert log.sizes == [1, 1, 50]
+
+
+async def test_a_store_that_refuses_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_writer, "RETRY_S", 0.001)
 
-    async def work() -> None:
-        log = Stubborn()
-        async with opened(Script(text("hi")), log=log) as agent:
-            heard = Heard(agent)
-            log.refusing = True
-            with pytest.raises(LogUnavailable):
-                await agent.prompt("go")
-            log.refusing = False
-            await heard.until("prompt_received")
-            assert await settled_reply(agent)
-            assert [event.index for event in heard.events] == list(range(3, 3 + len(heard.events)))
-
-    run(work)
+    log = Stubborn()
+    async with opened(Script(text("hi")), log=log) as agent:
+        heard = Heard(agent)
+        log.refusing = True
+        with pytest.raises(LogUnavailable):
+            await agent.prompt("go")
+        log.refusing = False
+        await heard.until("prompt_received")
+        assert await settled_reply(agent)
+        assert [event.index for event in heard.events] == list(range(3, 3 + len(heard.events)))
 
 
 async def settled_reply(agent: Any) -> bool:
@@ -103,87 +94,72 @@ async def settled_reply(agent: Any) -> bool:
     return agent.status().state == "idle"
 
 
-def test_no_tool_runs_before_its_call_is_durable() -> None:
-    async def work() -> None:
-        log, gate = Stubborn(), Gate("wait")
-        async with opened(Script([*calls(("c1", "wait"))], text("ok")), log=log, tools=[gate.tool]) as agent:
-            await agent.prompt("go")
-            log.gate.clear()
-            for _ in range(30):
-                await asyncio.sleep(0)
-            assert not gate.began.is_set()
-            log.gate.set()
-            await gate.began.wait()
-            gate.go.set()
-            await agent.collect_reply()
-
-    run(work)
+async def test_no_tool_runs_before_its_call_is_durable() -> None:
+    log, gate = Stubborn(), Gate("wait")
+    async with opened(Script([*calls(("c1", "wait"))], text("ok")), log=log, tools=[gate.tool]) as agent:
+        await agent.prompt("go")
+        log.gate.clear()
+        for _ in range(30):
+            await asyncio.sleep(0)
+        assert not gate.began.is_set()
+        log.gate.set()
+        await gate.began.wait()
+        gate.go.set()
+        await agent.collect_reply()
 
 
-def test_a_listener_that_lags_reads_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listener_that_lags_reads_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quarterdeck.engine.journal.TAIL", 3)
 
-    async def work() -> None:
-        log = MemoryLog(keep_deltas=True)
-        async with opened(Script(*[text(*"abcdef") for _ in range(9)]), log=log) as agent:
-            slow = agent.subscribe()
-            for _ in range(9):
-                await agent.prompt("go")
-                await agent.collect_reply()
-            journal = agent._runtime.journal
-            assert journal._tail.floor > slow._follower.position
-            last = journal.published
-            seen = [(await anext(slow)).index for _ in range(last - 2)]
-            assert seen == list(range(3, last + 1))
-            waiting = asyncio.ensure_future(anext(slow))
+    log = MemoryLog(keep_deltas=True)
+    async with opened(Script(*[text(*"abcdef") for _ in range(9)]), log=log) as agent:
+        slow = agent.subscribe()
+        for _ in range(9):
+            await agent.prompt("go")
+            await agent.collect_reply()
+        journal = agent._runtime.journal
+        assert journal._tail.floor > slow._follower.position
+        last = journal.published
+        seen = [(await anext(slow)).index for _ in range(last - 2)]
+        assert seen == list(range(3, last + 1))
+        waiting = asyncio.ensure_future(anext(slow))
+        await asyncio.sleep(0)
+        await agent.abort()
+        assert (await waiting).type == "agent_abort"
+
+
+async def test_without_a_log_a_listener_that_lags_misses_nothing() -> None:
+    async with opened(Script(*[text(*"abcdef") for _ in range(9)])) as agent:
+        slow = agent.subscribe()
+        for _ in range(9):
+            await agent.prompt("go")
+            await agent.collect_reply()
+        last = agent._runtime.journal.published
+        seen = [(await anext(slow)).index for _ in range(last - 2)]
+        assert seen == list(range(3, last + 1))
+
+
+async def test_a_listener_that_leaves_is_forgotten() -> None:
+    async with opened(Script(text("a"))) as agent:
+        left, lost = agent.subscribe(), agent.subscribe()
+        await left.aclose()
+        assert [event async for event in left] == []
+        del lost
+        await agent.prompt("go")
+        await agent.collect_reply()
+        tail = agent._runtime.journal._tail
+        assert (list(tail._retaining), tail._events) == ([], [])
+
+
+async def test_an_idle_agent_holds_no_task() -> None:
+    before = asyncio.all_tasks()
+    async with opened(Script(calls(("c1", "echo")), text("hi")), tools=[tool("echo")]) as agent:
+        assert asyncio.all_tasks() == before
+        await agent.prompt("go")
+        await agent.collect_reply()
+        for _ in range(5):
             await asyncio.sleep(0)
-            await agent.abort()
-            assert (await waiting).type == "agent_abort"
-
-    run(work)
-
-
-def test_without_a_log_a_listener_that_lags_misses_nothing() -> None:
-    async def work() -> None:
-        async with opened(Script(*[text(*"abcdef") for _ in range(9)])) as agent:
-            slow = agent.subscribe()
-            for _ in range(9):
-                await agent.prompt("go")
-                await agent.collect_reply()
-            last = agent._runtime.journal.published
-            seen = [(await anext(slow)).index for _ in range(last - 2)]
-            assert seen == list(range(3, last + 1))
-
-    run(work)
-
-
-def test_a_listener_that_leaves_is_forgotten() -> None:
-    async def work() -> None:
-        async with opened(Script(text("a"))) as agent:
-            left, lost = agent.subscribe(), agent.subscribe()
-            await left.aclose()
-            assert [event async for event in left] == []
-            del lost
-            await agent.prompt("go")
-            await agent.collect_reply()
-            tail = agent._runtime.journal._tail
-            assert (list(tail._retaining), tail._events) == ([], [])
-
-    run(work)
-
-
-def test_an_idle_agent_holds_no_task() -> None:
-    async def work() -> None:
-        before = asyncio.all_tasks()
-        async with opened(Script(calls(("c1", "echo")), text("hi")), tools=[tool("echo")]) as agent:
-            assert asyncio.all_tasks() == before
-            await agent.prompt("go")
-            await agent.collect_reply()
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert asyncio.all_tasks() == before
-
-    run(work)
+        assert asyncio.all_tasks() == before
 
 
 def test_an_activity_is_told_for_no_session_that_is_not_up() -> None:

@@ -13,8 +13,8 @@ from quarterdeck.log.memory import MemoryLog
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, Script, ScriptedCall, Step, make_script
 from tests.conformance.test_part_1_events import HISTORY
-from tests.engine import Heard, opened, run, tool
-from tests.models import KEY, WIRES
+from tests.support.engine import Heard, opened, run, tool
+from tests.support.models import KEY, WIRES
 
 QUICK = RetryPolicy(attempts=2, first_s=0, longest_s=0)
 WORDS = Step(text="A text that is long enough.", chunk=3)
@@ -107,23 +107,20 @@ def test_silence_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_context_that_is_too_long_is_shortened_and_asked_again(wire: str) -> None:
+async def test_a_context_that_is_too_long_is_shortened_and_asked_again(wire: str) -> None:
     too_long = Step(text="Short now.", faults=(Fault(kind="http", status=400, code="overflow"),))
     script = Script(scenario={"long": (too_long,)}, aux=Step(text="They talked."))
 
-    async def work() -> None:
-        async with (
-            ScriptedModel(script) as model,
-            over_http(model, wire, messages=HISTORY, tools=[tool("echo")]) as agent,
-        ):
-            heard = Heard(agent)
-            await agent.prompt("script:long")
-            assert await agent.collect_reply() == "Short now."
-            assert heard.one("compact_end").summary == "They talked."
-            assert len(heard.bodies("context_overflow")) == 1
-            assert KEY not in str([one.body for one in model.requests])
-
-    run(work)
+    async with (
+        ScriptedModel(script) as model,
+        over_http(model, wire, messages=HISTORY, tools=[tool("echo")]) as agent,
+    ):
+        heard = Heard(agent)
+        await agent.prompt("script:long")
+        assert await agent.collect_reply() == "Short now."
+        assert heard.one("compact_end").summary == "They talked."
+        assert len(heard.bodies("context_overflow")) == 1
+        assert KEY not in str([one.body for one in model.requests])
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -33,7 +33,7 @@ from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import GateRequest, TokenUsage
 from quarterdeck.kernel.view import fold_all
 from quarterdeck.log.memory import MemoryLog
-from tests.engine import opened, tool
+from tests.support.engine import opened, tool
 
 TOOLS = ("quick", "fails", "waits", "firm", "alone", "risky", "asks", "task", "gone")
 replies = st.one_of(

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from quarterdeck.testing.script import Fault, Script, ScriptedCall, Step
-from tests.scripted import KEY, serving, variables
-from tests.servers import PATIENCE_S, eventually
+from tests.support.scripted_model import KEY, serving, variables
+from tests.support.servers import PATIENCE_S, eventually
 
 SLEEP = "sleep 300.25"
 MODEL = Script(

@@ -14,8 +14,8 @@ from quarterdeck.engine.plugins.base import InvalidPluginOption
 from quarterdeck.engine.plugins.installed import NoSuchExtension
 from quarterdeck.engine.setup import load_extensions, prepare_agent
 from quarterdeck.events import Notice
-from tests.contexts import SmallContext, ask, events_of
-from tests.engine import tool
+from tests.support.engine import tool
+from tests.support.small_context import SmallContext, ask, events_of
 
 
 class Deck:

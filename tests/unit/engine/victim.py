@@ -13,7 +13,7 @@ from typing import Any
 from quarterdeck.engine.plugins.base import Plugin
 from quarterdeck.events import Todo
 from quarterdeck.log.sqlite.store import SqliteLog
-from tests.engine import Heard, Script, calls, opened, text, tool
+from tests.support.engine import Heard, Script, calls, opened, text, tool
 
 
 class Counts(Plugin):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quarterdeck import events as ev
-from tests.acp_talk import AcpTalk
+from tests.support.acp_session import AcpTalk
 
 
 def test_a_form_is_a_question() -> None:

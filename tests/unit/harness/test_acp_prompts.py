@@ -11,7 +11,7 @@ from quarterdeck.harness.acp.profile import CLINE, GEMINI, KILO, NEUTRAL, OPENCO
 from quarterdeck.harness.acp.prompts import NO_TEXT, error_kind, usage_of
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.registry import translator
-from tests.acp_talk import AcpTalk
+from tests.support.acp_session import AcpTalk
 
 
 class TestWhoIsIt:

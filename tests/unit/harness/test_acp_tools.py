@@ -10,7 +10,7 @@ from quarterdeck import events as ev
 from quarterdeck.harness.acp.content import block_text, result_of, tool_info
 from quarterdeck.harness.acp.profile import CLINE, GEMINI, KILO, NEUTRAL, OPENCODE, Profile
 from quarterdeck.harness.base import Signal
-from tests.acp_talk import AcpTalk
+from tests.support.acp_session import AcpTalk
 
 CHANGE = {"path": "p", "oldText": None, "newText": "n"}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quarterdeck import events as ev
-from tests.claude_session import Session, text, tool_use
+from tests.support.claude_session import Session, text, tool_use
 
 TASK = {"task_id": "sh1", "task_type": "local_bash", "description": "wait"}
 LISTED = {"id": "sh1", "type": "shell", "status": "running", "description": "wait", "command": "sleep 9"}

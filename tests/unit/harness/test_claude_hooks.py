@@ -9,7 +9,7 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.claude.translate import claude
-from tests.claude_session import ID, WRITE, Session
+from tests.support.claude_session import ID, WRITE, Session
 
 THINKING = "active/thinking"
 TOOL_USE = "active/tool_use"

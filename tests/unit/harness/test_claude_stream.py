@@ -8,7 +8,7 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.harness.claude.translate import claude
-from tests.claude_session import ID, WRITE, Session, text, tool_use
+from tests.support.claude_session import ID, WRITE, Session, text, tool_use
 
 THINKING = "active/thinking"
 TOOL_USE = "active/tool_use"

@@ -10,8 +10,8 @@ from quarterdeck import events as ev
 from quarterdeck.harness.codex.app_server import IGNORED_NOTIFICATIONS
 from quarterdeck.harness.codex.approvals import IGNORED_REQUESTS
 from quarterdeck.kernel.activity import COMPACTING, THINKING, TOOL_USE, WAITING
-from tests.codex_talk import THREAD, CodexTalk
-from tests.talk import kinds
+from tests.support.codex_session import THREAD, CodexTalk
+from tests.support.translator_session import kinds
 
 CHILD = "thread-child"
 

@@ -8,7 +8,7 @@ import pytest
 
 from quarterdeck import events as ev
 from quarterdeck.kernel.activity import THINKING, TOOL_USE
-from tests.codex_talk import THREAD, CodexTalk
+from tests.support.codex_session import THREAD, CodexTalk
 
 
 def line(talk: CodexTalk, kind: str, **fields: Any) -> None:

@@ -9,8 +9,8 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.harness.codex.hooks import GIVE_UP_S, QUESTION_S
 from quarterdeck.kernel.activity import COMPACTING, THINKING, TOOL_USE, WAITING
-from tests.codex_talk import THREAD, CodexTalk
-from tests.talk import kinds
+from tests.support.codex_session import THREAD, CodexTalk
+from tests.support.translator_session import kinds
 
 COMMAND = {"command": "make test", "description": "May I?"}
 

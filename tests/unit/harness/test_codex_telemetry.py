@@ -7,7 +7,7 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.harness.codex.telemetry import IDLE_S, IGNORED_RECORDS, QUIET_S
 from quarterdeck.kernel.activity import THINKING, TOOL_USE
-from tests.codex_talk import THREAD, CodexTalk
+from tests.support.codex_session import THREAD, CodexTalk
 
 
 def prompted(**started: object) -> CodexTalk:

@@ -9,7 +9,7 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.harness.pi.dialogs import EDITOR_NOTICE
 from quarterdeck.harness.pi.run import SETTLE_S
-from tests.stream_talk import StreamTalk
+from tests.support.claude_stream import StreamTalk
 
 START = {"type": "agent_start"}
 TURN = {"type": "turn_start"}

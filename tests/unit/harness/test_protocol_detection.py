@@ -9,8 +9,8 @@ import pytest
 from quarterdeck import events as ev
 from quarterdeck.harness.base import Signal
 from quarterdeck.harness.protocol_detection import acp_or_sayask
-from tests.acp_talk import AcpTalk
-from tests.stream_talk import StreamTalk
+from tests.support.acp_session import AcpTalk
+from tests.support.claude_stream import StreamTalk
 
 TASK = {"type": "task_started", "taskId": "7"}
 

@@ -11,7 +11,7 @@ from quarterdeck import events as ev
 from quarterdeck.harness.sayask.calls import OUTPUT_GRACE_S, QUESTION_GRACE_S
 from quarterdeck.harness.sayask.message import message_of, partial_message_of, results_in
 from quarterdeck.harness.sayask.translate import HOLD_S
-from tests.stream_talk import StreamTalk
+from tests.support.claude_stream import StreamTalk
 
 NEW_REQUEST = '{"request":"<task>go</task>"}'
 

@@ -9,7 +9,7 @@ import pytest
 from quarterdeck.events import Body, Event, SessionOpened, type_of
 from quarterdeck.harness.tracker import EventTracker
 from quarterdeck.kernel.view import View, fold
-from tests.table import legal
+from tests.support.state_table import legal
 
 
 class Told:

@@ -82,16 +82,13 @@ def test_everybody_is_told_in_the_order_of_the_cursors(tmp_path: Path) -> None:
     with_log(tmp_path / "x.db", work)
 
 
-def test_what_waits_when_the_log_is_closed_is_committed(tmp_path: Path) -> None:
-    async def run() -> None:
-        log = await SqliteLog.open(tmp_path / "x.db")
-        a, b = SampleWriter(log, "a"), SampleWriter(log, "b")
-        appends = [asyncio.ensure_future(one.write(OPENED)) for one in (a, b)]
-        await asyncio.sleep(0)
-        await log.close()
-        assert all(isinstance(receipt, Receipt) for receipt in await asyncio.gather(*appends))
-
-    asyncio.run(run())
+async def test_what_waits_when_the_log_is_closed_is_committed(tmp_path: Path) -> None:
+    log = await SqliteLog.open(tmp_path / "x.db")
+    a, b = SampleWriter(log, "a"), SampleWriter(log, "b")
+    appends = [asyncio.ensure_future(one.write(OPENED)) for one in (a, b)]
+    await asyncio.sleep(0)
+    await log.close()
+    assert all(isinstance(receipt, Receipt) for receipt in await asyncio.gather(*appends))
 
 
 def test_what_was_taken_one_by_one_is_not_refused_with_the_next(
@@ -138,7 +135,7 @@ def test_a_long_write_ahead_log_is_checkpointed(tmp_path: Path) -> None:
         for _ in range(1_500):
             await a.write(ev.Notice(text="x"))
         assert steps.count("checkpoint") >= 2
-        assert os.path.getsize(f"{path}-wal") < 10_000_000  # noqa: ASYNC240
+        assert os.path.getsize(f"{path}-wal") < 10_000_000
 
     with_log(path, work)
 

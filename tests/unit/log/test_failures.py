@@ -300,28 +300,25 @@ class Holder:
         self._process.communicate()
 
 
-def test_a_store_that_another_process_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_another_process_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quarterdeck.log.sqlite.connection._BUSY_MS", 50)
     path = tmp_path / "x.db"
 
-    async def run() -> None:
-        log = await SqliteLog.open(path)
-        a, b = SampleWriter(log, "a"), SampleWriter(log, "b")
-        await a.write(OPENED)
-        holder = Holder(path)
-        try:
-            outcomes = await asyncio.gather(a.write(ev.Notice(text="x")), b.write(OPENED), return_exceptions=True)
-            assert ["locked" in str(one) for one in outcomes] == [True, True]
-            with pytest.raises(LogUnavailable, match="locked"):
-                await SqliteLog.open(path)
-            assert [event.index for event in await log.read("a")] == [1]
-        finally:
-            holder.let_go()
-        await asyncio.gather(a.write(ev.Notice(text="x")), b.write(OPENED))
-        assert [(event.session_id, event.index) for event in await log.read_all()] == [("a", 1), ("a", 2), ("b", 1)]
-        await log.close()
-
-    asyncio.run(run())
+    log = await SqliteLog.open(path)
+    a, b = SampleWriter(log, "a"), SampleWriter(log, "b")
+    await a.write(OPENED)
+    holder = Holder(path)
+    try:
+        outcomes = await asyncio.gather(a.write(ev.Notice(text="x")), b.write(OPENED), return_exceptions=True)
+        assert ["locked" in str(one) for one in outcomes] == [True, True]
+        with pytest.raises(LogUnavailable, match="locked"):
+            await SqliteLog.open(path)
+        assert [event.index for event in await log.read("a")] == [1]
+    finally:
+        holder.let_go()
+    await asyncio.gather(a.write(ev.Notice(text="x")), b.write(OPENED))
+    assert [(event.session_id, event.index) for event in await log.read_all()] == [("a", 1), ("a", 2), ("b", 1)]
+    await log.close()
 
 
 # --- damage

@@ -69,17 +69,14 @@ def test_what_was_acknowledged_is_there_and_nothing_else(tmp_path: Path, how: st
     assert [one.name for one in tmp_path.iterdir()] == ["x.db"]
 
 
-def test_a_second_time_killed_on_top_of_the_first(tmp_path: Path) -> None:
+async def test_a_second_time_killed_on_top_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     assert killed(path, "written", 100, 20) == 20
     assert killed(path, "opened") == 0
 
-    async def look() -> None:
-        log = await SqliteLog.open(path)
-        assert [event.index for event in await log.read("s1")] == list(range(1, 21))
-        await log.close()
-
-    asyncio.run(look())
+    log = await SqliteLog.open(path)
+    assert [event.index for event in await log.read("s1")] == list(range(1, 21))
+    await log.close()
 
 
 OTHER = """

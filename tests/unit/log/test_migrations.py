@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import apsw
@@ -78,36 +77,33 @@ def _rows(path: Path) -> dict[str, list[dict[str, object]]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_store_of_any_version_is_opened_read_and_written(version: int, tmp_path: Path) -> None:
+async def test_a_store_of_any_version_is_opened_read_and_written(version: int, tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     restored(version, path)
 
-    async def work() -> None:
-        log = await SqliteLog.open(path)
-        stored = {one.row.session_id: one for one in await log.sessions()}
-        assert stored.keys() == SESSIONS.keys()
-        for session_id, one in stored.items():
-            events = await log.read(session_id)
-            view = fold_all(events)
-            known = decode_snapshot(one.snapshot)
-            if known.fold_version == FOLD_VERSION:  # an older fold is made anew by the deck
-                assert known == fold_all(event for event in events if event.index <= one.snapshot_index).state
-            # what a row says of resuming may be another thing by now
-            same = {"last_gate_number": 0, "supports_resume": False}
-            assert replace(one.row, **same) == replace(catalogue_row(view.state), **same)
-        assert [event.type for event in await log.read("talk", types={"command_receipt", "process_starting"})] == [
-            "command_receipt",
-            "process_starting",
-        ]
-        writing = SampleWriter(log, "growing")
-        writing.fence, writing.index = stored["growing"].fence, stored["growing"].last_index
-        newest = await log.last_cursor()
-        told = await writing.write(ev.MessageAborted(message_id="m1"))
-        assert told.events[0].cursor > newest
-        assert [event.type for event in await log.read_all(types={"message_delta"})] == []
-        await log.close()
-
-    asyncio.run(work())
+    log = await SqliteLog.open(path)
+    stored = {one.row.session_id: one for one in await log.sessions()}
+    assert stored.keys() == SESSIONS.keys()
+    for session_id, one in stored.items():
+        events = await log.read(session_id)
+        view = fold_all(events)
+        known = decode_snapshot(one.snapshot)
+        if known.fold_version == FOLD_VERSION:  # an older fold is made anew by the deck
+            assert known == fold_all(event for event in events if event.index <= one.snapshot_index).state
+        # what a row says of resuming may be another thing by now
+        same = {"last_gate_number": 0, "supports_resume": False}
+        assert replace(one.row, **same) == replace(catalogue_row(view.state), **same)
+    assert [event.type for event in await log.read("talk", types={"command_receipt", "process_starting"})] == [
+        "command_receipt",
+        "process_starting",
+    ]
+    writing = SampleWriter(log, "growing")
+    writing.fence, writing.index = stored["growing"].fence, stored["growing"].last_index
+    newest = await log.last_cursor()
+    told = await writing.write(ev.MessageAborted(message_id="m1"))
+    assert told.events[0].cursor > newest
+    assert [event.type for event in await log.read_all(types={"message_delta"})] == []
+    await log.close()
 
 
 def test_a_step_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

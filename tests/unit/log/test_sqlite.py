@@ -242,26 +242,23 @@ def test_a_full_disk_fails_the_append_and_recovers(tmp_path: Path) -> None:
     with_log(tmp_path / "x.db", work)
 
 
-def test_another_owner_fences_off_the_first(tmp_path: Path) -> None:
+async def test_another_owner_fences_off_the_first(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
 
-    async def run() -> None:
-        first = await SqliteLog.open(path)
-        writing = SampleWriter(first)
-        await writing.write(OPENED)
-        second = await SqliteLog.open(path)
-        with pytest.raises(StaleFence):
-            await writing.write(ev.Notice(text="late"))
-        with pytest.raises(StaleFence):
-            await first.delete("s1", writing.fence, deletion_event(writing))
-        again = SampleWriter(second)
-        again.fence, again.index = (await second.session("s1")).fence, 1
-        await again.write(ev.Notice(text="mine"))
-        assert [event.index for event in await second.read("s1")] == [1, 2]
-        await first.close()
-        await second.close()
-
-    asyncio.run(run())
+    first = await SqliteLog.open(path)
+    writing = SampleWriter(first)
+    await writing.write(OPENED)
+    second = await SqliteLog.open(path)
+    with pytest.raises(StaleFence):
+        await writing.write(ev.Notice(text="late"))
+    with pytest.raises(StaleFence):
+        await first.delete("s1", writing.fence, deletion_event(writing))
+    again = SampleWriter(second)
+    again.fence, again.index = (await second.session("s1")).fence, 1
+    await again.write(ev.Notice(text="mine"))
+    assert [event.index for event in await second.read("s1")] == [1, 2]
+    await first.close()
+    await second.close()
 
 
 def test_a_truncated_write_ahead_log_is_a_clean_recovery(tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from quarterdeck import AsyncClient, Changes, NoRepository
-from tests.decks import eventually, on_loop, until
-from tests.doors import serving
-from tests.repositories import Repository
+from tests.support.decks import eventually, until
+from tests.support.git_repositories import Repository
+from tests.support.http_api import serving
 
 
-@on_loop
 async def test_what_a_session_changed(tmp_path: Path):
     repository = Repository(tmp_path / "repo", a="a\n")
     async with serving(tmp_path) as house:
@@ -43,7 +42,6 @@ async def test_what_a_session_changed(tmp_path: Path):
         assert (await house.get(f"/sessions/{plain.id}/changes")).status == 409
 
 
-@on_loop
 async def test_what_an_agent_configures_in_its_repository_is_not_run(tmp_path: Path):
     repository = Repository(tmp_path / "repo", a="a\n", __gitattributes="* filter=evil diff=evil\n")
     ran, program = tmp_path / "ran", tmp_path / "program"
@@ -59,7 +57,6 @@ async def test_what_an_agent_configures_in_its_repository_is_not_run(tmp_path: P
     assert not ran.exists()
 
 
-@on_loop
 async def test_an_agent_in_somebodys_terminal(tmp_path: Path):
     repository = Repository(tmp_path / "repo", a="a\n")
 

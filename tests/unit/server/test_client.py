@@ -25,18 +25,17 @@ from quarterdeck.errors import NotAllowed
 from quarterdeck.events import Event, encode_event
 from quarterdeck.log.base import NoSuchSession
 from quarterdeck.log.deltas import is_delta
-from tests import agents
 from tests.conformance.marks import case
-from tests.decks import busy, on_loop
-from tests.servers import PATIENCE_S, read_until
-from tests.wires import served
+from tests.support import scripted_agents
+from tests.support.decks import busy
+from tests.support.live_server import served
+from tests.support.servers import PATIENCE_S, read_until
 
 
 def lasting(events: list[Event]) -> list[bytes]:
     return [encode_event(event) for event in events if not is_delta(event.body)]
 
 
-@on_loop
 async def test_a_session_is_driven_over_http_as_in_process(tmp_path: Path):
     async with served(tmp_path) as port, AsyncClient(port.url, port.token) as deck:
         session = await deck.create("test", "say a b; ask rm", cwd=str(tmp_path), client_id="k")
@@ -61,7 +60,6 @@ async def test_a_session_is_driven_over_http_as_in_process(tmp_path: Path):
             await asyncio.sleep(0.01)
 
 
-@on_loop
 async def test_errors_come_back_as_what_they_were(tmp_path: Path):
     async with served(tmp_path) as port, AsyncClient(port.url, port.token) as deck:
         with pytest.raises(NoSuchSession):
@@ -92,7 +90,6 @@ def test_an_error_that_nobody_here_knows_keeps_its_words():
         assert decode_error(502, nonsense).code == "bad_answer"
 
 
-@on_loop
 async def test_no_server_is_said_at_once():
     deck = AsyncClient("http://127.0.0.1:9", "t")
     with pytest.raises(Unreachable):
@@ -105,7 +102,6 @@ async def test_no_server_is_said_at_once():
 
 
 @case("U-110")
-@on_loop
 async def test_a_request_without_an_answer_is_given_up_and_a_closed_client_fails_all_that_are_open():
     async def never(_: web.Request) -> web.Response:
         await asyncio.sleep(60)
@@ -131,7 +127,6 @@ async def test_a_request_without_an_answer_is_given_up_and_a_closed_client_fails
     await runner.cleanup()
 
 
-@on_loop
 async def test_a_stream_ends_with_its_session_and_with_its_client(tmp_path: Path):
     async with served(tmp_path) as port:
         deck = AsyncClient(port.url, port.token)
@@ -151,7 +146,6 @@ async def _all(events: Any) -> list[Event]:
     return [event async for event in events]
 
 
-@on_loop
 async def test_a_reader_of_another_log_is_told_of_the_gap(tmp_path: Path):
     async with served(tmp_path) as port, AsyncClient(port.url, port.token) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
@@ -160,7 +154,6 @@ async def test_a_reader_of_another_log_is_told_of_the_gap(tmp_path: Path):
         assert told.value.to == (await session.show()).index
 
 
-@on_loop
 async def test_filters_reach_the_server(tmp_path: Path):
     async with served(tmp_path) as port, AsyncClient(port.url, port.token) as deck:
         session = await deck.create("test", "say one", cwd=str(tmp_path))
@@ -188,7 +181,7 @@ class Killable:
         self._process: subprocess.Popen[str]
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "tests.served", str(self._home), str(self.port)]
+        command = [sys.executable, "-m", "tests.support.serve_deck", str(self._home), str(self.port)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         address = json.loads(read_until(self._process, self._process.stdout, "\n"))
         self.port, self.token = address["port"], address["token"]
@@ -202,7 +195,6 @@ class Killable:
         return f"http://127.0.0.1:{self.port}"
 
 
-@on_loop
 async def test_a_killed_server_that_comes_back_is_read_on_where_it_was(tmp_path: Path):
     server = Killable(tmp_path / "home")
     await asyncio.to_thread(server.start)
@@ -251,7 +243,6 @@ async def _until(holds: Any) -> None:
         await asyncio.sleep(0.01)
 
 
-@on_loop
 async def test_programs_without_a_loop(tmp_path: Path):
     async with served(tmp_path) as port:
         await asyncio.to_thread(_without_a_loop, port.url, port.token, tmp_path)
@@ -277,7 +268,6 @@ def _without_a_loop(url: str, token: str, folder: Path) -> None:
     deck.close()
 
 
-@on_loop
 async def test_a_closed_client_lets_go_of_a_thread_that_waits_for_a_server_to_come_back(tmp_path: Path):
     """Its stream ends, and later calls raise an error that says why."""
     seen: list[str] = []
@@ -300,7 +290,6 @@ async def test_a_closed_client_lets_go_of_a_thread_that_waits_for_a_server_to_co
         client.list()
 
 
-@on_loop
 async def test_whoever_is_interrupted_while_he_waits_for_events_is_told_nothing_else(tmp_path: Path):
     program = """
 import os, signal, sys, threading
@@ -337,7 +326,6 @@ async def _answering(answer: Callable[[web.Request], Awaitable[web.Response]]) -
 
 
 @pytest.mark.parametrize(("kind", "body"), [("text/html", b"<html>"), ("application/json", b'{"x": 1}')])
-@on_loop
 async def test_what_is_no_quarterdeck_is_told_apart(kind: str, body: bytes):
     async def other(_: web.Request) -> web.Response:
         return web.Response(body=body, content_type=kind)
@@ -351,7 +339,6 @@ async def test_what_is_no_quarterdeck_is_told_apart(kind: str, body: bytes):
             assert told.value.code == "bad_answer"
 
 
-@on_loop
 async def test_a_connection_that_is_lost_before_the_answer_does_not_look_like_nothing_was_done():
     async def gone(request: web.Request) -> web.Response:
         assert request.transport is not None
@@ -364,12 +351,11 @@ async def test_a_connection_that_is_lost_before_the_answer_does_not_look_like_no
     assert "same client_id" in told.value.hint
 
 
-@on_loop
 async def test_texts_that_are_taken_back_are_given_back_though_the_first_answer_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """aiohttp repeats a request if a reused connection is lost. The command must not run twice."""
-    agents.known(monkeypatch)
+    scripted_agents.known(monkeypatch)
     cut: list[bytes] = []
     async with served(tmp_path) as port:
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.servers import PATIENCE_S, At, home_at
+from tests.support.servers import PATIENCE_S, At, home_at
 
 
 def shell(folder: Path, text: str) -> str:

@@ -14,8 +14,8 @@ from quarterdeck.harness import registry
 from quarterdeck.harness.registry import Harness
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.testing.harness import TestDriver, TestTranslator
-from tests.decks import Time, eventually, on_loop, until
-from tests.doors import RunningServer, serving
+from tests.support.decks import Time, eventually, until
+from tests.support.http_api import RunningServer, serving
 
 
 def _hook(event: str = "UserPromptSubmit", native: str = "native", **more: Any) -> dict[str, Any]:
@@ -29,7 +29,6 @@ async def _sessions(house: RunningServer) -> list[dict[str, Any]]:
 
 
 class TestUnknown:
-    @on_loop
     async def test_it_is_opened_and_belongs_to_the_terminal(self, tmp_path: Path) -> None:
         (tmp_path / "project" / ".git").mkdir(parents=True)
         async with serving(tmp_path) as house:
@@ -53,33 +52,27 @@ class TestUnknown:
             ("retry", {}),
         ],
     )
-    def test_what_cannot_reach_it_is_refused_and_changes_nothing(
+    async def test_what_cannot_reach_it_is_refused_and_changes_nothing(
         self, command: str, body: dict[str, str], turn: tuple[str, ...], tmp_path: Path
     ) -> None:
-        @on_loop
-        async def told() -> None:
-            async with serving(tmp_path) as house:
-                for event in ("UserPromptSubmit", *turn):
-                    await house.hook("claude", _hook(event))
-                [before] = await _sessions(house)
-                answer = await house.post(f"/sessions/{before['id']}/{command}", body)
-                assert answer.status == 409
-                hint = answer.json["error"]["hint"]
-                assert not hint.startswith("Allowed now") or not {"prompt", "steer", "bash", "compact"} & set(
-                    hint.removeprefix("Allowed now: ").rstrip(".").split(", ")
-                )
-                assert await _sessions(house) == [before]
+        async with serving(tmp_path) as house:
+            for event in ("UserPromptSubmit", *turn):
+                await house.hook("claude", _hook(event))
+            [before] = await _sessions(house)
+            answer = await house.post(f"/sessions/{before['id']}/{command}", body)
+            assert answer.status == 409
+            hint = answer.json["error"]["hint"]
+            assert not hint.startswith("Allowed now") or not {"prompt", "steer", "bash", "compact"} & set(
+                hint.removeprefix("Allowed now: ").rstrip(".").split(", ")
+            )
+            assert await _sessions(house) == [before]
 
-        told()
-
-    @on_loop
     async def test_many_hooks_at_once_open_one(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             told = [house.hook("claude", _hook("MessageDisplay", message_id=f"m{one}", delta="x")) for one in range(30)]
             assert {one.status for one in await asyncio.gather(*told)} == {200}
             assert len(await _sessions(house)) == 1
 
-    @on_loop
     async def test_each_conversation_of_each_agent_is_its_own(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for agent in ("claude", "codex"):
@@ -89,17 +82,12 @@ class TestUnknown:
             assert sorted(one["agent"] for one in await _sessions(house)) == ["claude", "claude", "codex", "codex"]
 
     @pytest.mark.parametrize("folder", ["relative", "/a\0b", "/" + "a" * 5000, 7, None])
-    def test_a_folder_that_is_none_is_not_told(self, folder: Any, tmp_path: Path) -> None:
-        @on_loop
-        async def run() -> None:
-            async with serving(tmp_path) as house:
-                assert (await house.hook("claude", _hook(cwd=folder))).status == 200
-                [shown] = await _sessions(house)
-                assert shown["cwd"] == ""
+    async def test_a_folder_that_is_none_is_not_told(self, folder: Any, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            assert (await house.hook("claude", _hook(cwd=folder))).status == 200
+            [shown] = await _sessions(house)
+            assert shown["cwd"] == ""
 
-        run()
-
-    @on_loop
     async def test_a_deck_that_is_closing_opens_none(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             adoption = ObservedSessions(house.deck)
@@ -109,7 +97,6 @@ class TestUnknown:
 
 
 class TestKnown:
-    @on_loop
     async def test_after_a_restart_it_is_resumed_by_evidence(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             await house.hook("claude", _hook())
@@ -124,7 +111,6 @@ class TestKnown:
             events = (await house.get(path, headers={"Accept": "application/json"})).json["events"]
             assert [(one["by"], one["origin"]) for one in events] == [("evidence", "supervisor")]
 
-    @on_loop
     async def test_one_that_was_archived_is_not_touched(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             await house.hook("claude", _hook())
@@ -141,7 +127,6 @@ class TestKnown:
             found = {one["id"]: one["lifecycle"] for one in await _sessions(house)}
             assert (len(found), found[first["id"]]) == (2, "archived")
 
-    @on_loop
     async def test_at_rest_it_leaves_the_memory_and_comes_back(self, tmp_path: Path) -> None:
         time = Time()
         async with serving(tmp_path, clock=time.clock()) as house:
@@ -159,7 +144,6 @@ class TestKnown:
             [shown] = await _sessions(house)
             assert (shown["id"], shown["phase"]) == (name, "streaming")
 
-    @on_loop
     async def test_one_that_was_deleted_is_opened_anew(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             await house.hook("claude", _hook())
@@ -189,7 +173,6 @@ class TestOurOwn:
             registry, "_load", lambda target: _claude if target.endswith(":_claude") else _whole(target)
         )
 
-    @on_loop
     async def test_it_is_not_doubled(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             body = {"agent": "claude", "prompt": "sleep 30", "cwd": str(tmp_path)}
@@ -202,7 +185,6 @@ class TestOurOwn:
             assert [one["id"] for one in await _sessions(house)] == [session.id]
             assert (await _sessions(house))[0]["owner"] == "deck"
 
-    @on_loop
     async def test_it_is_found_when_its_process_is_gone(self, tmp_path: Path) -> None:
         """The user continues it in a terminal: the same conversation is the same session."""
         async with serving(tmp_path) as house:
@@ -215,7 +197,6 @@ class TestOurOwn:
             await house.hook("claude", _hook(native=native))
             assert [one["id"] for one in await _sessions(house)] == [session.id]
 
-    @on_loop
     async def test_hooks_with_its_own_secret(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             body = {"agent": "claude", "prompt": "say hi", "cwd": str(tmp_path)}

@@ -13,8 +13,8 @@ from quarterdeck.harness import hooks
 from quarterdeck.harness.driver import Decision
 from quarterdeck.log.base import Append, StaleFence
 from tests.conformance.marks import case
-from tests.decks import eventually, on_loop
-from tests.doors import Answer, RunningServer, serving
+from tests.support.decks import eventually
+from tests.support.http_api import Answer, RunningServer, serving
 
 _ARGS = {"command": "rm -r build"}
 
@@ -101,25 +101,20 @@ def _held_up(house: RunningServer, monkeypatch: pytest.MonkeyPatch) -> asyncio.E
 
 class TestDecidedHere:
     @pytest.mark.parametrize("agent", ["claude", "codex"])
-    def test_yes(self, agent: str, tmp_path: Path) -> None:
-        @on_loop
-        async def run() -> None:
-            async with serving(tmp_path) as house:
-                held = await _held(house, agent)
-                assert (await held.shown())["phase"] == "waiting_approval"
-                assert not held.task.done()
-                assert (await held.decide("approve")).status == 200
-                assert await held.answer() == _decision(behavior="allow")
-                shown = await held.shown()
-                assert (shown["phase"], shown["gates"]) == ("streaming", [])
-                assert await held.resolved() == [("approved", "user", "")]
-                await house.hook(agent, _call("PostToolUse"))
-                await house.hook(agent, _hook("Stop", turn_id="t1", prompt_id="p1"))
-                assert (await held.shown())["phase"] == "completed"
+    async def test_yes(self, agent: str, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            held = await _held(house, agent)
+            assert (await held.shown())["phase"] == "waiting_approval"
+            assert not held.task.done()
+            assert (await held.decide("approve")).status == 200
+            assert await held.answer() == _decision(behavior="allow")
+            shown = await held.shown()
+            assert (shown["phase"], shown["gates"]) == ("streaming", [])
+            assert await held.resolved() == [("approved", "user", "")]
+            await house.hook(agent, _call("PostToolUse"))
+            await house.hook(agent, _hook("Stop", turn_id="t1", prompt_id="p1"))
+            assert (await held.shown())["phase"] == "completed"
 
-        run()
-
-    @on_loop
     async def test_no_and_go_on(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             held = await _held(house)
@@ -128,7 +123,6 @@ class TestDecidedHere:
             assert (await held.shown())["phase"] == "streaming"
             assert await held.resolved() == [("rejected", "user", "")]
 
-    @on_loop
     async def test_no_and_stop(self, tmp_path: Path) -> None:
         """By default the API ends the turn when a call is rejected."""
         async with serving(tmp_path) as house:
@@ -137,7 +131,6 @@ class TestDecidedHere:
             assert await held.answer() == _decision(behavior="deny", message="The user said no.", interrupt=True)
             assert (await held.shown())["phase"] == "stopped"
 
-    @on_loop
     async def test_stop(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             held = await _held(house)
@@ -148,7 +141,6 @@ class TestDecidedHere:
             assert (shown["phase"], shown["gates"]) == ("stopped", [])
             assert await held.resolved() == [("withdrawn", "user", "")]
 
-    @on_loop
     async def test_a_question_is_answered(self, tmp_path: Path) -> None:
         options = [{"label": "red", "description": "Red"}, {"label": "blue", "description": "Blue"}]
         args = {
@@ -166,7 +158,6 @@ class TestDecidedHere:
             wanted = _decision(behavior="allow", updatedInput={**args, "answers": {"Which colour?": "blue"}})
             assert await held.answer() == wanted
 
-    @on_loop
     async def test_it_is_answered_after_the_commit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         async with serving(tmp_path) as house:
             held = await _held(house)
@@ -179,7 +170,6 @@ class TestDecidedHere:
             assert (await asked).status == 200
             assert await held.answer() == _decision(behavior="allow")
 
-    @on_loop
     async def test_an_observing_hook_is_answered_before_the_append(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -196,7 +186,6 @@ class TestDecidedHere:
             await live.writer.flush()
             assert (await house.get("/sessions")).json["sessions"][0]["phase"] == "completed"
 
-    @on_loop
     async def test_it_is_decided_once(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             held = await _held(house)
@@ -216,23 +205,18 @@ class TestDecidedElsewhere:
             ("UserPromptSubmit", "withdrawn"),
         ],
     )
-    def test_in_the_terminal(self, event: str, status: str, tmp_path: Path) -> None:
+    async def test_in_the_terminal(self, event: str, status: str, tmp_path: Path) -> None:
         """Claude Code keeps the request open when the user answers in the terminal; its next hook shows the answer."""
 
-        @on_loop
-        async def run() -> None:
-            async with serving(tmp_path) as house:
-                held = await _held(house)
-                payload = _call(event) if "Tool" in event else {**_hook(event), "prompt": "next", "prompt_id": "p2"}
-                await house.hook("claude", payload)
-                assert await held.answer() == {}
-                assert (await held.shown())["gates"] == []
-                assert await held.resolved() == [(status, "", "")]
-                assert (await held.decide("approve")).status in (404, 409)
+        async with serving(tmp_path) as house:
+            held = await _held(house)
+            payload = _call(event) if "Tool" in event else {**_hook(event), "prompt": "next", "prompt_id": "p2"}
+            await house.hook("claude", payload)
+            assert await held.answer() == {}
+            assert (await held.shown())["gates"] == []
+            assert await held.resolved() == [(status, "", "")]
+            assert (await held.decide("approve")).status in (404, 409)
 
-        run()
-
-    @on_loop
     async def test_the_agent_hangs_up(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             held = await _held(house)
@@ -241,7 +225,6 @@ class TestDecidedElsewhere:
             assert [one[0] for one in await held.resolved()] == ["withdrawn"]
             assert (await held.decide("approve")).status == 409
 
-    @on_loop
     async def test_the_deck_takes_the_conversation_over(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             held = await _held(house)
@@ -250,7 +233,6 @@ class TestDecidedElsewhere:
             assert await held.answer() == {}
             assert live.observed_agent is None
 
-    @on_loop
     async def test_two_are_held_beside_each_other(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             one = await _held(house, native="one")
@@ -273,7 +255,6 @@ class TestDecidedByRules:
         (folder / "home").mkdir()
         (folder / "home" / "rules.toml").write_text(text, encoding="utf-8")
 
-    @on_loop
     async def test_a_rule_decides_without_a_person(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             first = await _held(house)
@@ -289,7 +270,6 @@ class TestDecidedByRules:
             assert await second.resolved() == [("approved", "rule", rule)]
             assert house.deck.attention() == []
 
-    @on_loop
     async def test_a_session_that_became_somebody_elses_asks_on_its_terminal(self, tmp_path: Path) -> None:
         """The decision can never become durable, so the agent gets none and doesn't wait."""
         async with serving(tmp_path) as house:
@@ -306,7 +286,6 @@ class TestDecidedByRules:
             assert isinstance(record.error, StaleFence)
 
     @case("U-099")
-    @on_loop
     async def test_rules_that_cannot_be_read_decide_nothing(self, tmp_path: Path) -> None:
         """The hook is recorded before rules are applied. If the rules can't be read, the user is asked."""
         self._ruled(tmp_path, "this is [ no toml")
@@ -324,7 +303,6 @@ class TestDecidedByRules:
 
 
 class TestRestart:
-    @on_loop
     async def test_a_held_hook_is_let_go_and_its_session_comes_back(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             held = await _held(house)

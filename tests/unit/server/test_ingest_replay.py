@@ -18,8 +18,8 @@ from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View
 from quarterdeck.server import otlp
 from quarterdeck.server.auth import SECRET, secret_for
-from tests.decks import Time, eventually, on_loop
-from tests.doors import RunningServer, serving
+from tests.support.decks import Time, eventually
+from tests.support.http_api import RunningServer, serving
 
 _TRACES = Path(__file__).parents[2] / "conformance" / "traces"
 _ASKING = "PermissionRequest"
@@ -156,22 +156,18 @@ def test_there_are_recordings() -> None:
 
 
 @pytest.mark.parametrize(("agent", "path"), HOOKED, ids=lambda one: one.stem if isinstance(one, Path) else one)
-def test_hooks_over_http_show_what_replay_shows(agent: str, path: Path, tmp_path: Path) -> None:
-    @on_loop
-    async def run() -> None:
-        time = Time()
-        async with serving(tmp_path, clock=time.clock()) as house:
-            sender = _Agent(house, time, agent)
-            lines = _lines(path, "hook")
-            for line in lines:
-                await sender.send(line)
-            await sender.wait_until(lines[-1]["t"] + AFTERGLOW_S)
-            views = await _views(house)
-            assert [_shown(view) for view in views] == [_shown(_replayed(path, agent, "hook"))]
-            assert views[0].state.profile.owner == "terminal"
-            await sender.leave()
-
-    run()
+async def test_hooks_over_http_show_what_replay_shows(agent: str, path: Path, tmp_path: Path) -> None:
+    time = Time()
+    async with serving(tmp_path, clock=time.clock()) as house:
+        sender = _Agent(house, time, agent)
+        lines = _lines(path, "hook")
+        for line in lines:
+            await sender.send(line)
+        await sender.wait_until(lines[-1]["t"] + AFTERGLOW_S)
+        views = await _views(house)
+        assert [_shown(view) for view in views] == [_shown(_replayed(path, agent, "hook"))]
+        assert views[0].state.profile.owner == "terminal"
+        await sender.leave()
 
 
 # --- OTLP
@@ -218,22 +214,18 @@ FORMS = ("json", "protobuf", "json gzip", "protobuf gzip")
     [(path, FORMS[number % len(FORMS)]) for number, path in enumerate(TOLD)],
     ids=lambda one: one.stem if isinstance(one, Path) else one,
 )
-def test_telemetry_over_http_shows_what_replay_shows(path: Path, form: str, tmp_path: Path) -> None:
-    @on_loop
-    async def run() -> None:
-        time = Time()
-        async with serving(tmp_path, clock=time.clock()) as house:
-            sender = _Agent(house, time, "codex")
-            lines = _lines(path, "otlp")
-            while lines:
-                batch = [line for line in lines if line["t"] == lines[0]["t"]]
-                await sender.wait_until(lines[0]["t"])
-                await _export(house, _request([line["data"] for line in batch]), form)
-                lines = lines[len(batch) :]
-            await sender.wait_until(_lines(path, "otlp")[-1]["t"] + AFTERGLOW_S)
-            assert [_shown(view) for view in await _views(house)] == [_shown(_replayed(path, "codex", "otlp"))]
-
-    run()
+async def test_telemetry_over_http_shows_what_replay_shows(path: Path, form: str, tmp_path: Path) -> None:
+    time = Time()
+    async with serving(tmp_path, clock=time.clock()) as house:
+        sender = _Agent(house, time, "codex")
+        lines = _lines(path, "otlp")
+        while lines:
+            batch = [line for line in lines if line["t"] == lines[0]["t"]]
+            await sender.wait_until(lines[0]["t"])
+            await _export(house, _request([line["data"] for line in batch]), form)
+            lines = lines[len(batch) :]
+        await sender.wait_until(_lines(path, "otlp")[-1]["t"] + AFTERGLOW_S)
+        assert [_shown(view) for view in await _views(house)] == [_shown(_replayed(path, "codex", "otlp"))]
 
 
 def test_both_encodings_are_read_alike() -> None:

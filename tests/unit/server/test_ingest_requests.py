@@ -11,8 +11,8 @@ import pytest
 from quarterdeck.deck.session import Session
 from quarterdeck.harness.base import Signal
 from quarterdeck.server.auth import SECRET, secret_for
-from tests.decks import eventually, on_loop
-from tests.doors import RunningServer, serving
+from tests.support.decks import eventually
+from tests.support.http_api import RunningServer, serving
 
 
 def _hook(event: str = "PostToolUse", **more: Any) -> dict[str, Any]:
@@ -42,7 +42,6 @@ def _listening(session: Session) -> list[str]:
 
 
 class TestAnswer:
-    @on_loop
     async def test_the_connection_stays_open(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             heard = _listening(await _at_hand(house))
@@ -57,7 +56,6 @@ class TestAnswer:
             writer.close()
             assert heard == ["c0", "c1", "c2"]
 
-    @on_loop
     async def test_it_is_counted(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             await _at_hand(house)
@@ -65,7 +63,6 @@ class TestAnswer:
                 await house.hook("claude", _hook())
             assert house.server.access_log.requests["POST", "/ingest/claude", 200] == 4
 
-    @on_loop
     async def test_whoever_leaves_before_it_is_counted_too(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             session = await _at_hand(house)
@@ -86,32 +83,25 @@ class TestDoors:
             ({SECRET: "0" * 64}, 401),
         ],
     )
-    def test_a_hook_is_checked_like_every_request(self, headers: dict[str, str], status: int, tmp_path: Path) -> None:
-        @on_loop
-        async def run() -> None:
-            async with serving(tmp_path) as house:
-                heard = _listening(await _at_hand(house))
-                said = {SECRET: secret_for(house.token), **headers}
-                answer = await house.ask("POST", "/ingest/claude", None, said, json=_hook(tool_use_id="c1"))
-                assert (answer.status, heard) == (status, [])
-
-        run()
+    async def test_a_hook_is_checked_like_every_request(
+        self, headers: dict[str, str], status: int, tmp_path: Path
+    ) -> None:
+        async with serving(tmp_path) as house:
+            heard = _listening(await _at_hand(house))
+            said = {SECRET: secret_for(house.token), **headers}
+            answer = await house.ask("POST", "/ingest/claude", None, said, json=_hook(tool_use_id="c1"))
+            assert (answer.status, heard) == (status, [])
 
     @pytest.mark.parametrize("body", ["{", "[]", '{"session_id": 1}'])
-    def test_what_is_no_hook_is_told_so(self, body: str, tmp_path: Path) -> None:
-        @on_loop
-        async def run() -> None:
-            async with serving(tmp_path) as house:
-                await _at_hand(house)
-                said = {SECRET: secret_for(house.token)}
-                answer = await house.ask("POST", "/ingest/claude", None, said, data=body.encode())
-                assert (answer.status, answer.code) == (400, "bad_request")
-
-        run()
+    async def test_what_is_no_hook_is_told_so(self, body: str, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            await _at_hand(house)
+            said = {SECRET: secret_for(house.token)}
+            answer = await house.ask("POST", "/ingest/claude", None, said, data=body.encode())
+            assert (answer.status, answer.code) == (400, "bad_request")
 
 
 class TestHearing:
-    @on_loop
     async def test_signals_are_fed_in_order(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             heard = _listening(await _at_hand(house))
@@ -121,7 +111,6 @@ class TestHearing:
             await eventually(lambda: len(heard) == 50)
             assert heard == [f"c{number}" for number in range(50)]
 
-    @on_loop
     async def test_one_that_cannot_be_read_does_not_keep_the_others(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -15,12 +15,10 @@ from quarterdeck.log.base import LogUnavailable
 from quarterdeck.log.memory import MemoryLog
 from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.server.metrics import Health
-from tests.decks import on_loop
-from tests.observed import observed
+from tests.support.observed_agents import observed
 from tests.unit.log.test_failures import NAMESPACE, own_disk
 
 
-@on_loop
 async def test_it_needs_no_token_and_commits_something(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         async with here.stranger.get(f"{here.url}/healthz") as response:
@@ -30,7 +28,6 @@ async def test_it_needs_no_token_and_commits_something(tmp_path: Path) -> None:
         assert here.deck.session_ids() == []
 
 
-@on_loop
 async def test_a_store_that_is_read_only_is_a_typed_503_until_it_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,7 +46,6 @@ async def test_a_store_that_is_read_only_is_a_typed_503_until_it_is_not(
     assert status == 200
 
 
-@on_loop
 async def test_a_deck_that_closes_is_not_healthy(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         await here.deck.close()
@@ -62,7 +58,7 @@ import asyncio, json, os, resource, signal, subprocess, sys
 from pathlib import Path
 from quarterdeck.deck.deck import Deck
 from quarterdeck.server.metrics import Health
-from tests.observed import observed
+from tests.support.observed_agents import observed
 
 folder, said = Path(sys.argv[1]), []
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -144,7 +140,6 @@ def test_a_file_that_may_not_grow_is_a_503_until_it_may(tmp_path: Path) -> None:
 
 
 class TestTheProbe:
-    @on_loop
     async def test_however_many_ask_there_is_one_a_second(self) -> None:
         now, tried = [100.0], asyncio.Event()
         free = asyncio.Event()
@@ -167,7 +162,6 @@ class TestTheProbe:
         await found.check()
         assert found.probes == 2
 
-    @on_loop
     async def test_what_it_found_is_everybodys(self) -> None:
         now, wrong = [0.0], [True]
 
@@ -186,7 +180,6 @@ class TestTheProbe:
         await found.check()
         assert found.probes == 2
 
-    @on_loop
     async def test_a_disk_that_hangs_is_told_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Health, "TIMEOUT_S", 0.01)
         free = asyncio.Event()
@@ -204,7 +197,6 @@ class TestTheProbe:
         assert found.probes == 1
         await found.check()
 
-    @on_loop
     async def test_a_fault_of_ours_does_not_stop_it_for_ever(self) -> None:
         wrong, now = [True], [0.0]
 
@@ -221,7 +213,6 @@ class TestTheProbe:
         assert found.probes == 2
 
 
-@on_loop
 async def test_a_store_that_another_process_took_over_is_not_ours_to_probe(tmp_path: Path) -> None:
     log = await SqliteLog.open(tmp_path / "x.db")
     await log.probe()
@@ -233,7 +224,6 @@ async def test_a_store_that_another_process_took_over_is_not_ours_to_probe(tmp_p
     await log.close()
 
 
-@on_loop
 async def test_a_closed_log_cannot_be_probed(tmp_path: Path) -> None:
     for log in (await SqliteLog.open(tmp_path / "x.db"), MemoryLog()):
         await log.probe()

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.server import log_setup
-from tests.decks import eventually, on_loop, until
-from tests.observed import lines_of, observed
+from tests.support.decks import eventually, until
+from tests.support.observed_agents import lines_of, observed
 
 SECRET = "hunter2-in-a-prompt"
 
 
-@on_loop
 async def test_a_request_is_one_line_with_its_template_and_its_visitor(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         created = await here.post("/sessions", agent="test", cwd=str(tmp_path))
@@ -38,7 +37,6 @@ async def test_a_request_is_one_line_with_its_template_and_its_visitor(tmp_path:
     assert all(line["ms"] >= 0 and line["at"] > 0 and line["level"] == "info" for line in lines)
 
 
-@on_loop
 async def test_a_stream_is_told_when_it_ends_with_the_status_that_it_had(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         created = await here.post("/sessions", agent="test", cwd=str(tmp_path))
@@ -50,7 +48,6 @@ async def test_a_stream_is_told_when_it_ends_with_the_status_that_it_had(tmp_pat
     assert line["status"] == 200
 
 
-@on_loop
 async def test_what_begins_and_ends_is_told_with_its_session(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         created = await here.post("/sessions", agent="test", prompt="say hi; ask ls", cwd=str(tmp_path))
@@ -70,7 +67,6 @@ async def test_what_begins_and_ends_is_told_with_its_session(tmp_path: Path) -> 
     assert by_event["process_starting"]["pid"] > 0
 
 
-@on_loop
 async def test_no_line_holds_a_token_an_environment_or_what_was_said(tmp_path: Path) -> None:
     async with observed(tmp_path, level="DEBUG") as here:
         env = {**os.environ, "SOME_KEY": f"{SECRET}-env"}
@@ -93,7 +89,6 @@ async def test_no_line_holds_a_token_an_environment_or_what_was_said(tmp_path: P
     assert here.token not in text
 
 
-@on_loop
 async def test_a_fault_of_ours_is_told_by_its_place_and_not_by_its_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.log.counters import LATENCY_BOUNDS_S, AppendCounters
-from tests.decks import eventually, gate_of, on_loop, until
-from tests.observed import observed, parsed
-from tests.wires import WsTap, served
+from tests.support.decks import eventually, gate_of, until
+from tests.support.live_server import WsTap, served
+from tests.support.observed_agents import observed, parsed
 
 
-@on_loop
 async def test_it_needs_a_token_and_says_which_format_it_is(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         async with here.stranger.get(f"{here.url}/metrics") as refused:
@@ -26,7 +25,6 @@ async def test_it_needs_a_token_and_says_which_format_it_is(tmp_path: Path) -> N
     assert [name for name in found if name.startswith('quarterdeck_build_info{version="')]
 
 
-@on_loop
 async def test_sessions_processes_gates_events_and_commands_are_counted(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         waiting = await here.post("/sessions", agent="test", prompt="ask ls", cwd=str(tmp_path))
@@ -56,7 +54,6 @@ async def test_sessions_processes_gates_events_and_commands_are_counted(tmp_path
     assert after['quarterdeck_http_requests_total{method="GET",route="/metrics",status="200"}'] == 1
 
 
-@on_loop
 async def test_sessions_at_rest_are_counted_as_they_are_shown(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         for prompt in ("say one", "error two", "say three"):
@@ -79,7 +76,6 @@ def _sessions(found: dict[str, float]) -> float:
     return sum(value for name, value in found.items() if name.startswith("quarterdeck_sessions{"))
 
 
-@on_loop
 async def test_connections_and_what_they_are_given_are_counted(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         created = await here.post("/sessions", agent="test", cwd=str(tmp_path))
@@ -98,7 +94,6 @@ async def test_connections_and_what_they_are_given_are_counted(tmp_path: Path) -
         assert after[f'quarterdeck_connections{{kind="{kind}"}}'] == 0
 
 
-@on_loop
 async def test_a_websocket_that_is_cut_was_answered_all_the_same(tmp_path: Path) -> None:
     async with served(tmp_path) as port:
         tap = await WsTap.open(port)
@@ -108,7 +103,6 @@ async def test_a_websocket_that_is_cut_was_answered_all_the_same(tmp_path: Path)
         assert dict(counted) == {("GET", "/ws", 101): 1}
 
 
-@on_loop
 async def test_a_log_that_refuses_shows(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         created = await here.post("/sessions", agent="test", cwd=str(tmp_path))
@@ -129,7 +123,6 @@ async def test_a_log_that_refuses_shows(tmp_path: Path) -> None:
     ]
 
 
-@on_loop
 async def test_strange_methods_and_addresses_do_not_become_labels(tmp_path: Path) -> None:
     async with observed(tmp_path) as here:
         for number, method in enumerate(("PROPFIND", "LOCK", "MKCOL", "PURGE", "SEARCH")):

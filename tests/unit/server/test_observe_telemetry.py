@@ -21,7 +21,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from quarterdeck import Deck, SessionHandle
 from quarterdeck.server import telemetry
 from quarterdeck.server.telemetry import FILE, TelemetryMissing, start_telemetry, traces_address
-from tests.decks import at_home, eventually, on_loop, until
+from tests.support.decks import at_home, eventually, until
 
 SECRET = "the-words-of-a-prompt"
 
@@ -102,7 +102,6 @@ async def turn_of(deck: Deck, folder: Path, prompt: str) -> SessionHandle:
     return session
 
 
-@on_loop
 async def test_a_turn_arrives_with_its_request_and_its_tools(tmp_path: Path) -> None:
     async with collector() as there, at_home(tmp_path) as deck:
         exporting = await start_telemetry(deck, there.url)
@@ -126,7 +125,6 @@ async def test_a_turn_arrives_with_its_request_and_its_tools(tmp_path: Path) -> 
     assert SECRET not in str(there.spans)
 
 
-@on_loop
 async def test_what_was_said_goes_out_only_if_asked(tmp_path: Path) -> None:
     async with collector() as there, at_home(tmp_path) as deck:
         exporting = await start_telemetry(deck, there.url, contents=True)
@@ -136,7 +134,6 @@ async def test_what_was_said_goes_out_only_if_asked(tmp_path: Path) -> None:
     assert SECRET in str(there.spans)
 
 
-@on_loop
 async def test_restarts_neither_lose_nor_double_a_span(tmp_path: Path) -> None:
     """Restart the server during turns, and run it without an exporter. Each span arrives once."""
     async with collector() as there:
@@ -163,7 +160,6 @@ async def test_restarts_neither_lose_nor_double_a_span(tmp_path: Path) -> None:
     )
 
 
-@on_loop
 async def test_what_a_crash_sends_again_has_the_same_ids(tmp_path: Path) -> None:
     """The server is killed after a batch was delivered and before the progress was written."""
     async with collector() as there:
@@ -183,7 +179,6 @@ async def test_what_a_crash_sends_again_has_the_same_ids(tmp_path: Path) -> None
     assert {(span.trace_id, span.span_id): span.SerializeToString() for span in there.spans} == once
 
 
-@on_loop
 async def test_the_first_time_it_begins_now(tmp_path: Path) -> None:
     async with collector() as there, at_home(tmp_path) as deck:
         await turn_of(deck, tmp_path, "tool before")
@@ -195,7 +190,6 @@ async def test_the_first_time_it_begins_now(tmp_path: Path) -> None:
     assert "execute_tool before" not in there.names
 
 
-@on_loop
 async def test_a_collector_that_is_away_is_told_of_once_and_gets_everything_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +214,6 @@ async def test_a_collector_that_is_away_is_told_of_once_and_gets_everything_late
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
 
 
-@on_loop
 async def test_what_a_collector_refuses_for_good_is_dropped_and_counted_and_the_rest_arrives(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -251,7 +244,6 @@ async def test_what_a_collector_refuses_for_good_is_dropped_and_counted_and_the_
     ]
 
 
-@on_loop
 async def test_what_cannot_be_sent_at_all_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ValueError("nothing that protobuf can hold")
@@ -268,7 +260,6 @@ async def test_what_cannot_be_sent_at_all_is_dropped(tmp_path: Path, monkeypatch
     assert "execute_tool unsent" not in there.names
 
 
-@on_loop
 async def test_closing_does_not_wait_for_a_collector_that_is_away_and_nothing_is_lost(tmp_path: Path) -> None:
     async with collector() as there:
         there.is_away = True
@@ -285,7 +276,6 @@ async def test_closing_does_not_wait_for_a_collector_that_is_away_and_nothing_is
     assert there.names.count("execute_tool kept") == 1
 
 
-@on_loop
 async def test_the_deck_works_on_while_nobody_listens(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         exporting = await start_telemetry(deck, "http://127.0.0.1:9")
@@ -294,7 +284,6 @@ async def test_the_deck_works_on_while_nobody_listens(tmp_path: Path) -> None:
         await exporting.close()
 
 
-@on_loop
 async def test_a_damaged_file_is_told_of_and_begun_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with collector() as there, at_home(tmp_path) as deck:
         (deck.home / FILE).write_text("{")
@@ -308,7 +297,6 @@ async def test_a_damaged_file_is_told_of_and_begun_anew(tmp_path: Path, caplog: 
 
 
 @pytest.mark.parametrize("cursor", [f"{10**6:020d}", "zzz"])
-@on_loop
 async def test_a_file_that_is_ahead_of_the_log_is_told_of_and_begun_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cursor: str
 ) -> None:

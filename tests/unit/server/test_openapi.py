@@ -20,7 +20,7 @@ from quarterdeck.harness import hooks
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.openapi import openapi
 from quarterdeck.server.routes import all_routes
-from tests.wires import Port
+from tests.support.live_server import Port
 
 EXAMPLES = os.environ.get("QD_EXAMPLES", "3")
 

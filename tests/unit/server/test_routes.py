@@ -12,8 +12,8 @@ import pytest
 
 from quarterdeck.policy.rule import parse
 from tests.conformance.marks import case
-from tests.decks import SETTINGS, eventually, on_loop, until
-from tests.wires import Port, served
+from tests.support.decks import SETTINGS, eventually, until
+from tests.support.live_server import Port, served
 
 
 class Http:
@@ -51,7 +51,6 @@ async def finished(port: Port, session_id: str) -> None:
 
 
 @case("U-044")
-@on_loop
 async def test_wrong_types_are_refused_and_unknown_fields_are_dropped(tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
         for field, value in (("prompt", 5), ("agent", None), ("name", ["a"]), ("record", "yes"), ("env", {"A": 1})):
@@ -65,7 +64,6 @@ async def test_wrong_types_are_refused_and_unknown_fields_are_dropped(tmp_path: 
 
 
 @pytest.mark.parametrize("wanted", [True, "a-branch"])
-@on_loop
 async def test_a_worktree_is_refused_as_long_as_there_is_none(tmp_path: Path, wanted: bool | str):
     async with Asking(tmp_path) as (port, ask):
         status, said = await ask("POST", "/sessions", {"agent": "test", "cwd": str(tmp_path), "worktree": wanted})
@@ -78,7 +76,6 @@ async def test_a_worktree_is_refused_as_long_as_there_is_none(tmp_path: Path, wa
 
 
 @case("U-069")
-@on_loop
 async def test_where_a_session_may_be_started(tmp_path: Path):
     inside, outside = tmp_path / "work", tmp_path / "work-of-others"
     (inside / "repo").mkdir(parents=True)
@@ -116,7 +113,6 @@ async def test_where_a_session_may_be_started(tmp_path: Path):
 
 
 @case("U-069")
-@on_loop
 async def test_a_start_over_the_limit_waits_and_says_so(tmp_path: Path):
     assert SETTINGS.running_limit == 8
     async with Asking(tmp_path, running_limit=1) as (port, ask):
@@ -132,14 +128,12 @@ async def test_a_start_over_the_limit_waits_and_says_so(tmp_path: Path):
         await until(late, lambda view: view.state.turn.is_open)
 
 
-@on_loop
 async def test_a_folder_that_is_left_out_is_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     async with Asking(tmp_path) as (_, ask):
         assert (await ask("POST", "/sessions", {"agent": "test"}))[1]["cwd"] == str(tmp_path)
 
 
-@on_loop
 async def test_a_whole_number_may_be_written_with_a_point(tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
         session = await port.deck.create("test", cwd=str(tmp_path))
@@ -150,7 +144,6 @@ async def test_a_whole_number_may_be_written_with_a_point(tmp_path: Path):
             assert said["error"]["message"].startswith("snoozed_until: ")
 
 
-@on_loop
 async def test_a_key_in_the_body_of_a_delete_is_a_key(tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
         session = await port.deck.create("test", "hang", cwd=str(tmp_path))
@@ -167,7 +160,6 @@ async def test_a_key_in_the_body_of_a_delete_is_a_key(tmp_path: Path):
 
 
 @case("U-070")
-@on_loop
 async def test_a_prompt_without_text_of_nobody_or_to_an_archived_session(tmp_path: Path):
     async with Asking(tmp_path) as (_, ask):
         _, view = await ask("POST", "/sessions", {"agent": "test", "cwd": str(tmp_path)})
@@ -185,7 +177,6 @@ async def test_a_prompt_without_text_of_nobody_or_to_an_archived_session(tmp_pat
 
 
 @case("U-071")
-@on_loop
 async def test_the_list_is_newest_first_in_pages_and_can_be_filtered(tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
         other = tmp_path / "other"
@@ -225,7 +216,6 @@ async def test_the_list_is_newest_first_in_pages_and_can_be_filtered(tmp_path: P
 
 
 @pytest.mark.parametrize("wrong", [{"mode": "plan"}, {"name": " "}, {"name": "a\0b"}, {"read_index": -1}])
-@on_loop
 async def test_of_several_changes_one_that_is_refused_refuses_all(wrong: dict[str, Any], tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
         session = await port.deck.create("test", cwd=str(tmp_path), name="Before")
@@ -238,7 +228,6 @@ async def test_of_several_changes_one_that_is_refused_refuses_all(wrong: dict[st
 
 
 @case("U-072")
-@on_loop
 async def test_a_name_is_neither_empty_nor_longer_than_a_hundred(tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
         session = await port.deck.create("test", cwd=str(tmp_path), name="Before")
@@ -255,7 +244,6 @@ async def test_a_name_is_neither_empty_nor_longer_than_a_hundred(tmp_path: Path)
 
 
 @case("U-073")
-@on_loop
 async def test_messages_since_a_time_are_only_the_later_ones(tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
         session = await port.deck.create("test", "say first", cwd=str(tmp_path))
@@ -271,7 +259,6 @@ async def test_messages_since_a_time_are_only_the_later_ones(tmp_path: Path):
         assert [one["at"] for one in later["entries"]] == sorted(one["at"] for one in later["entries"])
 
 
-@on_loop
 async def test_a_session_can_be_taken_away(tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
         session = await port.deck.create("test", "say hello; tool ls", cwd=str(tmp_path), name="Mine", record=True)
@@ -294,7 +281,6 @@ async def test_a_session_can_be_taken_away(tmp_path: Path):
         assert (await ask("GET", "/sessions/nobody/export?format=json"))[0] == 404
 
 
-@on_loop
 async def test_folders_are_found_by_their_beginning_and_by_what_was_used(tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
         for name in ("apple", "apricot", ".hidden", "banana"):
@@ -311,7 +297,6 @@ async def test_folders_are_found_by_their_beginning_and_by_what_was_used(tmp_pat
         assert (await ask("GET", "/folders"))[1]["folders"] == [str(tmp_path / "banana")]
 
 
-@on_loop
 async def test_rules_are_listed_and_removed(tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
         rule = port.deck.services.rules.add(parse("allow Read"))
@@ -322,7 +307,6 @@ async def test_rules_are_listed_and_removed(tmp_path: Path):
         assert (await ask("GET", "/rules"))[1] == {"rules": []}
 
 
-@on_loop
 async def test_agents_say_what_they_can(tmp_path: Path):
     async with Asking(tmp_path) as (_, ask):
         _, found = await ask("GET", "/agents")
@@ -336,7 +320,6 @@ async def test_agents_say_what_they_can(tmp_path: Path):
         assert by_name["builtin"]["modes"] == ["plan", "ask", "edits", "auto", "bypass"]
 
 
-@on_loop
 async def test_what_is_asked_and_decided_over_http(tmp_path: Path):
     async with Asking(tmp_path) as (port, ask):
         session = await port.deck.create("test", "ask rm", cwd=str(tmp_path))
@@ -364,12 +347,8 @@ async def test_what_is_asked_and_decided_over_http(tmp_path: Path):
 
 
 @pytest.mark.parametrize("path", ["adopt", "release", "thinking", "tools"])
-def test_what_comes_later_is_not_there(path: str, tmp_path: Path):
-    @on_loop
-    async def ask_for_it() -> None:
-        async with Asking(tmp_path) as (port, ask):
-            session = await port.deck.create("test", cwd=str(tmp_path))
-            status, said = await ask("POST", f"/sessions/{session.id}/{path}", {})
-            assert (status, said["error"]["code"]) == (404, "no_such_route")
-
-    ask_for_it()
+async def test_what_comes_later_is_not_there(path: str, tmp_path: Path):
+    async with Asking(tmp_path) as (port, ask):
+        session = await port.deck.create("test", cwd=str(tmp_path))
+        status, said = await ask("POST", f"/sessions/{session.id}/{path}", {})
+        assert (status, said["error"]["code"]) == (404, "no_such_route")

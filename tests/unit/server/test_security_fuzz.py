@@ -20,7 +20,7 @@ from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.errors import BadRequest
 from quarterdeck.server.otlp import from_protobuf
 from quarterdeck.server.routes import all_routes
-from tests.doors import Answer, RunningServer, serving
+from tests.support.http_api import Answer, RunningServer, serving
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _NASTY = st.sampled_from(["", "\0", "é", "😀", "a" * 300, "../../x", "-1", "null", "NaN", "9" * 30, "%00", "\u202e"])

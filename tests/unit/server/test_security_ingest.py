@@ -7,8 +7,8 @@ from typing import Any
 
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.tokens import Tokens
-from tests.decks import eventually, on_loop
-from tests.doors import RunningServer, serving
+from tests.support.decks import eventually
+from tests.support.http_api import RunningServer, serving
 
 _HOOK = {"session_id": "native", "hook_event_name": "UserPromptSubmit", "prompt": "hi"}
 _DOORS = ("/ingest/claude", "/ingest/codex", "/ingest/otlp/v1/logs")
@@ -19,7 +19,6 @@ async def _count(house: RunningServer) -> int:
 
 
 class TestForgery:
-    @on_loop
     async def test_without_the_secret_nothing_is_heard(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             view = house.tokens.create("phone", "operate", 0)
@@ -45,7 +44,6 @@ class TestForgery:
                     assert answer.status in (401, 429), (path, headers)
             assert await _count(house) == 0
 
-    @on_loop
     async def test_whoever_has_a_wrong_one_is_told_which_is_wanted(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for path in _DOORS:
@@ -56,7 +54,6 @@ class TestForgery:
                     "hint": "Install the hooks again. The secret changes with the owner's token.",
                 }
 
-    @on_loop
     async def test_it_opens_no_other_door(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for secret in (secret_for(house.token), secret_for(house.token, "x")):
@@ -73,7 +70,6 @@ class TestForgery:
                     )
             assert (await house.get(f"/login?token={secret_for(house.token)}", token=None)).status in (401, 429)
 
-    @on_loop
     async def test_the_secret_of_a_session_is_for_that_one_only(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             bodies = [{"agent": "test", "prompt": "sleep 30", "cwd": str(tmp_path)} for _ in range(2)]
@@ -87,7 +83,6 @@ class TestForgery:
             install = {SECRET: secret_for(house.token)}
             assert (await house.ask("POST", f"/ingest/claude/{one}", None, install, json=_HOOK)).status == 401
 
-    @on_loop
     async def test_it_changes_with_the_owners_token(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             assert (await house.hook("claude", _HOOK)).status == 200
@@ -96,7 +91,6 @@ class TestForgery:
             house.token = new
             assert (await house.hook("claude", _HOOK)).status == 200
 
-    @on_loop
     async def test_a_page_cannot_post_a_hook(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             said = {SECRET: secret_for(house.token), "Origin": "http://evil.example"}
@@ -109,7 +103,6 @@ class TestReplay:
     async def _created(self, house: RunningServer, folder: Path, **more: Any) -> str:
         return (await house.post("/sessions", {"agent": "test", "cwd": str(folder), **more})).json["id"]
 
-    @on_loop
     async def test_the_same_key_and_body_are_done_once(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             body, key = {"agent": "test", "cwd": str(tmp_path)}, {"Idempotency-Key": "key"}
@@ -126,7 +119,6 @@ class TestReplay:
             entries = (await house.get(f"{path}/timeline")).json["entries"]
             assert [one["text"] for one in entries if one["kind"] == "user"] == ["say hi"]
 
-    @on_loop
     async def test_the_same_key_with_another_body_is_refused(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             session, key = await self._created(house, tmp_path), {"Idempotency-Key": "key"}
@@ -147,7 +139,6 @@ class TestReplay:
             other = await house.post("/sessions", {"agent": "test", "cwd": "/", "client_id": "c"})
             assert (answer.status, other.status, other.code) == (201, 409, "idempotency_mismatch")
 
-    @on_loop
     async def test_a_key_of_one_session_means_nothing_in_another(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             one, other = await self._created(house, tmp_path), await self._created(house, tmp_path)
@@ -157,7 +148,6 @@ class TestReplay:
             assert (first.status, second.status) == (202, 202)
             assert first.json["message_id"] != second.json["message_id"]
 
-    @on_loop
     async def test_they_hold_after_a_restart(self, tmp_path: Path) -> None:
         key = {"Idempotency-Key": "key"}
         async with serving(tmp_path) as house:
@@ -170,7 +160,6 @@ class TestReplay:
             answer = await house.post(f"/sessions/{session}/prompt", {"text": "say ho"}, headers=key)
             assert answer.code == "idempotency_mismatch"
 
-    @on_loop
     async def test_keys_that_are_none_are_refused(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             session = await self._created(house, tmp_path)

@@ -13,8 +13,7 @@ from quarterdeck.server.auth import Auth, host_name
 from quarterdeck.server.errors import ForeignHost, ForeignOrigin
 from quarterdeck.server.tokens import Tokens
 from tests.conformance.marks import case
-from tests.decks import on_loop
-from tests.doors import RunningServer, serving
+from tests.support.http_api import RunningServer, serving
 
 _FOREIGN = (
     "null",
@@ -55,7 +54,6 @@ async def _upgraded(house: RunningServer, headers: dict[str, str]) -> int:
 
 class TestOrigin:
     @case("U-112")
-    @on_loop
     async def test_a_foreign_page_gets_nothing_over_http(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for origin in _origins(house):
@@ -66,21 +64,18 @@ class TestOrigin:
             assert (await house.get("/sessions")).json["sessions"] == []
 
     @case("U-112")
-    @on_loop
     async def test_a_foreign_page_gets_no_websocket(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for origin in _origins(house):
                 status = await _upgraded(house, {"Authorization": f"Bearer {house.token}", "Origin": origin})
                 assert status == 403, origin
 
-    @on_loop
     async def test_our_own_page_does(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for origin in (house.address, house.address.upper().replace("HTTP", "http")):
                 assert (await house.get("/sessions", headers={"Origin": origin})).status == 200
                 assert await _upgraded(house, {"Authorization": f"Bearer {house.token}", "Origin": origin}) == 101
 
-    @on_loop
     async def test_two_origins_are_none(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             own = f"Origin: {house.address}".encode()
@@ -93,7 +88,6 @@ class TestOrigin:
             )
             assert status == 403
 
-    @on_loop
     async def test_a_refused_page_is_told_no_cors_header(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             asked = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
@@ -104,7 +98,6 @@ class TestOrigin:
 
 
 class TestHost:
-    @on_loop
     async def test_a_name_that_was_pointed_here_is_refused(self, tmp_path: Path) -> None:
         """DNS rebinding: the browser uses the attacker's name, which resolves to our address."""
         async with serving(tmp_path) as house:
@@ -121,7 +114,6 @@ class TestHost:
                 assert (await house.get("/healthz", headers=same)).status == 403
                 assert await _upgraded(house, {**same, "Authorization": f"Bearer {house.token}"}) == 403
 
-    @on_loop
     async def test_no_host_or_two_are_refused(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             own, token = f"Host: {house.host}".encode(), f"Authorization: Bearer {house.token}".encode()
@@ -132,14 +124,12 @@ class TestHost:
                 assert await house.asked_raw(start, own, b"Host: evil.example", token) in (400, 403)
                 assert await house.asked_raw(start, b"Host:", token) in (400, 403)
 
-    @on_loop
     async def test_the_name_in_a_whole_address_does_not_stand_for_the_host(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             whole = f"GET http://{house.host}/sessions HTTP/1.1".encode()
             token = f"Authorization: Bearer {house.token}".encode()
             assert await house.asked_raw(whole, b"Host: evil.example", token) == 403
 
-    @on_loop
     async def test_a_name_can_be_allowed(self, tmp_path: Path) -> None:
         async with serving(tmp_path, allowed=frozenset({"Deck.Example"})) as house:
             own = {"Host": f"deck.example:{house.port}", "Origin": f"http://deck.example:{house.port}"}
@@ -195,7 +185,6 @@ class TestCookie:
         assert answer.status == 303
         return {"Cookie": answer.headers["Set-Cookie"].split(";")[0]}
 
-    @on_loop
     async def test_the_login_moves_the_token_into_a_cookie_that_scripts_and_other_sites_do_not_get(
         self, tmp_path: Path
     ) -> None:
@@ -211,7 +200,6 @@ class TestCookie:
             assert house.token.encode() not in answer.body
             assert (await house.get("/sessions", token=None, headers=await self._cookie(house))).status == 200
 
-    @on_loop
     async def test_a_wrong_login_sets_nothing(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for query in ("", "?token=", "?token=wrong", "?token=%00", "?token=%ff"):
@@ -219,7 +207,6 @@ class TestCookie:
                 assert (answer.status, answer.code) == (401, "no_token")
                 assert "Set-Cookie" not in answer.headers
 
-    @on_loop
     async def test_a_form_of_another_site_does_nothing_with_the_cookie(self, tmp_path: Path) -> None:
         """CSRF: a form can send text/plain that is JSON, and the browser adds the cookie."""
         async with serving(tmp_path) as house:
@@ -238,7 +225,6 @@ class TestCookie:
             own = {**cookie, "Origin": house.address}
             assert (await house.post("/sessions", {"agent": "test"}, token=None, headers=own)).status == 201
 
-    @on_loop
     async def test_nothing_is_changed_by_a_get(self, tmp_path: Path) -> None:
         """A link or an image can send a GET with the cookie, so no GET may change anything."""
         async with serving(tmp_path) as house:
@@ -252,7 +238,6 @@ class TestCookie:
                     assert answer.status in (200, 404, 405), path
             assert (await house.get(f"/sessions/{session}")).json == before
 
-    @on_loop
     async def test_a_foreign_page_cannot_use_the_cookie_for_a_websocket(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             cookie = await self._cookie(house)
@@ -261,7 +246,6 @@ class TestCookie:
                 assert await _upgraded(house, {**cookie, "Origin": origin}) == 403
             assert await _upgraded(house, {**cookie, "Origin": house.address}) == 101
 
-    @on_loop
     async def test_another_port_of_this_machine_loads_nothing_with_the_cookie(self, tmp_path: Path) -> None:
         """To a browser it is the same site, so it sends the cookie, also with images, which have no Origin."""
         async with serving(tmp_path) as house:
@@ -277,7 +261,6 @@ class TestCookie:
                 said = {**cookie, "Sec-Fetch-Site": site, "Sec-Fetch-Mode": "cors"}
                 assert (await house.get("/sessions", token=None, headers=said)).status == 200
 
-    @on_loop
     async def test_a_header_counts_and_not_the_cookie_beside_it(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             said = {**await self._cookie(house), "Authorization": "Basic abc"}

@@ -11,8 +11,7 @@ import pytest
 
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.tokens import Tokens
-from tests.decks import on_loop
-from tests.doors import Answer, RunningServer, serving
+from tests.support.http_api import Answer, RunningServer, serving
 
 _ENV = "env-value-that-nobody-may-see"
 _GUESS = "guess-of-a-token-that-may-be-right-elsewhere"
@@ -87,18 +86,11 @@ async def _day(house: RunningServer, folder: Path, monkeypatch: pytest.MonkeyPat
     return said, secrets
 
 
-@on_loop
-async def _lived(folder: Path, monkeypatch: pytest.MonkeyPatch, found: list[Any]) -> None:
-    async with serving(folder) as house:
-        found.extend(await asyncio.wait_for(_day(house, folder, monkeypatch), 25))
-
-
-def test_no_secret_is_in_any_log_file_answer_or_event(
+async def test_no_secret_is_in_any_log_file_answer_or_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
-    found: list[Any] = []
-    _lived(tmp_path, monkeypatch, found)
-    said, secrets = found
+    async with serving(tmp_path) as house:
+        said, secrets = await asyncio.wait_for(_day(house, tmp_path, monkeypatch), 25)
     assert {one.status for one in said} >= {200, 201, 303, 400, 401, 403, 404, 409, 500}
     answers = "\n".join(f"{sorted(_told(one))} {one.body.decode()}" for one in said)
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

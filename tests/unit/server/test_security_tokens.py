@@ -16,8 +16,7 @@ import pytest
 from quarterdeck.server.auth import FailureLimit
 from quarterdeck.server.tokens import NoSuchToken, TokenExists, Tokens, TokensUnreadable
 from tests.conformance.marks import case
-from tests.decks import on_loop
-from tests.doors import RunningServer, serving
+from tests.support.http_api import RunningServer, serving
 
 _OPEN = {"/", "/healthz", "/login"}
 
@@ -34,7 +33,6 @@ def _addresses(house: RunningServer, session: str = "x") -> list[tuple[str, str]
 
 class TestToken:
     @case("U-112")
-    @on_loop
     async def test_every_route_wants_one(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             addresses = _addresses(house)
@@ -45,7 +43,6 @@ class TestToken:
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
 
     @case("U-112")
-    @on_loop
     async def test_a_wrong_one_is_none(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             token = house.token
@@ -59,7 +56,6 @@ class TestToken:
             assert (await house.get(f"/sessions?token={token}", token=None)).status == 401
 
     @case("U-112")
-    @on_loop
     async def test_a_websocket_wants_one_too(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": "quarterdeck=wrong"}):
@@ -67,7 +63,6 @@ class TestToken:
                     await house.client.ws_connect(f"{house.address}/ws", headers=headers)
                 assert refused.value.status == 401
 
-    @on_loop
     async def test_a_revoked_one_is_none(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             token = house.tokens.create("phone", "view", 0)
@@ -75,14 +70,12 @@ class TestToken:
             house.tokens.revoke("phone")
             assert (await house.get("/sessions", token=token)).status == 401
 
-    @on_loop
     async def test_the_old_one_is_none_after_a_rotation(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             new = Tokens(house.deck.home).rotate()
             assert (await house.get("/sessions")).status == 401
             assert (await house.get("/sessions", token=new)).status == 200
 
-    @on_loop
     async def test_a_stream_ends_with_its_token(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             token = house.tokens.create("phone", "operate", 0)
@@ -104,24 +97,19 @@ class TestToken:
                 assert (await mine.receive_json())["error"]["code"] == "no_such_session"
 
     @pytest.mark.parametrize("how", ["rotated", "revoked"])
-    def test_another_process_ends_it_too(self, how: str, tmp_path: Path) -> None:
-        @on_loop
-        async def run() -> None:
-            async with serving(tmp_path) as house:
-                token = house.token if how == "rotated" else house.tokens.create("phone", "view", 0)
-                said = {"Authorization": f"Bearer {token}"}
-                change = "rotate()" if how == "rotated" else "revoke('phone')"
-                tokens = "import pathlib, sys, quarterdeck.server.tokens as t; t.Tokens(pathlib.Path(sys.argv[1]))"
-                async with house.client.ws_connect(f"{house.address}/ws", headers=said) as socket:
-                    other = await asyncio.create_subprocess_exec(
-                        sys.executable, "-c", f"{tokens}.{change}", str(house.deck.home)
-                    )
-                    assert await other.wait() == 0
-                    assert (await socket.receive()).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+    async def test_another_process_ends_it_too(self, how: str, tmp_path: Path) -> None:
+        async with serving(tmp_path) as house:
+            token = house.token if how == "rotated" else house.tokens.create("phone", "view", 0)
+            said = {"Authorization": f"Bearer {token}"}
+            change = "rotate()" if how == "rotated" else "revoke('phone')"
+            tokens = "import pathlib, sys, quarterdeck.server.tokens as t; t.Tokens(pathlib.Path(sys.argv[1]))"
+            async with house.client.ws_connect(f"{house.address}/ws", headers=said) as socket:
+                other = await asyncio.create_subprocess_exec(
+                    sys.executable, "-c", f"{tokens}.{change}", str(house.deck.home)
+                )
+                assert await other.wait() == 0
+                assert (await socket.receive()).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
 
-        run()
-
-    @on_loop
     async def test_a_change_by_hand_ends_it_with_the_next_request(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             token = house.tokens.create("phone", "view", 0)
@@ -131,7 +119,6 @@ class TestToken:
                 assert (await house.get("/sessions")).status == 200
                 assert (await socket.receive()).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
 
-    @on_loop
     async def test_the_change_pipe_is_the_users_alone_and_leaves_with_the_server(self, tmp_path: Path) -> None:
         pipe = Tokens(tmp_path / "home").change_pipe
         async with serving(tmp_path):
@@ -141,7 +128,6 @@ class TestToken:
         async with serving(tmp_path):
             assert stat.S_ISFIFO(pipe.stat().st_mode)
 
-    @on_loop
     async def test_where_no_change_pipe_can_be_it_is_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -155,7 +141,6 @@ class TestToken:
 
 
 class TestViewRole:
-    @on_loop
     async def test_it_may_only_look(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             session = (await house.post("/sessions", {"agent": "test"})).json["id"]
@@ -169,7 +154,6 @@ class TestViewRole:
             assert (await house.get(f"/sessions/{session}")).json == before
             assert (await house.get(f"/sessions/{session}", token=token)).json == before
 
-    @on_loop
     async def test_it_may_command_nothing_over_the_websocket(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             session = (await house.post("/sessions", {"agent": "test"})).json["id"]
@@ -186,7 +170,6 @@ class TestViewRole:
 
 
 class TestGuessing:
-    @on_loop
     async def test_wrong_tokens_are_told_to_wait_and_right_ones_are_not(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             tries = [await house.get("/sessions", token=f"guess{number}") for number in range(FailureLimit.LIMIT)]
@@ -247,7 +230,6 @@ class TestFiles:
         with pytest.raises(TokensUnreadable):
             tokens.create("tablet", "view", 0)
 
-    @on_loop
     async def test_an_owners_file_that_is_no_text_is_said(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             (house.deck.home / "token").write_bytes(b"\xff\xfe")
@@ -289,7 +271,6 @@ class TestFiles:
 
 
 class TestManyAtOnce:
-    @on_loop
     async def test_right_tokens_pass_while_a_flood_of_wrong_ones_does_not(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             wrong = [house.get("/sessions", token="wrong") for _ in range(60)]

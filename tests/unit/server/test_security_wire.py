@@ -17,8 +17,7 @@ from aiohttp import http_writer
 from quarterdeck.server import connection
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.connection import SECURITY_HEADERS
-from tests.decks import on_loop
-from tests.doors import RunningServer, serving
+from tests.support.http_api import RunningServer, serving
 
 
 def _lines(house: RunningServer, *more: bytes) -> list[bytes]:
@@ -36,7 +35,6 @@ async def _closed(reader: asyncio.StreamReader) -> bytes:
 class TestSmuggling:
     """A proxy may read two requests where we read one, or the other way round. All of these are refused."""
 
-    @on_loop
     async def test_two_lengths(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             body = b'{"agent": "test"}'
@@ -66,7 +64,6 @@ class TestSmuggling:
                 assert status in (0, 400, 411, 501), trick
             assert (await house.get("/sessions")).json["sessions"] == []
 
-    @on_loop
     async def test_broken_chunks(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for body in (
@@ -81,7 +78,6 @@ class TestSmuggling:
                 assert status in (0, 400), body
             assert (await house.get("/sessions")).json["sessions"] == []
 
-    @on_loop
     async def test_what_follows_a_refused_request_is_not_read_as_another(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             second = b"POST /sessions HTTP/1.1\r\n" + b"\r\n".join(_lines(house, b"Content-Length: 17"))
@@ -101,7 +97,6 @@ class TestSmuggling:
 
 
 class TestNoHttp:
-    @on_loop
     async def test_garbage_is_answered_as_an_error_like_all_others(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for garbage in (
@@ -121,7 +116,6 @@ class TestNoHttp:
                 for name in SECURITY_HEADERS:
                     assert name.encode() in head
 
-    @on_loop
     async def test_nothing_of_it_is_logged(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("DEBUG", logger="quarterdeck")
         async with serving(tmp_path) as house:
@@ -132,7 +126,6 @@ class TestNoHttp:
 
 
 class TestPaths:
-    @on_loop
     async def test_no_way_of_writing_an_address_leads_past_the_doors(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             session = (await house.post("/sessions", {"agent": "test"})).json["id"]
@@ -173,7 +166,6 @@ class TestPaths:
                     assert status in (400, 401, 404, 405, 429), (method, path, status)
             assert len((await house.get("/sessions")).json["sessions"]) == 1
 
-    @on_loop
     async def test_names_in_addresses_are_names_and_no_files(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             for name in (
@@ -199,7 +191,6 @@ async def _get(house: RunningServer, path: str) -> tuple[int, bytes]:
 
 
 class TestHuge:
-    @on_loop
     async def test_a_body_that_says_it_is_too_large_is_not_read(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             secret = f"{SECRET}: {secret_for(house.token)}".encode()
@@ -218,7 +209,6 @@ class TestHuge:
                 assert answer.startswith(b"HTTP/1.1 413"), path
                 assert b'"too_large"' in answer
 
-    @on_loop
     async def test_a_body_that_does_not_say_so_is_read_to_the_limit(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             sent = 0
@@ -238,7 +228,6 @@ class TestHuge:
             assert sent > 8 << 20
             assert (await house.get("/sessions")).status == 200
 
-    @on_loop
     async def test_a_small_body_that_unpacks_to_a_huge_one(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             bomb = gzip.compress(b" " * (64 << 20))
@@ -251,7 +240,6 @@ class TestHuge:
             answer = await house.ask("POST", "/sessions", headers=said, data=bomb)
             assert (answer.status, answer.code) == (413, "too_large")
 
-    @on_loop
     async def test_a_body_that_is_packed_wrongly(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             good = gzip.compress(b'{"agent": "test"}')
@@ -263,14 +251,12 @@ class TestHuge:
 
 
 class TestSlow:
-    @on_loop
     async def test_a_connection_that_never_says_what_it_wants_is_closed(self, tmp_path: Path) -> None:
         async with serving(tmp_path, headers_s=0.2) as house:
             reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
             assert await _closed(reader) == b""
             writer.close()
 
-    @on_loop
     async def test_headers_a_byte_at_a_time_are_cut_off(self, tmp_path: Path) -> None:
         """Slow loris: the client keeps sending, but never a whole request."""
         async with serving(tmp_path, headers_s=0.2) as house:
@@ -284,7 +270,6 @@ class TestSlow:
             writer.close()
             assert (await house.get("/sessions")).status == 200
 
-    @on_loop
     async def test_a_request_that_is_under_way_is_not_cut_off(self, tmp_path: Path) -> None:
         async with serving(tmp_path, headers_s=0.05) as house:
             held = asyncio.ensure_future(house.hook("claude", _asking("n1")))
@@ -295,7 +280,6 @@ class TestSlow:
             await house.post(f"/sessions/{shown['id']}/approve", {"gate_id": shown["attention"]["gate_id"]})
             assert (await held).json["hookSpecificOutput"]["decision"] == {"behavior": "allow"}
 
-    @on_loop
     async def test_a_body_a_byte_at_a_time_is_cut_off(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(connection, "BODY_S", 0.2)
         async with serving(tmp_path) as house:
@@ -312,7 +296,6 @@ class TestSlow:
                 assert b'"too_slow"' in said.result()
                 writer.close()
 
-    @on_loop
     async def test_a_body_that_stops_in_the_middle_changes_nothing(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             _, writer = await asyncio.open_connection("127.0.0.1", house.port)
@@ -330,7 +313,6 @@ def _asking(native: str) -> dict[str, Any]:
 
 
 class TestHeaders:
-    @on_loop
     async def test_every_answer_has_them(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             session = (await house.post("/sessions", {"agent": "test"})).json["id"]
@@ -357,7 +339,6 @@ class TestHeaders:
                 assert answer.headers["Cache-Control"] == "no-store"
                 assert "Server" not in answer.headers
 
-    @on_loop
     async def test_streams_have_them(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             said = {"Authorization": f"Bearer {house.token}"}
@@ -369,7 +350,6 @@ class TestHeaders:
                 assert SECURITY_HEADERS.items() <= found.items()
                 assert "Server" not in found
 
-    @on_loop
     async def test_our_own_fault_has_them_and_tells_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -390,7 +370,6 @@ class TestHeaders:
 
 
 class TestOneWrite:
-    @on_loop
     async def test_headers_and_body_of_a_hooks_answer_go_out_together(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -432,7 +411,6 @@ def _certified(folder: Path) -> ssl.SSLContext:
 
 
 class TestTls:
-    @on_loop
     async def test_it_is_spoken_and_the_cookie_is_for_it_only(self, tmp_path: Path) -> None:
         async with serving(tmp_path, secure=_certified(tmp_path)) as house:
             assert house.address.startswith("https://")
@@ -442,7 +420,6 @@ class TestTls:
             assert "; Secure" in answer.headers["Set-Cookie"]
             assert await house.raw(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
 
-    @on_loop
     async def test_without_it_the_cookie_still_works(self, tmp_path: Path) -> None:
         async with serving(tmp_path) as house:
             answer = await house.get(f"/login?token={house.token}", token=None, allow_redirects=False)

@@ -12,9 +12,9 @@ from quarterdeck import events as ev
 from quarterdeck.log.deltas import is_delta
 from quarterdeck.server.reader import HIGH_WATER
 from tests.conformance.marks import case
-from tests.decks import busy, eventually, on_loop
-from tests.mirror import apply_changes
-from tests.wires import Cut, Message, Port, WsTap, served
+from tests.support.decks import busy, eventually
+from tests.support.live_server import Cut, Message, Port, WsTap, served
+from tests.support.mirror import apply_changes
 
 
 async def quiet(port: Port, folder: Path) -> str:
@@ -34,7 +34,6 @@ async def heard(tap: WsTap, op: str) -> Message:
     return message
 
 
-@on_loop
 async def test_a_subscription_begins_with_a_snapshot_and_goes_on_after_the_index(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -54,7 +53,6 @@ async def test_a_subscription_begins_with_a_snapshot_and_goes_on_after_the_index
 
 
 @case("U-113")
-@on_loop
 async def test_whoever_comes_back_in_the_middle_of_a_run_sees_it_running(tmp_path: Path):
     async with served(tmp_path) as port:
         session = await port.deck.create("test", "say one two; hang", cwd=str(tmp_path))
@@ -76,7 +74,6 @@ async def test_whoever_comes_back_in_the_middle_of_a_run_sees_it_running(tmp_pat
         tap.cut()
 
 
-@on_loop
 async def test_without_since_only_what_comes(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -91,7 +88,6 @@ async def test_without_since_only_what_comes(tmp_path: Path):
         tap.cut()
 
 
-@on_loop
 async def test_types_choose_events_and_none_are_none(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -107,7 +103,6 @@ async def test_types_choose_events_and_none_are_none(tmp_path: Path):
         mute.cut()
 
 
-@on_loop
 async def test_a_reader_that_knows_more_than_the_log_is_told_of_the_gap(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -122,7 +117,6 @@ async def test_a_reader_that_knows_more_than_the_log_is_told_of_the_gap(tmp_path
         tap.cut()
 
 
-@on_loop
 async def test_all_sessions_are_told_by_their_summaries(tmp_path: Path):
     async with served(tmp_path) as port:
         one, other = await quiet(port, tmp_path), await quiet(port, tmp_path)
@@ -165,7 +159,6 @@ def _apply(rows: dict[str, Any], message: Message) -> None:
             rows[change["id"]][change["field"]] = change["value"]
 
 
-@on_loop
 async def test_all_events_with_cursors(tmp_path: Path):
     async with served(tmp_path) as port:
         one = await quiet(port, tmp_path)
@@ -178,7 +171,6 @@ async def test_all_events_with_cursors(tmp_path: Path):
         tap.cut()
 
 
-@on_loop
 async def test_a_deleted_session_is_removed_and_its_subscription_is_over(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -195,7 +187,6 @@ async def test_a_deleted_session_is_removed_and_its_subscription_is_over(tmp_pat
         tap.cut()
 
 
-@on_loop
 async def test_a_command_is_done_once_and_answered_each_time(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -217,7 +208,6 @@ async def test_a_command_is_done_once_and_answered_each_time(tmp_path: Path):
         tap.cut()
 
 
-@on_loop
 async def test_whoever_may_only_look_gives_no_commands(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -248,28 +238,23 @@ def _view_token(port: Port) -> str:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_answered_and_the_connection_lives_on(message: dict[str, Any], tmp_path: Path):
-    @on_loop
-    async def said() -> None:
-        async with served(tmp_path) as port:
-            name = await quiet(port, tmp_path)
-            tap = await WsTap.open(port)
-            tap.say(**message)
-            answer = await tap.hear()
-            assert answer["op"] == "error"
-            assert answer["error"].keys() == {"code", "message", "hint"}
-            tap.say(op="subscribe", session=name, since="wrong")
-            assert (await tap.hear())["op"] == "error"
-            tap.say(op="subscribe", session=name)
-            assert (await tap.hear())["op"] == "snapshot"
-            tap.cut()
-            session = await port.deck.load_session(name)
-            await eventually(lambda: not session.has_users)
-
-    said()
+async def test_what_is_wrong_is_answered_and_the_connection_lives_on(message: dict[str, Any], tmp_path: Path):
+    async with served(tmp_path) as port:
+        name = await quiet(port, tmp_path)
+        tap = await WsTap.open(port)
+        tap.say(**message)
+        answer = await tap.hear()
+        assert answer["op"] == "error"
+        assert answer["error"].keys() == {"code", "message", "hint"}
+        tap.say(op="subscribe", session=name, since="wrong")
+        assert (await tap.hear())["op"] == "error"
+        tap.say(op="subscribe", session=name)
+        assert (await tap.hear())["op"] == "snapshot"
+        tap.cut()
+        session = await port.deck.load_session(name)
+        await eventually(lambda: not session.has_users)
 
 
-@on_loop
 async def test_a_binary_message_is_answered_and_the_connection_lives_on(tmp_path: Path):
     async with served(tmp_path) as port:
         tap = await WsTap.open(port)
@@ -280,7 +265,6 @@ async def test_a_binary_message_is_answered_and_the_connection_lives_on(tmp_path
         tap.cut()
 
 
-@on_loop
 async def test_a_client_that_does_not_read_costs_one_page_and_misses_nothing(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -302,7 +286,6 @@ async def test_a_client_that_does_not_read_costs_one_page_and_misses_nothing(tmp
         await eventually(lambda: not port.server.sockets.open)
 
 
-@on_loop
 async def test_the_heart_beats_and_a_server_that_ends_says_so(tmp_path: Path):
     port = Port(tmp_path / "home")
     await port.start()

@@ -10,8 +10,8 @@ import aiohttp
 
 from quarterdeck import events as ev
 from quarterdeck.server.reader import HIGH_WATER
-from tests.decks import eventually, on_loop
-from tests.wires import Block, Cut, Port, SseTap, served
+from tests.support.decks import eventually
+from tests.support.live_server import Block, Cut, Port, SseTap, served
 
 
 async def quiet(port: Port, folder: Path) -> str:
@@ -41,7 +41,6 @@ async def until_cut(tap: SseTap) -> list[Block]:
         return found
 
 
-@on_loop
 async def test_a_stream_begins_after_the_index_and_goes_on(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -54,7 +53,6 @@ async def test_a_stream_begins_after_the_index_and_goes_on(tmp_path: Path):
         tap.cut()
 
 
-@on_loop
 async def test_what_the_browser_remembers_wins_over_the_address(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -67,7 +65,6 @@ async def test_what_the_browser_remembers_wins_over_the_address(tmp_path: Path):
         strange.cut()
 
 
-@on_loop
 async def test_a_filter_on_pieces_brings_what_restates_them(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -79,7 +76,6 @@ async def test_a_filter_on_pieces_brings_what_restates_them(tmp_path: Path):
         tap.cut()
 
 
-@on_loop
 async def test_a_reader_that_knows_more_than_the_log_is_told_of_the_gap(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -95,7 +91,6 @@ async def test_a_reader_that_knows_more_than_the_log_is_told_of_the_gap(tmp_path
         tap.cut()
 
 
-@on_loop
 async def test_a_cursor_beyond_all_sessions_is_a_gap_too(tmp_path: Path):
     async with served(tmp_path) as port:
         names = {await quiet(port, tmp_path) for _ in range(3)}
@@ -110,7 +105,6 @@ async def test_a_cursor_beyond_all_sessions_is_a_gap_too(tmp_path: Path):
         tap.cut()
 
 
-@on_loop
 async def test_all_sessions_come_in_one_stream_and_a_deleted_one_leaves_a_last_word(tmp_path: Path):
     async with served(tmp_path) as port:
         one, other = await quiet(port, tmp_path), await quiet(port, tmp_path)
@@ -131,7 +125,6 @@ async def test_all_sessions_come_in_one_stream_and_a_deleted_one_leaves_a_last_w
             one_tap.cut()
 
 
-@on_loop
 async def test_a_server_that_ends_says_so(tmp_path: Path):
     port = Port(tmp_path / "home")
     await port.start()
@@ -145,7 +138,6 @@ async def test_a_server_that_ends_says_so(tmp_path: Path):
         tap.cut()
 
 
-@on_loop
 async def test_the_heart_beats_and_moves_filtered_readers_on(tmp_path: Path):
     async with served(tmp_path) as port:
         port.server.streams.heartbeat_s = 0.05
@@ -162,7 +154,6 @@ async def test_the_heart_beats_and_moves_filtered_readers_on(tmp_path: Path):
             one.cut()
 
 
-@on_loop
 async def test_pages_for_whoever_wants_an_answer_and_no_stream(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -195,7 +186,6 @@ async def test_pages_for_whoever_wants_an_answer_and_no_stream(tmp_path: Path):
                 assert answer.status == 405
 
 
-@on_loop
 async def test_a_reader_that_does_not_read_costs_one_page(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -213,7 +203,6 @@ async def test_a_reader_that_does_not_read_costs_one_page(tmp_path: Path):
         await eventually(lambda: not port.server.streams.count)
 
 
-@on_loop
 async def test_a_session_that_nobody_reads_any_more_keeps_no_tail(tmp_path: Path):
     async with served(tmp_path) as port:
         name = await quiet(port, tmp_path)
@@ -226,7 +215,6 @@ async def test_a_session_that_nobody_reads_any_more_keeps_no_tail(tmp_path: Path
         await eventually(lambda: name not in port.deck.feed._sessions)
 
 
-@on_loop
 async def test_streams_need_http_1_1(tmp_path: Path):
     async with served(tmp_path) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
@@ -235,7 +223,6 @@ async def test_streams_need_http_1_1(tmp_path: Path):
         writer.close()
 
 
-@on_loop
 async def test_nobody_has_no_stream(tmp_path: Path):
     async with served(tmp_path) as port:
         tap = await SseTap.open(port, "/sessions/nobody/events")

@@ -27,9 +27,9 @@ from quarterdeck.kernel.timeline import window
 from quarterdeck.kernel.view import View, fold_all
 from quarterdeck.log.deltas import is_delta
 from tests.conformance.marks import case
-from tests.decks import SETTINGS
-from tests.mirror import apply_changes
-from tests.wires import Cut, Message, Port, SseTap, WsTap
+from tests.support.decks import SETTINGS
+from tests.support.live_server import Cut, Message, Port, SseTap, WsTap
+from tests.support.mirror import apply_changes
 
 CUTS = int(os.environ.get("QD_CUTS", "2000"))
 SESSIONS = 3

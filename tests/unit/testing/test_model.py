@@ -20,7 +20,6 @@ from click.testing import CliRunner
 from quarterdeck.cli.app import app
 from quarterdeck.testing.model import GARBAGE, CannotServe, ScriptedModel
 from quarterdeck.testing.script import Fault, Script, ScriptedCall, Step, make_script
-from tests.decks import on_loop
 
 ASKED = {"role": "user", "content": "go"}
 PATHS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -57,7 +56,6 @@ def faulty(**fields: Any) -> Script:
 
 
 @pytest.mark.parametrize("wire", PATHS)
-@on_loop
 async def test_a_stream_can_be_cut_at_any_byte(wire: str) -> None:
     async with ScriptedModel(make_script(Step(text=TEXT, chunk=20))) as model:
         async with asked(model, wire) as response:
@@ -68,7 +66,6 @@ async def test_a_stream_can_be_cut_at_any_byte(wire: str) -> None:
                 assert len(await response.read()) == at
 
 
-@on_loop
 async def test_a_dropped_connection_is_no_end_of_the_body() -> None:
     async with ScriptedModel(faulty(kind="drop", at=100)) as model:
         got: list[bytes] = []
@@ -81,7 +78,6 @@ async def test_a_dropped_connection_is_no_end_of_the_body() -> None:
         assert [seen.attempt for seen in model.requests] == [0, 1]
 
 
-@on_loop
 async def test_garbage_is_in_the_middle() -> None:
     async with ScriptedModel(faulty(kind="garbage", at=2)) as model, asked(model) as response:
         body = await response.read()
@@ -89,7 +85,6 @@ async def test_garbage_is_in_the_middle() -> None:
         assert body.endswith(b"[DONE]\n\n")
 
 
-@on_loop
 async def test_a_drip_is_the_same_in_small_pieces() -> None:
     async with ScriptedModel(faulty(kind="drip", size=50)) as model:
         bodies: list[bytes] = []
@@ -100,7 +95,6 @@ async def test_a_drip_is_the_same_in_small_pieces() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hang", "stall"])
-@on_loop
 async def test_a_client_that_leaves_a_silent_server_is_noticed(kind: str) -> None:
     async with ScriptedModel(faulty(kind=kind, seconds=3600)) as model:
         got: list[bytes] = []
@@ -117,13 +111,11 @@ async def asked_in_vain(model: ScriptedModel, got: list[bytes]) -> None:
         await taken(response, got)
 
 
-@on_loop
 async def test_a_stall_ends() -> None:
     async with ScriptedModel(faulty(kind="stall", seconds=0.01)) as model, asked(model) as response:
         assert (await response.read()).endswith(b"[DONE]\n\n")
 
 
-@on_loop
 async def test_pieces_come_one_by_one_where_there_is_a_delay() -> None:
     async with ScriptedModel(make_script(Step(text=TEXT, chunk=4, delay=0.001))) as model, asked(model) as response:
         reads = [piece async for piece in response.content.iter_any()]
@@ -132,7 +124,6 @@ async def test_pieces_come_one_by_one_where_there_is_a_delay() -> None:
 
 
 @pytest.mark.parametrize("wire", PATHS)
-@on_loop
 async def test_an_http_error_has_the_body_that_was_asked_for(wire: str) -> None:
     script = faulty(kind="http", status=418, body={"mine": 1}, headers={"x-a": "b"}, retry_after=1.5)
     async with ScriptedModel(script) as model, asked(model, wire) as response:
@@ -141,7 +132,6 @@ async def test_an_http_error_has_the_body_that_was_asked_for(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", PATHS)
-@on_loop
 async def test_what_a_service_would_refuse_is_refused(wire: str) -> None:
     async with ScriptedModel(Script(key="right")) as model:
         async with asked(model, wire) as response:
@@ -154,7 +144,6 @@ async def test_what_a_service_would_refuse_is_refused(wire: str) -> None:
             assert response.status == 200
 
 
-@on_loop
 async def test_a_call_that_was_never_answered_is_refused() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "x", "arguments": "{}"}}
     history = [ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}, ASKED]
@@ -163,13 +152,11 @@ async def test_a_call_that_was_never_answered_is_refused() -> None:
         assert "without a result: c" in (await response.json())["error"]["message"]
 
 
-@on_loop
 async def test_anthropic_wants_a_limit() -> None:
     async with ScriptedModel() as model, asked(model, "anthropic", max_tokens=None) as response:
         assert (await response.json())["error"]["message"] == "max_tokens: Field required"
 
 
-@on_loop
 async def test_a_body_that_is_no_json_is_refused() -> None:
     async with ScriptedModel() as model, aiohttp.ClientSession() as session:
         for data in (b"{", b"[]"):
@@ -177,7 +164,6 @@ async def test_a_body_that_is_no_json_is_refused() -> None:
                 assert response.status == 400
 
 
-@on_loop
 async def test_requests_are_kept_for_whoever_wants_to_look() -> None:
     script = Script(scenario={"a": (Step(calls=(ScriptedCall(name="x", id="mine"),)),)})
     async with ScriptedModel(script) as model:
@@ -189,7 +175,6 @@ async def test_requests_are_kept_for_whoever_wants_to_look() -> None:
         assert seen.body["messages"] == told
 
 
-@on_loop
 async def test_the_smaller_doors() -> None:
     async with ScriptedModel() as model, aiohttp.ClientSession() as session:
         async with session.get(model.openai_url + "/models") as response:
@@ -203,7 +188,6 @@ async def test_the_smaller_doors() -> None:
             assert answers[-1]["candidates"][0]["finishReason"] == "STOP"
 
 
-@on_loop
 async def test_a_port_that_is_taken() -> None:
     async with ScriptedModel() as model:
         port = int(model.url.rpartition(":")[2])

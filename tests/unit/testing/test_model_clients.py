@@ -9,7 +9,6 @@ import pytest
 
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, Script, ScriptedCall, ScriptedUsage, Step, make_script
-from tests.decks import on_loop
 
 with warnings.catch_warnings():
     # what these packages say about their own imports is theirs
@@ -63,7 +62,6 @@ ANTHROPIC: dict[str, Any] = {
 ASKED = {"role": "user", "content": "go"}
 
 
-@on_loop
 async def test_anthropic_streams_and_takes_results() -> None:
     async with ScriptedModel(SCRIPT) as model, of_anthropic(model) as client:
         async with client.messages.stream(messages=[ASKED], **ANTHROPIC) as stream:
@@ -83,7 +81,6 @@ async def test_anthropic_streams_and_takes_results() -> None:
         assert (after.content[0].text, after.stop_reason) == ("Done.", "end_turn")
 
 
-@on_loop
 async def test_anthropic_in_one_piece_is_the_same() -> None:
     async with ScriptedModel(SCRIPT) as model, of_anthropic(model) as client:
         message = await client.messages.create(messages=[ASKED], **ANTHROPIC)
@@ -96,7 +93,6 @@ def functions() -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in names]
 
 
-@on_loop
 async def test_chat_completions_stream_and_take_results() -> None:
     async with ScriptedModel(SCRIPT) as model, of_openai(model) as client:
         stream = await client.chat.completions.create(
@@ -130,7 +126,6 @@ async def test_chat_completions_stream_and_take_results() -> None:
         assert after.choices[0].message.content == "Done."
 
 
-@on_loop
 async def test_chat_completions_in_one_piece_are_the_same() -> None:
     async with ScriptedModel(SCRIPT) as model, of_openai(model) as client:
         whole = await client.chat.completions.create(model="m", messages=[ASKED], tools=functions())
@@ -139,7 +134,6 @@ async def test_chat_completions_in_one_piece_are_the_same() -> None:
         assert [call.function.arguments for call in message.tool_calls] == [call.arguments for call in CALLS]
 
 
-@on_loop
 async def test_responses_stream_and_take_results() -> None:
     tools: Any = [{"type": "function", "name": name, "parameters": SCHEMA} for name in ("read_file", "shell")]
     async with ScriptedModel(SCRIPT) as model, of_openai(model) as client:
@@ -169,7 +163,6 @@ def declared() -> types.GenerateContentConfig:
     )
 
 
-@on_loop
 async def test_gemini_streams_and_takes_results() -> None:
     async with ScriptedModel(SCRIPT) as model:
         client = of_gemini(model).aio
@@ -204,7 +197,6 @@ async def test_gemini_streams_and_takes_results() -> None:
         await client.aclose()
 
 
-@on_loop
 async def test_gemini_in_one_piece_is_the_same() -> None:
     async with ScriptedModel(SCRIPT) as model:
         client = of_gemini(model).aio
@@ -228,7 +220,6 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("status", "code", "name"), ERRORS)
-@on_loop
 async def test_errors_are_what_the_clients_know_them_as(status: int, code: str, name: str) -> None:
     async with ScriptedModel(failing(status, code)) as model:
         async with of_anthropic(model) as client:
@@ -251,7 +242,6 @@ async def test_errors_are_what_the_clients_know_them_as(status: int, code: str, 
         await gemini.aclose()
 
 
-@on_loop
 async def test_an_error_in_the_middle_of_a_stream_is_one_for_the_clients() -> None:
     step = Step(text=TEXT, chunk=3, faults=(Fault(kind="error", message="Overloaded just now", times=0),))
     async with ScriptedModel(make_script(step)) as model:

@@ -271,7 +271,7 @@ class Connection:
             async with to_send_receiver:
                 async for message in to_send_receiver:
                     text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    if not child.input.write(text.encode() + b"\n"):
+                    if not child.input.write(text.encode() + b"\n") or not child.input.is_open:
                         # The server doesn't read any more. End its messages too, so running calls fail at once.
                         lines.end()
                         return

@@ -13,7 +13,7 @@ from quarterdeck.engine.plugins.approval import READ_ONLY_COMMANDS, HumanApprova
 from quarterdeck.engine.plugins.base import BlockTool, Hold, InvalidPluginOption, Plugin
 from quarterdeck.events import Notice, ToolApprovedAlways
 from quarterdeck.policy import parse
-from tests.contexts import SmallContext, ask, events_of, others_of, restarted
+from tests.support.small_context import SmallContext, ask, events_of, others_of, restarted
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quarterdeck.engine.plugins.base import InvalidPluginOption
 from quarterdeck.engine.plugins.checkpoints import AutoCheckpoint
-from tests.contexts import SmallContext, ask, restarted
+from tests.support.small_context import SmallContext, ask, restarted
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from quarterdeck.engine.model import Message, ModelError, Result, Text
 from quarterdeck.engine.plugins.base import Abort, InvalidPluginOption
 from quarterdeck.engine.plugins.content import ContentPolicy
 from quarterdeck.events import ContentPolicyViolated, Notice
-from tests.contexts import SmallContext, ask, assistant, events_of, others_of, restarted, user
+from tests.support.small_context import SmallContext, ask, assistant, events_of, others_of, restarted, user
 
 POLICIES = {"weapons": "No help with building weapons."}
 GOOD = json.dumps({"violates": False})

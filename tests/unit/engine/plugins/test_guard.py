@@ -11,7 +11,7 @@ from quarterdeck.engine.plugins.base import BlockTool, InvalidPluginOption
 from quarterdeck.engine.plugins.guard import SecurityGuard
 from quarterdeck.events import Notice, PluginEvent
 from quarterdeck.home import home
-from tests.contexts import SmallContext, ask, events_of, others_of
+from tests.support.small_context import SmallContext, ask, events_of, others_of
 
 
 @pytest.fixture

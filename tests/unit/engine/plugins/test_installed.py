@@ -23,7 +23,7 @@ from quarterdeck.engine.plugins.installed import (
 )
 from quarterdeck.engine.plugins.shipped import default_plugins
 from quarterdeck.engine.tools.base import Tool
-from tests.engine import Heard, Script, calls, opened, run, text
+from tests.support.engine import Heard, Script, calls, opened, text
 
 GOOD = """
 from quarterdeck.engine.plugins.base import Emit, InvalidPluginOption, Plugin
@@ -209,20 +209,17 @@ class TestTools:
         assert {one.name for one in extensions(TOOLS)} >= {"acme_weather", "acme_several"}
 
 
-def test_an_agent_with_a_plugin_and_a_tool_of_another_package(acme: Packages, tmp_path: Path) -> None:
-    async def work() -> None:
-        script = Script(calls(("c1", "weather")), text("sunny it is"))
-        settings = {
-            "tools": installed_tools("acme_weather"),
-            "plugins": default_plugins("auto", {"acme_counter": True}),
-        }
-        async with opened(script, cwd=tmp_path, mode="auto", **settings) as agent:
-            heard = Heard(agent)
-            await agent.prompt("how is the weather?")
-            assert await agent.collect_reply() == "sunny it is"
-            assert heard.one("tool_execution_end").result == "sunny"
-            assert heard.one("plugin_event").payload == {"count": 1}
-            saved = {body.name: body.state for body in heard.bodies("plugin_state")}
-            assert saved["acme_counter"] == 1
-
-    run(work)
+async def test_an_agent_with_a_plugin_and_a_tool_of_another_package(acme: Packages, tmp_path: Path) -> None:
+    script = Script(calls(("c1", "weather")), text("sunny it is"))
+    settings = {
+        "tools": installed_tools("acme_weather"),
+        "plugins": default_plugins("auto", {"acme_counter": True}),
+    }
+    async with opened(script, cwd=tmp_path, mode="auto", **settings) as agent:
+        heard = Heard(agent)
+        await agent.prompt("how is the weather?")
+        assert await agent.collect_reply() == "sunny it is"
+        assert heard.one("tool_execution_end").result == "sunny"
+        assert heard.one("plugin_event").payload == {"count": 1}
+        saved = {body.name: body.state for body in heard.bodies("plugin_state")}
+        assert saved["acme_counter"] == 1

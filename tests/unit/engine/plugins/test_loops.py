@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quarterdeck.engine.plugins.base import Abort, Intervene, InvalidPluginOption
 from quarterdeck.engine.plugins.loops import LoopDetection, repeated_length
 from quarterdeck.events import LoopDetected
-from tests.contexts import SmallContext, ask, events_of, others_of, restarted
+from tests.support.small_context import SmallContext, ask, events_of, others_of, restarted
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from quarterdeck.engine.model import ModelError
 from quarterdeck.engine.plugins.base import InvalidPluginOption
 from quarterdeck.engine.plugins.memory import MemoryFlush, digest, parse_facts
 from quarterdeck.events import Body, MemoryFlushed, Notice
-from tests.contexts import SmallContext, ask, assistant, events_of, others_of, restarted, user
+from tests.support.small_context import SmallContext, ask, assistant, events_of, others_of, restarted, user
 
 SAID = [user("we use ruff"), assistant("noted")]
 

@@ -11,7 +11,7 @@ from quarterdeck.engine.plugins.base import Emit, InvalidPluginOption, ReplaceTo
 from quarterdeck.engine.plugins.offload import EXCLUDED, LargeResultOffload
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.events import LargeResultOffloaded, Notice
-from tests.contexts import SmallContext, ask, events_of, others_of
+from tests.support.small_context import SmallContext, ask, events_of, others_of
 
 BIG = "".join(f"line {number}\n" for number in range(10_000))
 

@@ -11,7 +11,7 @@ from quarterdeck.engine.model import Call, Message, Text
 from quarterdeck.engine.plugins.base import Intervene, InvalidPluginOption
 from quarterdeck.engine.plugins.planning import Planning
 from quarterdeck.events import Notice, PlanGenerated
-from tests.contexts import SmallContext, ask, assistant, events_of, others_of, restarted
+from tests.support.small_context import SmallContext, ask, assistant, events_of, others_of, restarted
 
 LONG = "please rewrite the parser"
 LIST = "My plan:\n- [ ] look\n- [ ] change"

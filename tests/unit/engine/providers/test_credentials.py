@@ -25,8 +25,7 @@ from quarterdeck.engine.providers.credentials import KNOWN_PROVIDERS, find_crede
 from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, Script, ScriptedUsage, Step, make_script
-from tests.decks import on_loop
-from tests.models import KEY, WIRES, asked, chunks, finished, until_it_fails
+from tests.support.models import KEY, WIRES, asked, chunks, finished, until_it_fails
 
 
 def at_home(folder: Path, text: str = "", **environment: str) -> dict[str, str]:
@@ -144,7 +143,6 @@ def test_what_is_configured_is_listed_without_keys(tmp_path: Path) -> None:
     assert KEY not in repr(listed)
 
 
-@on_loop
 async def test_a_named_server_with_headers_and_a_price(tmp_path: Path) -> None:
     usage = ScriptedUsage(input=1_000_000, output=200_000, cache_read=500_000)
     async with ScriptedModel(make_script(Step(text="x", usage=usage))) as scripted_model:

@@ -11,8 +11,7 @@ import pytest
 from quarterdeck.engine.model import Call, Finished, Message, Request, Result, Text, TextPiece, ThinkingPiece, ToolSpec
 from quarterdeck.engine.providers import InvalidProvider, create_model
 from quarterdeck.engine.providers.demo import FOLDER, DemoModel, fit_to_schema, next_reply
-from tests.decks import on_loop
-from tests.models import chunks, finished, replied, text_of
+from tests.support.models import chunks, finished, replied, text_of
 
 TEXT: dict[str, Any] = {"type": "string"}
 TODO = {"type": "object", "properties": {"id": TEXT, "content": TEXT, "status": TEXT}}
@@ -98,7 +97,6 @@ class Session:
         return (True, self.answer) if self.answer else (False, "nobody answered")
 
 
-@on_loop
 async def test_the_tour_uses_every_tool_and_really_does_it(tmp_path: Path) -> None:
     session = Session(tmp_path)
     said = await session.prompt("hello there")
@@ -114,14 +112,12 @@ async def test_the_tour_uses_every_tool_and_really_does_it(tmp_path: Path) -> No
     assert len({call.call_id for call in session.calls}) == len(session.calls)
 
 
-@on_loop
 async def test_it_removes_its_folder_when_asked_to(tmp_path: Path) -> None:
     said = await Session(tmp_path, "Remove it").prompt("hi")
     assert said.endswith("I left no files behind.")
     assert not (tmp_path / FOLDER).exists()
 
 
-@on_loop
 async def test_what_is_rejected_is_not_done_and_it_says_so(tmp_path: Path) -> None:
     said = await Session(tmp_path, "Remove it", allow=False).prompt("hi")
     assert "I made no copy" in said
@@ -129,13 +125,11 @@ async def test_what_is_rejected_is_not_done_and_it_says_so(tmp_path: Path) -> No
     assert not (tmp_path / FOLDER / "kept").exists()
 
 
-@on_loop
 async def test_a_question_that_nobody_answers(tmp_path: Path) -> None:
     assert "There was no answer" in await Session(tmp_path, "").prompt("hi")
 
 
 @pytest.mark.parametrize("after", range(2, 8))
-@on_loop
 async def test_a_text_in_the_middle_is_taken_up_and_the_tour_goes_on(tmp_path: Path, after: int) -> None:
     plain, steered = Session(tmp_path), Session(tmp_path)
     steered.steering[after] = "be  quick,\nplease"
@@ -145,7 +139,6 @@ async def test_a_text_in_the_middle_is_taken_up_and_the_tour_goes_on(tmp_path: P
     assert said.count("“be quick, please”") == (after not in steered.steering)
 
 
-@on_loop
 async def test_it_is_read_from_the_conversation_alone(tmp_path: Path) -> None:
     """After every reply, a model that has just been started goes on in the same way."""
     session = Session(tmp_path)
@@ -165,7 +158,6 @@ def _request(messages: list[Message], tools: tuple[ToolSpec, ...] = TOOLS) -> Re
 
 
 @pytest.mark.parametrize("missing", [one.name for one in TOOLS])
-@on_loop
 async def test_it_does_without_a_tool_that_is_not_there(tmp_path: Path, missing: str) -> None:
     session = Session(
         tmp_path, tools=tuple(one for one in TOOLS if one.name not in (missing, "read_file", "edit_file"))
@@ -177,7 +169,6 @@ async def test_it_does_without_a_tool_that_is_not_there(tmp_path: Path, missing:
     assert "That was the tour." in said
 
 
-@on_loop
 async def test_it_talks_also_without_any_tool() -> None:
     got = await chunks(MODEL, _request([Message("user", (Text("hi"),))], ()))
     assert finished(got).stop_reason == "end"
@@ -185,7 +176,6 @@ async def test_it_talks_also_without_any_tool() -> None:
     assert await chunks(MODEL, _request([], ()))
 
 
-@on_loop
 async def test_other_prompts_have_a_sensible_answer(tmp_path: Path) -> None:
     session = Session(tmp_path)
     await session.prompt("hi")
@@ -215,7 +205,6 @@ def test_a_show_can_be_named_in_the_middle_of_a_turn_that_was_stopped() -> None:
     assert "Line 1" in next_reply(_request(messages)).text
 
 
-@on_loop
 async def test_it_streams_word_by_word_with_pauses() -> None:
     model, name = create_model("demo:", {"pause": 0.0001})
     assert name == "tour"

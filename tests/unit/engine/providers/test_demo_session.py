@@ -10,7 +10,6 @@ import quarterdeck
 from quarterdeck import events as ev
 from quarterdeck.engine.plugins.shipped import default_plugins
 from quarterdeck.engine.providers.demo import FOLDER
-from tests.decks import on_loop
 
 
 async def toured(folder: Path, answer: str, steering: str = "") -> list[ev.Body]:
@@ -36,7 +35,6 @@ async def toured(folder: Path, answer: str, steering: str = "") -> list[ev.Body]
 
 
 @pytest.mark.parametrize("answer", ["Keep it", "Remove it"])
-@on_loop
 async def test_a_newcomer_sees_everything_once(tmp_path: Path, answer: str) -> None:
     seen = await toured(tmp_path, answer)
     kinds = {type(body) for body in seen}
@@ -58,7 +56,6 @@ async def test_a_newcomer_sees_everything_once(tmp_path: Path, answer: str) -> N
     assert last.outcome == "completed"
 
 
-@on_loop
 async def test_what_is_said_in_between_is_taken_up(tmp_path: Path) -> None:
     seen = await toured(tmp_path, "Keep it", "Hurry up, please")
     texts = [block.text for body in seen if isinstance(body, ev.ResponseComplete) for block in body.blocks]

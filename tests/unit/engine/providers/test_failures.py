@@ -20,8 +20,7 @@ from quarterdeck.engine.providers import create_model, failure
 from quarterdeck.engine.providers.failure import Service
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, Step, make_script
-from tests.decks import on_loop
-from tests.models import KEY, WIRES, asked, chunks, finished, provider, text_of, until_it_fails
+from tests.support.models import KEY, WIRES, asked, chunks, finished, provider, text_of, until_it_fails
 
 NOW = 1_800_000_000.0
 SERVICE = Service("lab", "m-1", "Set LAB_KEY.", (KEY,))
@@ -52,7 +51,6 @@ HTTP = [
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(("status", "code", "kind", "is_transient"), HTTP)
-@on_loop
 async def test_an_error_of_the_service(wire: str, status: int, code: str, kind: str, is_transient: bool) -> None:
     error = await failed(wire, Fault(kind="http", status=status, code=code, times=0))
     assert (error.kind, error.is_transient) == (kind, is_transient)
@@ -61,7 +59,6 @@ async def test_an_error_of_the_service(wire: str, status: int, code: str, kind: 
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_when_to_try_again_is_told(wire: str) -> None:
     error = await failed(wire, Fault(kind="http", status=429, retry_after=7, times=0))
     assert error.retry_after == 7
@@ -71,13 +68,11 @@ async def test_when_to_try_again_is_told(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", ["openai", "chat", "gemini"])
-@on_loop
 async def test_a_quota_that_is_used_up_is_no_rate_limit(wire: str) -> None:
     error = await failed(wire, Fault(kind="http", status=429, code="quota", times=0))
     assert (error.kind, error.is_transient) == ("usage_limit", False)
 
 
-@on_loop
 async def test_what_anthropic_says_with_400() -> None:
     assert (await failed("anthropic", Fault(kind="http", status=400, code="window", times=0))).kind == "overflow"
     assert (await failed("anthropic", Fault(kind="http", status=413, times=0))).kind == "overflow"
@@ -86,7 +81,6 @@ async def test_what_anthropic_says_with_400() -> None:
     assert (limit.kind, limit.resets_at) == ("usage_limit", 1_798_761_600_000)
 
 
-@on_loop
 async def test_gemini_says_with_400_that_the_key_is_wrong() -> None:
     error = await failed("gemini", Fault(kind="http", status=400, code="key", times=0))
     assert error.kind == "auth"
@@ -95,7 +89,6 @@ async def test_gemini_says_with_400_that_the_key_is_wrong() -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("kind", ["drop", "cut", "garbage"])
-@on_loop
 async def test_a_stream_that_breaks_is_a_passing_network_error_and_then_well(wire: str, kind: Any) -> None:
     step = Step(text="A text that is long enough.", chunk=3, faults=(Fault(kind=kind),))
     async with ScriptedModel(make_script(step)) as model:
@@ -111,7 +104,6 @@ async def test_a_stream_that_breaks_is_a_passing_network_error_and_then_well(wir
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_an_error_in_the_middle_of_a_stream(wire: str) -> None:
     step = Step(text="A text that is long enough.", chunk=3, faults=(Fault(kind="error", message="so sorry", times=0),))
     async with ScriptedModel(make_script(step)) as model:
@@ -134,13 +126,11 @@ MIDSTREAM = [
 
 
 @pytest.mark.parametrize(("wire", "code", "kind"), MIDSTREAM)
-@on_loop
 async def test_an_error_in_the_middle_has_a_kind_by_its_type(wire: str, code: str, kind: str) -> None:
     assert (await failed(wire, Fault(kind="error", code=code, message="no", times=0))).kind == kind
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_nobody_is_there(wire: str) -> None:
     with socket.socket() as taken:  # bound and not listening: nobody else gets the port, and nobody answers
         taken.bind(("127.0.0.1", 0))
@@ -152,7 +142,6 @@ async def test_nobody_is_there(wire: str) -> None:
         assert "can't reach" in error.value.message
 
 
-@on_loop
 async def test_a_redirect_is_not_followed_with_the_key() -> None:
     hits: list[str] = []
 
@@ -165,7 +154,6 @@ async def test_a_redirect_is_not_followed_with_the_key() -> None:
     assert "base_url" in error.hint
 
 
-@on_loop
 async def test_a_page_in_place_of_an_answer() -> None:
     async def handle(request: web.Request) -> web.Response:
         return web.Response(text="<html>Please log in</html>", content_type="text/html")
@@ -173,7 +161,6 @@ async def test_a_page_in_place_of_an_answer() -> None:
     assert (await _against(handle)).kind == "network"
 
 
-@on_loop
 async def test_a_page_with_an_error() -> None:
     async def handle(request: web.Request) -> web.Response:
         return web.Response(status=502, text="<html>Bad gateway</html>", content_type="text/html")
@@ -183,7 +170,6 @@ async def test_a_page_with_an_error() -> None:
     assert "html" not in error.message
 
 
-@on_loop
 async def test_an_error_whose_body_breaks_off() -> None:
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=500, headers={"content-length": "1000"})
@@ -221,7 +207,6 @@ async def _against(handle: Any) -> ModelError:
         return error.value
 
 
-@on_loop
 async def test_options_that_are_no_json() -> None:
     model, _ = create_model("chat:x", {"base_url": "http://127.0.0.1:9", "what": object()}, {})
     with pytest.raises(ModelError) as error:
@@ -348,7 +333,6 @@ def test_long_words_are_cut() -> None:
     assert len(error.message) < 1000
 
 
-@on_loop
 async def test_a_server_that_nobody_vouches_for_is_not_tried_again(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]

@@ -30,8 +30,7 @@ from quarterdeck.engine.providers.failure import Service
 from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Step, make_script
-from tests.decks import on_loop
-from tests.models import WIRES, asked, chunks, provider, text_of
+from tests.support.models import WIRES, asked, chunks, provider, text_of
 
 SERVICE = Service("lab", "m", "hint")
 
@@ -245,7 +244,6 @@ def test_kinds_that_we_know_must_be_what_they_say(wire: str, event: Any) -> None
         read(wire, event)
 
 
-@on_loop
 async def test_a_request_may_be_large() -> None:
     text = "x" * 3_000_000
     async with ScriptedModel(make_script(Step(text="ok"))) as model:
@@ -254,7 +252,6 @@ async def test_a_request_may_be_large() -> None:
         assert model.requests[0].body["messages"][0]["content"] == text
 
 
-@on_loop
 async def test_an_error_may_come_in_pieces() -> None:
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=402)

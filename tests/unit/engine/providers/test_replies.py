@@ -12,8 +12,18 @@ from quarterdeck.engine.providers import base
 from quarterdeck.events import TokenUsage
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, ScriptedCall, ScriptedUsage, Step, make_script
-from tests.decks import on_loop
-from tests.models import WIRES, asked, chunks, finished, provider, reads, replied, results, text_of, until_it_fails
+from tests.support.models import (
+    WIRES,
+    asked,
+    chunks,
+    finished,
+    provider,
+    reads,
+    replied,
+    results,
+    text_of,
+    until_it_fails,
+)
 
 THINK, TEXT = "Ä thought, 漢字 🙂.", "Here ü are 漢字 and 🙂, cut anywhere."
 CALLS = (
@@ -25,7 +35,6 @@ STEP = Step(think=THINK, text=TEXT, calls=CALLS, usage=USAGE, chunk=3, signature
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_a_reply_with_everything_in_it(wire: str) -> None:
     async with ScriptedModel(make_script(STEP)) as model:
         said = await chunks(provider(wire, model), asked(wire, thinking="low"))
@@ -43,7 +52,6 @@ async def test_a_reply_with_everything_in_it(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_reasoning_goes_back_with_its_proof(wire: str) -> None:
     async with ScriptedModel(make_script(STEP, Step(text="Done."))) as model:
         one = provider(wire, model)
@@ -71,7 +79,6 @@ def _proofs(wire: str, body: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_another_services_proof_does_not_go_out(wire: str) -> None:
     foreign = Message("assistant", (Thinking("hm", "elsewhere:xyz"), Text("So it is.")))
     async with ScriptedModel(make_script(STEP, STEP)) as model:
@@ -84,7 +91,6 @@ async def test_another_services_proof_does_not_go_out(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_a_stream_is_read_the_same_byte_by_byte(wire: str) -> None:
     dripped = Step(**{**_fields(STEP), "faults": (Fault(kind="drip", size=1),)})
     async with ScriptedModel(make_script(dripped)) as model:
@@ -94,7 +100,6 @@ async def test_a_stream_is_read_the_same_byte_by_byte(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_a_stream_that_ends_anywhere_was_cut_and_says_so(wire: str) -> None:
     """At every fifth byte; a cut that leaves the last word whole is the end."""
     step = Step(text="Short, ü.", calls=(ScriptedCall(name="read_file", args={"a": 1}),), chunk=4)
@@ -124,7 +129,6 @@ def _shape(chunk: Any) -> Any:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_what_comes_at_once_is_one_sequence_and_what_comes_later_another(wire: str) -> None:
     async with ScriptedModel(make_script(Step(text=TEXT, chunk=4))) as model:
         assert len(await reads(provider(wire, model), asked(wire))) <= 3
@@ -137,21 +141,18 @@ STOPS = [("end", "end"), ("length", "length"), ("refused", "refused")]
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(("stop", "wanted"), STOPS)
-@on_loop
 async def test_stop_reasons(wire: str, stop: str, wanted: str) -> None:
     async with ScriptedModel(make_script(Step(text="x", stop=stop))) as model:
         assert finished(await chunks(provider(wire, model), asked(wire))).stop_reason == wanted
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_an_empty_reply_is_one_too(wire: str) -> None:
     async with ScriptedModel(make_script(Step())) as model:
         assert finished(await chunks(provider(wire, model), asked(wire))).stop_reason == "end"
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai", "chat"])
-@on_loop
 async def test_arguments_that_are_no_json_come_as_they_are(wire: str) -> None:
     step = Step(calls=(ScriptedCall(name="read_file", raw='{"path": "a'),), chunk=2)
     async with ScriptedModel(make_script(step)) as model:
@@ -160,7 +161,6 @@ async def test_arguments_that_are_no_json_come_as_they_are(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_a_stream_that_is_closed_ends_its_request_at_once(wire: str) -> None:
     step = Step(text=TEXT, chunk=4, faults=(Fault(kind="stall", seconds=3600, times=0),))
     async with ScriptedModel(make_script(step)) as model:
@@ -172,7 +172,6 @@ async def test_a_stream_that_is_closed_ends_its_request_at_once(wire: str) -> No
         assert model.requests[0].end == "left"
 
 
-@on_loop
 async def test_one_session_serves_all_and_connections_are_used_again() -> None:
     async with ScriptedModel(make_script(Step(text="x"))) as model:
         for wire in WIRES:

@@ -12,8 +12,7 @@ from quarterdeck.engine.providers.base import HttpModel, HttpRequest, is_strict_
 from quarterdeck.events import Image
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Step, make_script
-from tests.decks import on_loop
-from tests.models import TOOL, WIRES, asked, chunks, provider
+from tests.support.models import TOOL, WIRES, asked, chunks, provider
 
 IMAGE = Image(media_type="image/png", data="aGk=")
 ASKED = Message("user", (Text("go"),))
@@ -219,7 +218,6 @@ def test_geminis_signatures_go_back_to_their_places() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@on_loop
 async def test_a_long_conversation_is_taken(wire: str) -> None:
     empty = Message("assistant", (Text(" \n"), Thinking("only thought")))
     lost = Picture(Image(media_type="image/png", path="img/1.png"))

@@ -13,7 +13,7 @@ from typing import Any
 import quarterdeck
 from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Script, ScriptedCall, Step
-from tests.scripted import serving, variables
+from tests.support.scripted_model import serving, variables
 
 ROOT = Path(__file__).parents[4]
 
@@ -44,7 +44,9 @@ class TestTheProcess:
         work.mkdir()
         other.mkdir()
         (other / "a.txt").write_text("from elsewhere\n")
-        server = f"command = {sys.executable!r}\nargs = ['-m', 'tests.mcp_server', 'stdio']\ncwd = {str(ROOT)!r}\n"
+        server = (
+            f"command = {sys.executable!r}\nargs = ['-m', 'tests.support.mcp_server', 'stdio']\ncwd = {str(ROOT)!r}\n"
+        )
         config = (
             f"[tools]\nallowed_paths = [{str(other)!r}]\n[mcp.calc]\n{server}[mcp.gone]\ncommand = 'no-such-program'\n"
         )

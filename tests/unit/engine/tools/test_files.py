@@ -14,7 +14,7 @@ import pytest
 from quarterdeck.engine.tools import files
 from quarterdeck.engine.tools.files import edit_file, read_file, write_file
 from quarterdeck.engine.tools.text import LINE_CHARS, PAGE_CHARS
-from tests.hands import TestHands, call, called
+from tests.support.tool_context import TestHands, call, called
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -206,18 +206,15 @@ class TestWriting:
         assert "read-only" in call(write_file, hands, path="a.txt", content="new").text
         assert path.read_text() == "old"
 
-    def test_whoever_is_cancelled_leaves_a_whole_file(self, hands: TestHands) -> None:
-        async def cancelled() -> None:
-            task = asyncio.ensure_future(called(write_file, hands, path="a.txt", content="x" * 5_000_000))
-            for _ in range(5):
-                await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert os.listdir(hands.cwd) == ["a.txt"]
-            assert (hands.cwd / "a.txt").stat().st_size == 5_000_000
-
-        asyncio.run(cancelled())
+    async def test_whoever_is_cancelled_leaves_a_whole_file(self, hands: TestHands) -> None:
+        task = asyncio.ensure_future(called(write_file, hands, path="a.txt", content="x" * 5_000_000))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert os.listdir(hands.cwd) == ["a.txt"]
+        assert (hands.cwd / "a.txt").stat().st_size == 5_000_000
 
 
 def edit(old: str, new: str, **more: object) -> dict[str, object]:

@@ -14,7 +14,7 @@ import pytest
 
 import quarterdeck
 from quarterdeck import Image, InvalidTool, Outcome, QuarterdeckError, Tool, ToolContext, tool
-from tests.hands import TestHands, call, called
+from tests.support.tool_context import TestHands, call, called
 
 
 class Place(msgspec.Struct):

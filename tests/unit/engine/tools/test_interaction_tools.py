@@ -9,7 +9,7 @@ import pytest
 from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.engine.tools.interaction_tools import ask_user, compact_conversation, task, write_todos
 from quarterdeck.events import Option, Todo
-from tests.hands import TestHands, call
+from tests.support.tool_context import TestHands, call
 
 
 @pytest.fixture

@@ -23,15 +23,14 @@ from quarterdeck.engine.tools.files import read_file
 from quarterdeck.engine.tools.mcp import connection
 from quarterdeck.engine.tools.mcp.connection import Connection, McpNotInstalled, tool_name
 from quarterdeck.engine.tools.mcp.servers import McpServers, expand_variables
-from tests.decks import on_loop
-from tests.hands import TestHands, called
-from tests.mcp_server import PNG
+from tests.support.mcp_server import PNG
+from tests.support.tool_context import TestHands, called
 
 ROOT = Path(__file__).parents[4]
 
 
 def stdio(kind: str = "stdio", **more: Any) -> dict[str, Any]:
-    return {"command": sys.executable, "args": ["-m", "tests.mcp_server", kind], "cwd": str(ROOT), **more}
+    return {"command": sys.executable, "args": ["-m", "tests.support.mcp_server", kind], "cwd": str(ROOT), **more}
 
 
 def by_name(servers: McpServers) -> dict[str, Tool]:
@@ -62,7 +61,6 @@ def hands(tmp_path: Path) -> TestHands:
 
 
 class TestAProcess:
-    @on_loop
     async def test_its_tools_are_tools(self, hands: TestHands) -> None:
         os.environ["QUARTERDECK_NONCE"] = "h.1"
         async with McpServers({"t": stdio(env={"SOME_TOKEN": "${WHICH}"})}, {"WHICH": "tok-123"}) as servers:
@@ -107,7 +105,6 @@ class TestAProcess:
             " 10000\tline 9999"
         )
 
-    @on_loop
     async def test_it_dies_and_is_started_again(self, hands: TestHands) -> None:
         async with McpServers({"t": stdio()}) as servers:
             tools = by_name(servers)
@@ -123,7 +120,6 @@ class TestAProcess:
             assert again.text == "4" or "died during the call" in again.text
             assert (await called(tools["add"], hands, a=2, b=2)).text == "4"
 
-    @on_loop
     async def test_cancelling_and_time_limits_reach_the_server(self, hands: TestHands) -> None:
         async with McpServers({"t": stdio(timeout=2), "u": stdio()}) as servers:
             tools = {tool.name: tool for tool in servers.tools}
@@ -141,7 +137,6 @@ class TestAProcess:
             both = await asyncio.gather(*(called(tools["u__add"], hands, a=n, b=n) for n in range(20)))
             assert [one.text for one in both] == [str(2 * n) for n in range(20)]
 
-    @on_loop
     async def test_what_cannot_be_started_takes_nothing_from_the_others(self, hands: TestHands) -> None:
         told = {
             "gone": {"command": "no-such-program-anywhere"},
@@ -164,7 +159,7 @@ class TestAProcess:
 @contextlib.contextmanager
 def http_server(port: int) -> Generator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.mcp_server", "http", str(port)],
+        [sys.executable, "-m", "tests.support.mcp_server", "http", str(port)],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -189,7 +184,7 @@ def free_port() -> int:
 
 
 class TestOverHttp:
-    def test_calls_headers_death_and_return(self, hands: TestHands) -> None:
+    async def test_calls_headers_death_and_return(self, hands: TestHands) -> None:
         port = free_port()
 
         async def first(servers: McpServers) -> None:
@@ -198,27 +193,23 @@ class TestOverHttp:
             assert (await called(tools["header"], hands, name="authorization")).text == "Bearer hunter22"
             assert len((await called(tools["picture"], hands)).images) == 1
 
-        async def life() -> None:
-            told = {
-                "url": f"http://127.0.0.1:{port}/mcp",
-                "headers": {"Authorization": "Bearer ${TOKEN}"},
-                "timeout": 20,
-            }
-            servers = McpServers({"web": told}, {"TOKEN": "hunter22"})
-            with http_server(port):
-                await servers.start()
-                assert servers.problems == {}
-                await first(servers)
-            dead = await called(by_name(servers)["add"], hands, a=1, b=2)
-            assert not dead.ok
-            assert "hunter22" not in dead.text
-            with http_server(port):
-                await first(servers)
-            await servers.close()
+        told = {
+            "url": f"http://127.0.0.1:{port}/mcp",
+            "headers": {"Authorization": "Bearer ${TOKEN}"},
+            "timeout": 20,
+        }
+        servers = McpServers({"web": told}, {"TOKEN": "hunter22"})
+        with http_server(port):
+            await servers.start()
+            assert servers.problems == {}
+            await first(servers)
+        dead = await called(by_name(servers)["add"], hands, a=1, b=2)
+        assert not dead.ok
+        assert "hunter22" not in dead.text
+        with http_server(port):
+            await first(servers)
+        await servers.close()
 
-        asyncio.run(asyncio.wait_for(life(), 120))
-
-    @on_loop
     async def test_nobody_there(self) -> None:
         told = {"url": f"http://127.0.0.1:{free_port()}/mcp", "headers": {"X-Key": "hunter22"}}
         async with McpServers({"web": told}) as servers:
@@ -275,7 +266,6 @@ class TestSettings:
 
 
 class TestTheSdk:
-    @on_loop
     async def test_an_error_of_the_request_is_none_of_the_connection(self) -> None:
         from mcp import MCPError
 

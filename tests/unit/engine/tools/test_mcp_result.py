@@ -13,7 +13,7 @@ from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.engine.tools.files import IMAGE_LIMIT
 from quarterdeck.engine.tools.mcp.connection import outcome_of
 from quarterdeck.events import Image
-from tests.hands import TestHands
+from tests.support.tool_context import TestHands
 
 TEXT = types.TextContent(text="said")
 SMALL = types.ImageContent(data="AAAA", mime_type="image/png")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quarterdeck.engine.tools.files import Edit, EditedText, EditRefused
 from quarterdeck.engine.tools.output import CommandOutput, Limits, shorten
-from tests.hands import TestHands
+from tests.support.tool_context import TestHands
 
 LIMITS = Limits(head=20, tail=10, live=40, total=1_000)
 

@@ -15,7 +15,7 @@ import pytest
 from quarterdeck.engine.tools.base import Tool
 from quarterdeck.engine.tools.files import edit_file, read_file, write_file
 from quarterdeck.engine.tools.paths import OutsidePath, resolve
-from tests.hands import TestHands, call
+from tests.support.tool_context import TestHands, call
 
 SECRET = "the secret of somebody else"
 

@@ -12,7 +12,7 @@ import pytest
 
 from quarterdeck.engine.tools import search
 from quarterdeck.engine.tools.search import glob, grep, ls
-from tests.hands import TestHands, call, called
+from tests.support.tool_context import TestHands, call, called
 
 SECRET = "needle of somebody else"
 
@@ -241,20 +241,17 @@ class TestGrep:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_unlucky_expression_can_be_cancelled(hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unlucky_expression_can_be_cancelled(hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take years, and Python cannot be stopped in the middle of it: its process can."""
     monkeypatch.setattr(search, "_find_ripgrep", lambda hands: None)
     (hands.cwd / "evil").write_text("a" * 60 + "\n")
 
-    async def cancelled() -> None:
-        task = asyncio.ensure_future(called(grep, hands, pattern="(a+)+b", path="evil"))
-        done, _ = await asyncio.wait([task], timeout=0.3)
-        assert not done
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    asyncio.run(cancelled())
+    task = asyncio.ensure_future(called(grep, hands, pattern="(a+)+b", path="evil"))
+    done, _ = await asyncio.wait([task], timeout=0.3)
+    assert not done
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
 def test_a_search_that_takes_too_long_is_ended(hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:

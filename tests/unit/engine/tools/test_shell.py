@@ -20,7 +20,7 @@ from quarterdeck.engine.tools.base import Outcome
 from quarterdeck.engine.tools.files import read_file
 from quarterdeck.engine.tools.output import Limits
 from quarterdeck.engine.tools.shell import shell, shell_tool
-from tests.hands import TestHands, call, called
+from tests.support.tool_context import TestHands, call, called
 
 SMALL = shell_tool(Limits(head=100, tail=50, live=1_000, total=1_000_000))
 
@@ -68,17 +68,12 @@ class TestWhatItGives:
         assert hands.said("stderr") == "err\n"
         assert sorted(outcome.text.splitlines()) == ["[exit code 0]", "err", "out"]
 
-    def test_output_comes_while_it_runs(self, hands: TestHands) -> None:
-        async def watched() -> None:
-            task = asyncio.ensure_future(
-                called(shell, hands, command="echo ready; until [ -e go ]; do sleep 0.01; done")
-            )
-            await until(lambda: hands.said() == "ready\n")
-            assert not task.done()
-            (hands.cwd / "go").touch()
-            assert (await task).ok
-
-        asyncio.run(watched())
+    async def test_output_comes_while_it_runs(self, hands: TestHands) -> None:
+        task = asyncio.ensure_future(called(shell, hands, command="echo ready; until [ -e go ]; do sleep 0.01; done"))
+        await until(lambda: hands.said() == "ready\n")
+        assert not task.done()
+        (hands.cwd / "go").touch()
+        assert (await task).ok
 
     def test_cwd_environment_and_no_input(self, hands: TestHands) -> None:
         hands.environment = {"PATH": os.environ["PATH"], "GREETING": "hello"}
@@ -207,17 +202,14 @@ class TestTheEnd:
         with pytest.raises(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
 
-    def test_no_descriptor_is_left_open(self, hands: TestHands) -> None:
-        async def many() -> None:
-            await called(shell, hands, command="true")
-            before = len(os.listdir("/proc/self/fd"))
-            for command in ("true", "seq 1 100000", "sleep 1000 & true", "exit 4"):
-                await called(shell, hands, command=command)
-            await called(shell, hands, command="sleep 9", timeout=0.05)
-            await called(shell, hands, command="a\0b")
-            assert len(os.listdir("/proc/self/fd")) == before
-
-        asyncio.run(many())
+    async def test_no_descriptor_is_left_open(self, hands: TestHands) -> None:
+        await called(shell, hands, command="true")
+        before = len(os.listdir("/proc/self/fd"))
+        for command in ("true", "seq 1 100000", "sleep 1000 & true", "exit 4"):
+            await called(shell, hands, command=command)
+        await called(shell, hands, command="sleep 9", timeout=0.05)
+        await called(shell, hands, command="a\0b")
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 WAIT = "until [ -s pids ]; do sleep 0.01; done"
@@ -242,19 +234,16 @@ class TestCancelling:
     """Before the cancelled call comes back, everything that it started is gone."""
 
     @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
-    def test_ends_the_whole_tree(self, hands: TestHands, family: str) -> None:
-        async def cancelled() -> None:
-            task = asyncio.ensure_future(called(shell, hands, command=f"{family}\necho all >> pids; sleep 1000"))
-            pids = await shown(hands.cwd / "pids")
-            assert pids
-            assert all(map(alive, pids))
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert not any(map(alive, pids))
-            assert carriers(hands) == []
-
-        asyncio.run(cancelled())
+    async def test_ends_the_whole_tree(self, hands: TestHands, family: str) -> None:
+        task = asyncio.ensure_future(called(shell, hands, command=f"{family}\necho all >> pids; sleep 1000"))
+        pids = await shown(hands.cwd / "pids")
+        assert pids
+        assert all(map(alive, pids))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not any(map(alive, pids))
+        assert carriers(hands) == []
 
     def test_a_program_has_a_moment_to_clear_up(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shell_module, "_CANCEL_GRACE_S", 30)
@@ -269,19 +258,16 @@ class TestCancelling:
         asyncio.run(cancelled())
         assert os.listdir(hands.cwd) == ["pids"]
 
-    def test_twice_is_no_way_out(self, hands: TestHands) -> None:
-        async def cancelled() -> None:
-            task = asyncio.ensure_future(shell.run({"command": DEAF}, hands))
-            (pid,) = await shown(hands.cwd / "pids")
+    async def test_twice_is_no_way_out(self, hands: TestHands) -> None:
+        task = asyncio.ensure_future(shell.run({"command": DEAF}, hands))
+        (pid,) = await shown(hands.cwd / "pids")
+        task.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
             task.cancel()
-            for _ in range(3):
-                await asyncio.sleep(0)
-                task.cancel()
-            await asyncio.wait([task])
-            assert task.cancelled()
-            assert not alive(pid)
-
-        asyncio.run(cancelled())
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert not alive(pid)
 
     def test_a_loop_that_is_closed_in_the_middle_of_it(self, hands: TestHands) -> None:
         pids: list[int] = []
@@ -309,20 +295,15 @@ class TestCancelling:
             other.kill()
             other.wait()
 
-    def test_two_at_once_end_apart(self, hands: TestHands) -> None:
-        async def two() -> None:
-            first = asyncio.ensure_future(called(shell, hands, command="echo $$ > pids; echo all >> pids; sleep 1000"))
-            await shown(hands.cwd / "pids")
-            second = asyncio.ensure_future(
-                called(shell, hands, command="until [ -e go ]; do sleep 0.01; done; echo ok")
-            )
-            await asyncio.sleep(0.02)
-            first.cancel()
-            await asyncio.wait([first])
-            (hands.cwd / "go").touch()
-            assert (await second).text == "ok\n[exit code 0]"
-
-        asyncio.run(two())
+    async def test_two_at_once_end_apart(self, hands: TestHands) -> None:
+        first = asyncio.ensure_future(called(shell, hands, command="echo $$ > pids; echo all >> pids; sleep 1000"))
+        await shown(hands.cwd / "pids")
+        second = asyncio.ensure_future(called(shell, hands, command="until [ -e go ]; do sleep 0.01; done; echo ok"))
+        await asyncio.sleep(0.02)
+        first.cancel()
+        await asyncio.wait([first])
+        (hands.cwd / "go").touch()
+        assert (await second).text == "ok\n[exit code 0]"
 
     def test_on_the_loop_of_the_product(self, hands: TestHands) -> None:
         import uvloop
@@ -431,17 +412,14 @@ class TestBubblewrap:
         assert "ok" in call(shell, boxed, command=command).text
         assert carriers(boxed) == []
 
-    def test_cancelling_ends_all(self, boxed: TestHands) -> None:
-        async def cancelled() -> None:
-            command = "trap '' TERM; setsid sleep 1000 & echo all > pids; while :; do sleep 0.05; done"
-            task = asyncio.ensure_future(called(shell, boxed, command=command))
-            await shown(boxed.cwd / "pids")
-            assert carriers(boxed)
-            task.cancel()
-            await asyncio.wait([task])
-            assert carriers(boxed) == []
-
-        asyncio.run(cancelled())
+    async def test_cancelling_ends_all(self, boxed: TestHands) -> None:
+        command = "trap '' TERM; setsid sleep 1000 & echo all > pids; while :; do sleep 0.05; done"
+        task = asyncio.ensure_future(called(shell, boxed, command=command))
+        await shown(boxed.cwd / "pids")
+        assert carriers(boxed)
+        task.cancel()
+        await asyncio.wait([task])
+        assert carriers(boxed) == []
 
     def test_exit_codes_and_streams_come_through(self, boxed: TestHands) -> None:
         outcome = call(shell, boxed, command="echo e >&2; exit 7")
@@ -452,7 +430,7 @@ class TestBubblewrap:
 def test_a_killed_caller_can_be_cleared_up_by_others(hands: TestHands) -> None:
     """The mark names outer calls too: a command of a command is found by whoever looks for the outer one."""
     inner = (
-        "import asyncio, sys; sys.path.insert(0, sys.argv[1]); from tests.hands import *; "
+        "import asyncio, sys; sys.path.insert(0, sys.argv[1]); from tests.support.tool_context import *; "
         "from quarterdeck.engine.tools.shell import shell; from pathlib import Path; import os; "
         "h = TestHands(Path('.')); h.environment = dict(os.environ); "
         "print(call(shell, h, command='env | grep QUARTERDECK_CALL').text)"

@@ -15,7 +15,7 @@ from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.scene import Script
 from quarterdeck.testing.script import Fault, ScriptedCall, Step
 from quarterdeck.testing.script import Script as ModelScript
-from tests.scripted import serving, variables
+from tests.support.scripted_model import serving, variables
 
 BUILTIN = harness("builtin")
 

@@ -1,4 +1,4 @@
-"""A program with a deck that is killed in the middle: `python -m tests.killed_deck FOLDER STORY`.
+"""A program with a deck that is killed in the middle: `python -m tests.support.killed_deck FOLDER STORY`.
 
 It says the highest number that a gate had, and dies by its own hand, so that nothing can come between.
 """
@@ -20,7 +20,7 @@ from quarterdeck.harness import registry
 from quarterdeck.harness.driver import Decision
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.log.session_writer import Durability
-from tests.decks import at_home, eventually
+from tests.support.decks import at_home, eventually
 
 
 async def opened(deck: Deck, native: str) -> Session:

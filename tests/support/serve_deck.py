@@ -1,4 +1,4 @@
-"""Run a server in a process of its own, for tests that kill it: `python -m tests.served HOME PORT`.
+"""Run a server in a process of its own, for tests that kill it: `python -m tests.support.serve_deck HOME PORT`.
 
 It prints its port and its token.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvloop
 
-from tests.wires import Port
+from tests.support.live_server import Port
 
 
 async def main() -> None:

@@ -19,7 +19,7 @@ from quarterdeck.server.app import Server
 from quarterdeck.server.auth import SECRET, secret_for
 from quarterdeck.server.connection import HEADERS_S, Runner
 from quarterdeck.server.tokens import Tokens
-from tests.decks import SETTINGS
+from tests.support.decks import SETTINGS
 
 
 class Answer(msgspec.Struct):

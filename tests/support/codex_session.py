@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from quarterdeck.events import Body
-from tests.talk import Talk
+from tests.support.translator_session import Talk
 
 THREAD = "thread-1"
 _TOKENS = {"input_token_count": "100", "output_token_count": "30", "cached_token_count": 20}

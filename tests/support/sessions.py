@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from quarterdeck import events as ev
 from quarterdeck.kernel import lifecycle, phase
-from tests.tape import Tape, approval
+from tests.support.tape import Tape, approval
 
 READY = ev.AgentReady(native_session_id="n1", model="opus", capabilities=("steer",), resumable=True)
 FAILED = (ev.TurnFailed(kind="api", message="Overloaded"), ev.AgentEnd(outcome="failed"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from quarterdeck import events as ev
-from tests.talk import Talk
+from tests.support.translator_session import Talk
 
 _STEP_S = 0.001
 

@@ -17,7 +17,7 @@ from quarterdeck import Deck
 from quarterdeck.server import log_setup
 from quarterdeck.server.app import Server
 from quarterdeck.server.tokens import Tokens
-from tests.decks import at_home
+from tests.support.decks import at_home
 
 
 class Observed(NamedTuple):

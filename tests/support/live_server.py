@@ -24,7 +24,7 @@ from aiohttp import web
 from quarterdeck import Deck, Settings
 from quarterdeck.server.app import Server
 from quarterdeck.server.tokens import Tokens
-from tests.decks import SETTINGS
+from tests.support.decks import SETTINGS
 
 Message = dict[str, Any]
 

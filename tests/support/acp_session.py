@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body
-from tests.talk import Talk
+from tests.support.translator_session import Talk
 
 OPTIONS = [
     {"optionId": "yes", "name": "Yes", "kind": "allow_once"},

@@ -1,19 +1,17 @@
-"""A real deck for tests: its home is a folder of the test, its agents are processes, its time can be moved on.
+"""Open a real deck for tests: its home is a folder of the test, its agents are processes, and its time can be moved.
 
-`@on_loop` runs an async test. `at_home` opens a deck over a home. `until` waits for what a session shows. `Time` moves
-the clock of the loop and of the deck together, so that half an hour passes in no time at all.
+`at_home` opens a deck over a home. `until` waits for a condition of a session's view. `Time` moves the clocks of the loop
+and of the deck together, so that a test can skip half an hour.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import msgspec
 
@@ -24,34 +22,10 @@ from quarterdeck.events import Event
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.kernel.view import View
 
-P = ParamSpec("P")
-
-#: A hanging test is ended by a thread: the loop's own time may be moved.
+#: How long a test waits for a process that it runs.
 PATIENCE_S = 60.0
-#: As in the product, but nobody in a test waits five seconds for an agent that will not go.
+#: As in the product, but with a short grace: no test should wait five seconds for an agent that ignores signals.
 SETTINGS = Settings(stop_grace=0.3)
-
-
-def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """The test as a plain function."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(_guarded(test(*args, **kwargs)))
-
-    return run
-
-
-async def _guarded(work: Awaitable[None]) -> None:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    guard = threading.Timer(PATIENCE_S, loop.call_soon_threadsafe, (task.cancel, "the test hung"))
-    guard.daemon = True
-    guard.start()
-    try:
-        await work
-    finally:
-        guard.cancel()
 
 
 class Time:

@@ -22,7 +22,7 @@ NAMES = ("plain", "forgetful", "nameless", "missing", "mute", "early", "gated", 
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deck finds them by their names from now on."""
     for name in NAMES:
-        monkeypatch.setitem(registry.HARNESSES, name, "tests.agents:harness")
+        monkeypatch.setitem(registry.HARNESSES, name, "tests.support.scripted_agents:harness")
 
 
 class PlainDriver(TestDriver):

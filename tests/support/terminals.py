@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from tests.servers import PATIENCE_S, QD, At
+from tests.support.servers import PATIENCE_S, QD, At
 
 
 class Terminal:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from quarterdeck import events as ev
 from quarterdeck.events import Body, Origin
-from tests.talk import Talk, kinds
+from tests.support.translator_session import Talk, kinds
 
 ID = "5e55"
 WRITE = {"file_path": "a.txt", "content": "x"}

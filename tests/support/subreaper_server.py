@@ -1,6 +1,6 @@
 """A stand-in for the server under a subreaper: start scripted agents, print who they are, and wait.
 
-python tests/kept_server.py NONCE SCRIPT...
+python tests/support/subreaper_server.py NONCE SCRIPT...
 
 It prints one line of JSON when every agent runs the last command of its script. When the subreaper dies, it exits at once
 without cleaning up: the worst server that there can be.

@@ -1,4 +1,4 @@
-"""A program with a deck that closes it when it is asked to go, as a server does: `python -m tests.signalled_deck HOME`.
+"""Open a deck and close it on a signal, as a server does: `python -m tests.support.signalled_deck HOME`.
 
 It makes three sessions (one busy, one asked, one done), says READY, and lives until a signal comes.
 """
