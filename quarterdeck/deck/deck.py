@@ -35,7 +35,7 @@ from quarterdeck.deck.git.tracker import ChangeTracker
 from quarterdeck.deck.recording import Recordings
 from quarterdeck.deck.restore import restore_session
 from quarterdeck.deck.rules import RuleStore
-from quarterdeck.deck.services import ConversationOwners, DeckServices, GateNumbers, LiveSessions, Publisher
+from quarterdeck.deck.services import ConversationOwners, DeckServices, GateNumbers, LiveSessions
 from quarterdeck.deck.session import Session
 from quarterdeck.deck.session_api import SessionHandle
 from quarterdeck.deck.slots import Slots
@@ -101,7 +101,7 @@ class Deck:
             log=log,
             clock=clock,
             settings=settings,
-            publisher=Publisher(feed),
+            feed=feed,
             catalogue=self._catalogue,
             supervisor=self._supervisor,
             slots=Slots(settings.running_limit, self._supervisor.stop_idle_agent),
@@ -394,7 +394,7 @@ class Deck:
         self.environments.forget(session_id)
         self._catalogue.remove(session_id)
         self.services.recordings.discard(session_id)
-        self.services.publisher.publish(receipt.events)
+        self.feed.publish(receipt.events)
 
     # --- lists
 
@@ -426,7 +426,7 @@ class Deck:
     @property
     def watchers(self) -> list[Callable[[Sequence[Event]], None]]:
         """Functions that are called with all published events."""
-        return self.services.publisher.watchers
+        return self.feed.watchers
 
     def view(self, session_id: str) -> View:
         """Return a session's view as it is now.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -17,7 +17,6 @@ from quarterdeck.deck.recording import Recordings
 from quarterdeck.deck.rules import RuleStore
 from quarterdeck.deck.slots import Slots
 from quarterdeck.errors import QuarterdeckError
-from quarterdeck.events import Event
 from quarterdeck.kernel.view import View
 from quarterdeck.log.base import Log
 from quarterdeck.log.tail import Feed
@@ -35,7 +34,7 @@ class DeckServices(Struct, frozen=True):
     log: Log
     clock: Clock
     settings: Settings
-    publisher: Publisher
+    feed: Feed
     catalogue: Catalogue
     supervisor: Supervisor
     slots: Slots
@@ -46,21 +45,6 @@ class DeckServices(Struct, frozen=True):
     counters: DeckCounters
     conversations: ConversationOwners
     gate_numbers: GateNumbers
-
-
-class Publisher:
-    """Hands durable events to their readers."""
-
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-        #: Called with all published events, for observers that must see them at once and need no cursor.
-        self.watchers: list[Callable[[Sequence[Event]], None]] = []
-
-    def publish(self, events: Sequence[Event]) -> None:
-        """Publish events that just became durable."""
-        self._feed.publish(events)
-        for watcher in self.watchers:
-            watcher(events)
 
 
 class LiveSessions:

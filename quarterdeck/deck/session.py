@@ -474,7 +474,7 @@ class Session:
         services = self.services
         if row is not None:
             services.catalogue.update_row(row)
-        services.publisher.publish(events)
+        services.feed.publish(events)
         if self.observed_agent is not None:
             self.observed_agent.on_gates_changed(self.writer.durable_view.state.gates)
         if self.state.queue:

@@ -20,27 +20,17 @@ _ASKING_EVENT = "PermissionRequest"
 _QUESTION_TOOL = "AskUserQuestion"
 
 
-def session_id_of(payload: Json) -> str:
-    """Return the agent's own id of the session."""
-    return text_of(object_of(payload), "session_id")
-
-
-def cwd_of(payload: Json) -> str:
-    """Return the directory that the agent works in."""
-    return text_of(object_of(payload), "cwd")
-
-
-def is_question(payload: Json) -> bool:
+def is_question(payload: Object) -> bool:
     """Return whether a hook is about a question of the agent. Another hook may have reported the question before."""
-    return text_of(object_of(payload), "tool_name") == _QUESTION_TOOL
+    return text_of(payload, "tool_name") == _QUESTION_TOOL
 
 
-def awaits_decision(payload: Json) -> bool:
+def awaits_decision(payload: Object) -> bool:
     """Return whether the answer to a hook may contain a decision."""
-    return text_of(object_of(payload), "hook_event_name") == _ASKING_EVENT
+    return text_of(payload, "hook_event_name") == _ASKING_EVENT
 
 
-def encode_decision(agent: str, payload: Json, decision: Decision) -> Object:
+def encode_decision(agent: str, payload: Object, decision: Decision) -> Object:
     """Return a decision as the answer to a hook. Only Claude Code can be told to end the turn as well."""
     if decision.status == "approved":
         answer: Object = {"behavior": "allow"}
@@ -73,11 +63,11 @@ def _answer_text(answer: Json) -> str:
     return answer if isinstance(answer, str) else str(answer)
 
 
-def reply_data(payload: Json, ref: str, answer: Object) -> Object:
+def reply_data(payload: Object, ref: str, answer: Object) -> Object:
     """Return the data of a `hook.reply` signal, which tells the translator our answer to the gate `ref`."""
-    return {"event": text_of(object_of(payload), "hook_event_name"), "ref": ref, "answer": answer}
+    return {"event": text_of(payload, "hook_event_name"), "ref": ref, "answer": answer}
 
 
-def disconnect_data(payload: Json, ref: str) -> Object:
+def disconnect_data(payload: Object, ref: str) -> Object:
     """Return the data of a `hook.disconnect` signal: the agent didn't wait for our answer to the gate `ref`."""
-    return {"event": text_of(object_of(payload), "hook_event_name"), "ref": ref}
+    return {"event": text_of(payload, "hook_event_name"), "ref": ref}

@@ -16,6 +16,22 @@ from quarterdeck.kernel.state import NOT_OPENED
 from quarterdeck.kernel.timeline import entry_id
 from quarterdeck.kernel.view import View, fold
 
+#: Events that may need another one before or after them, or may have to be dropped.
+_CHECKED_EVENTS = frozenset(
+    {
+        ev.MessageDelta,
+        ev.ThinkingDelta,
+        ev.AgentStart,
+        ev.AgentEnd,
+        ev.AgentAbort,
+        ev.SessionSuspended,
+        ev.SessionArchived,
+        ev.SessionFailed,
+        ev.ProcessError,
+        ev.ProcessExited,
+    }
+)
+
 
 def in_order(view: View, bodies: Iterable[Body], at: int = 0) -> list[Body]:
     """Return these bodies as they may be appended to the log of this view."""
@@ -32,6 +48,8 @@ def completed(view: View, body: Body) -> tuple[Body, ...]:
 
     The view must include every body before this one. Callers that can't fold while they append use `in_order`.
     """
+    if type(body) not in _CHECKED_EVENTS:
+        return (body,)
     if isinstance(body, ev.MessageDelta | ev.ThinkingDelta):
         return _with_start(view, body)
     # A sub-agent's turn isn't the session's turn.

@@ -57,9 +57,9 @@ def _entry(
     return Entry(identifier, kind, text, step, bash, images, card, body.turn_id, body.agent_path, event.at)
 
 
-def _entry_with_id(event: Event, kind: Kind, text: str, identifier: str) -> Entry:
+def _entry_with_id(event: Event, kind: Kind, text: str, identifier: str, step: ToolStep | None = None) -> Entry:
     """Create an entry whose id we chose ourselves, so it can't clash with an agent's."""
-    return Entry(identifier, kind, text, turn_id=event.body.turn_id, path=event.body.agent_path, at=event.at)
+    return Entry(identifier, kind, text, step, turn_id=event.body.turn_id, path=event.body.agent_path, at=event.at)
 
 
 def _line(event: Event, text: str, kind: Kind = "system", passing: bool = False) -> Entry:
@@ -159,8 +159,8 @@ _PreventedCall: TypeAlias = ev.ToolBlocked | ev.ToolKilled | ev.ToolSkippedForSt
 
 def _call_entry(event: Event, call_id: str, name: str, args: Json, phase: ToolPhase = "calling") -> Entry:
     """Create the entry of a call that has none yet."""
-    entry = _entry_with_id(event, "tool", name, call_id or f"e{event.index}")
-    return replace(entry, tool_step=ToolStep(name, tl.args_preview(args), phase))
+    step = ToolStep(name, tl.args_preview(args), phase)
+    return _entry_with_id(event, "tool", name, call_id or f"e{event.index}", step)
 
 
 def _repeated_call(entry: Entry, name: str, args: Json) -> Entry:

@@ -85,11 +85,6 @@ class Receipt(Struct, frozen=True, gc=False):
     events: tuple[Event, ...]
 
 
-def with_cursor(event: Event, cursor: Cursor) -> Event:
-    """Return an event with its cursor. `replace` takes four times as long, and every event that is stored needs this."""
-    return Event(event.session_id, event.index, event.at, event.origin, event.body, cursor, event.raw)
-
-
 # --- errors
 
 

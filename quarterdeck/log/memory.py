@@ -6,6 +6,8 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Collection
 
+from msgspec.structs import replace
+
 from quarterdeck.events import Event, SessionDeleted
 from quarterdeck.log.base import (
     NEW,
@@ -20,7 +22,6 @@ from quarterdeck.log.base import (
     Receipt,
     StaleFence,
     StoredSession,
-    with_cursor,
 )
 from quarterdeck.log.deltas import delta_target, is_delta, restated_target
 
@@ -60,7 +61,9 @@ class MemoryLog:
     def _write(self, append: Append) -> Receipt:
         self._check_open()
         session = self._find_for_append(append)
-        events = tuple([with_cursor(event, _cursor(self._last_cursor + n)) for n, event in enumerate(append.events, 1)])
+        events = tuple(
+            replace(event, cursor=_cursor(self._last_cursor + n)) for n, event in enumerate(append.events, 1)
+        )
         self._last_cursor += len(events)
         session.last_index = events[-1].index
         if append.row is not None:
@@ -112,7 +115,7 @@ class MemoryLog:
             raise StaleFence(session_id)
         del self._sessions[session_id]
         self._last_cursor += 1
-        deleted = with_cursor(event, _cursor(self._last_cursor))
+        deleted = replace(event, cursor=_cursor(self._last_cursor))
         # Deletions of earlier sessions with the same id stay, too.
         self._all = [
             stored for stored in self._all if stored.session_id != session_id or isinstance(stored.body, SessionDeleted)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from operator import attrgetter
 from typing import Generic, TypeAlias, TypeVar
 from weakref import WeakSet
 
@@ -24,6 +25,9 @@ from quarterdeck.log.base import PAGE, START, Log, LogUnavailable, NoSuchSession
 #: A position in a stream: an index in one session, or a cursor over all sessions.
 P = TypeVar("P", int, str)
 Deliver: TypeAlias = Callable[[Sequence[Event]], object]
+
+_index_of: Callable[[Event], int] = attrgetter("index")
+_cursor_of: Callable[[Event], str] = attrgetter("cursor")
 
 #: How many events a tail keeps at least.
 TAIL = 200
@@ -61,8 +65,6 @@ class Tail(Generic[P]):
         self._waiters: dict[asyncio.Future[None], None] = {}
         #: Followers that can't read from a log, so the tail keeps what they haven't read. Weak: an abandoned one is freed.
         self._retaining: WeakSet[Follower[P]] = WeakSet()
-        #: The last slice that was made, and its start: readers that wait together are at the same position.
-        self._slice: tuple[P, list[Event]] = (head, [])
         self._is_scheduled = False
         self._is_ended = False
         self._error: QuarterdeckError | None = None
@@ -114,11 +116,7 @@ class Tail(Generic[P]):
             return ()
         if position < self.floor:
             return None
-        start, events = self._slice
-        if start != position or not events or self.position_of(events[-1]) != self.head:
-            events = self._events[bisect_right(self._events, position, key=self.position_of) :]
-            self._slice = (position, events)
-        return events
+        return self._events[bisect_right(self._events, position, key=self.position_of) :]
 
     def end(self, error: QuarterdeckError | None = None) -> None:
         """Publish nothing more. Followers that have read everything stop, or raise `error`."""
@@ -276,13 +274,15 @@ class Feed:
         self._log = log
         self._limit = limit
         self._sessions: dict[str, Tail[int]] = {}
-        self.all: Tail[str] = Tail(_cursor, START, limit)
+        self.all: Tail[str] = Tail(_cursor_of, START, limit)
+        #: Called with all published events, for observers that must see them at once and need no cursor.
+        self.watchers: list[Callable[[Sequence[Event]], None]] = []
 
     @classmethod
     async def over(cls, log: Log, limit: int = TAIL) -> Feed:
         """Return a feed for a log that may hold events already. Its tails begin after the newest one."""
         feed = cls(log, limit)
-        feed.all = Tail(_cursor, await log.last_cursor(), limit)
+        feed.all = Tail(_cursor_of, await log.last_cursor(), limit)
         return feed
 
     def publish(self, events: Sequence[Event]) -> None:
@@ -291,6 +291,8 @@ class Feed:
         tail = self._sessions.get(events[0].session_id) if events else None
         if tail is not None:
             tail.publish(events)
+        for watcher in self.watchers:
+            watcher(events)
 
     def close(self) -> None:
         """End all tails, because the log was closed."""
@@ -337,7 +339,7 @@ class Feed:
         tail = self._sessions.get(session_id)
         if tail is None:
             # Let it collect from now on, so that it misses nothing while the log is asked for the last index.
-            tail = self._sessions[session_id] = Tail(_index, _UNKNOWN, self._limit)
+            tail = self._sessions[session_id] = Tail(_index_of, _UNKNOWN, self._limit)
         tail.readers += 1
         try:
             if not tail.is_started:
@@ -353,11 +355,3 @@ class Feed:
         tail.readers -= 1
         if not tail.is_read and self._sessions.get(session_id) is tail:
             del self._sessions[session_id]
-
-
-def _index(event: Event) -> int:
-    return event.index
-
-
-def _cursor(event: Event) -> str:
-    return event.cursor

@@ -26,7 +26,7 @@ from quarterdeck.deck.session import Session
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Json
 from quarterdeck.harness import hooks, registry
-from quarterdeck.harness.base import Object, Signal
+from quarterdeck.harness.base import Object, Signal, text_of
 from quarterdeck.kernel.gate import Gate
 from quarterdeck.log.session_writer import Durability
 from quarterdeck.server import otlp
@@ -79,7 +79,7 @@ class Ingest:
             agent = ""
         else:
             agent = request.path.split("/")[2]
-            session = await self._session_of(agent, hooks.session_id_of(payload), hooks.cwd_of(payload))
+            session = await self._session_of(agent, text_of(payload, "session_id"), text_of(payload, "cwd"))
         # Agents that we started ask for decisions in their own protocol; their hooks are evidence only.
         if hooks.awaits_decision(payload) and session.connection is None:
             return _json_response(await self._decide(session, agent, payload))

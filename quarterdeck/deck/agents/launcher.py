@@ -79,7 +79,8 @@ class Launcher:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._state = ProcessState.NONE
-        self._connection: AgentConnection | None = None
+        #: The connection to the process that was spawned, or is being spawned, if any. Only the launcher sets it.
+        self.connection: AgentConnection | None = None
         self._start_task: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
         #: A process was requested even if no text is queued, by a command that resumes the session.
@@ -92,19 +93,14 @@ class Launcher:
         return self._state
 
     @property
-    def connection(self) -> AgentConnection | None:
-        """The connection to the process that was spawned, or is being spawned, if any."""
-        return self._connection
-
-    @property
     def ready_connection(self) -> AgentConnection | None:
         """The connection if texts may be sent to it now."""
-        return self._connection if self._state is ProcessState.READY else None
+        return self.connection if self._state is ProcessState.READY else None
 
     @property
     def has_work(self) -> bool:
         """Whether a process exists, or is being started or stopped."""
-        return self._connection is not None or self._start_task is not None or self._stop_task is not None
+        return self.connection is not None or self._start_task is not None or self._stop_task is not None
 
     # --- requests
 
@@ -123,7 +119,7 @@ class Launcher:
     def cancel_request(self) -> None:
         """Cancel a start that is no longer needed and hasn't spawned a process yet."""
         self._is_requested = False
-        if self._start_task is not None and self._connection is None and not self._is_needed():
+        if self._start_task is not None and self.connection is None and not self._is_needed():
             self._start_task.cancel()
 
     def retire(self) -> None:
@@ -133,11 +129,11 @@ class Launcher:
     async def stop(self) -> None:
         """End the process, if there is one, and everything that it started. Return when they are gone."""
         self._is_requested = False
-        if self._start_task is not None and self._connection is None:
+        if self._start_task is not None and self.connection is None:
             # Nothing was spawned yet, so the task can be cancelled at any point.
             self._start_task.cancel()
             await asyncio.wait([self._start_task])
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             return
         self._move_to(ProcessState.STOPPING)
@@ -162,7 +158,7 @@ class Launcher:
 
     def _update_state(self) -> None:
         """Return to NONE once there is no process and no task that starts or stops one."""
-        if self._connection is None:
+        if self.connection is None:
             is_finishing = self._start_task is not None or self._stop_task is not None
             self._move_to(ProcessState.STOPPING if is_finishing else ProcessState.NONE)
 
@@ -186,7 +182,7 @@ class Launcher:
                     await self._fail(error.message)
         finally:
             self._start_task = None
-            if self._connection is None:
+            if self.connection is None:
                 self._release_resources()
             self._update_state()
         # The text that this process was started for can be sent now. Or it was dropped, and another one needs a process.
@@ -226,7 +222,7 @@ class Launcher:
             raise
         session.stop_observing()
         # From here on the start can't be cancelled, only stopped.
-        self._connection = connection
+        self.connection = connection
         try:
             connection.spawn(environment.variables)
         except OSError as error:
@@ -271,7 +267,7 @@ class Launcher:
 
     async def _fail(self, reason: str) -> None:
         """Record why the start failed, mark its text as failed, and end the process if there is one."""
-        session, connection = self._session, self._connection
+        session, connection = self._session, self.connection
         self._is_requested = False
         session.record(ev.ProcessError(message=reason), *fail_first_queued(session.state.queue, reason))
         if connection is not None:
@@ -301,7 +297,7 @@ class Launcher:
 
     def on_exited(self, connection: AgentConnection) -> None:
         """Record what became of the texts on their way to a process that exited, and release its slot."""
-        if connection is not self._connection:
+        if connection is not self.connection:
             return
         session = self._session
         lost = interrupt_texts(session.state.queue)
@@ -312,8 +308,8 @@ class Launcher:
         self._release(connection)
 
     def _release(self, connection: AgentConnection) -> None:
-        if self._connection is connection:
-            self._connection = None
+        if self.connection is connection:
+            self.connection = None
             self._release_resources()
             self._update_state()
             self._session.services.supervisor.schedule_eviction()

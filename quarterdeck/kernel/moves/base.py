@@ -11,7 +11,6 @@ from quarterdeck.events import NAMES, Body, Event
 from quarterdeck.kernel import gate, phase
 from quarterdeck.kernel.gate import Gate, Gates
 from quarterdeck.kernel.machine import Machine
-from quarterdeck.kernel.phase import Phase
 from quarterdeck.kernel.state import Cell, State
 from quarterdeck.kernel.turn import Turn
 
@@ -51,15 +50,11 @@ def moved(machine: Machine, current: Cell, event: Event, guard: str | None = Non
     return current if value == current.value else cell(event, value)
 
 
-def updated(
-    state: State, event: Event, *, gates: Gates | None = None, base_phase: Phase | None = None, **changes: Any
-) -> State:
-    """Return the state with new gates, a new base phase and other changes, and with the phase that is then shown."""
-    new_gates = state.gates if gates is None else gates
-    new_base = state.base_phase if base_phase is None else base_phase
-    value = phase.shown(new_base, gate.waiting_phase(new_gates))
-    shown = state.phase if value == state.phase.value else cell(event, value)
-    return replace(state, gates=new_gates, base_phase=new_base, phase=shown, **changes)
+def updated(state: State, event: Event, **changes: Any) -> State:
+    """Return the state with these changes, and with the phase that is shown after them."""
+    after = replace(state, **changes)
+    value = phase.shown(after.base_phase, gate.waiting_phase(after.gates))
+    return after if value == after.phase.value else replace(after, phase=cell(event, value))
 
 
 def with_run(state: State, run: Cell) -> State:

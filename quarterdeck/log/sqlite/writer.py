@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import apsw
+from msgspec.structs import replace
 
 from quarterdeck.errors import QuarterdeckError
 from quarterdeck.events import Event, decode_body, encode_body
@@ -24,7 +25,6 @@ from quarterdeck.log.base import (
     NoSuchSession,
     Receipt,
     StaleFence,
-    with_cursor,
 )
 from quarterdeck.log.deltas import RESTATING, delta_target, is_delta, restated_target
 from quarterdeck.log.sqlite.connection import StoreConnection, translate_errors, unavailable
@@ -258,7 +258,7 @@ class StoreWriter:
                 target = restated_target(event.body)
                 if target is not None:
                     group.restated[number, target] = event.index
-            written.append(with_cursor(event, cursor_text(self._cursor)))
+            written.append(replace(event, cursor=cursor_text(self._cursor)))
         return tuple(written)
 
     def _write(self, group: _Group) -> None:
@@ -279,8 +279,8 @@ class StoreWriter:
         if unneeded or len(pairs) < len(group.deltas):
             # The newest cursor may belong to a dropped delta. It must never be used again.
             self._store.rows("keep_cursor", (self._cursor,))
-        group.deltas, group.parts = [delta for delta, _ in pairs], [part for _, part in pairs]
-        self._delete_packs(unneeded)
+            group.deltas, group.parts = [delta for delta, _ in pairs], [part for _, part in pairs]
+            self._delete_packs(unneeded)
 
     def _delete_packs(self, cursors: list[int]) -> None:
         self._store.run_many("delete_delta", [(cursor,) for cursor in cursors])
@@ -320,7 +320,7 @@ class StoreWriter:
         self._cursor = cursor
         self._packs.forget_session(position.number)
         self._positions.pop(session_id, None)
-        return Receipt(NEW, (with_cursor(event, cursor_text(cursor)),))
+        return Receipt(NEW, (replace(event, cursor=cursor_text(cursor)),))
 
     def _delete_deltas(self, number: int) -> None:
         """Delete a session's deltas, also from packs that it shares with other sessions.

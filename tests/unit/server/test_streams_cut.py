@@ -84,7 +84,7 @@ class Scene:
         """Store each view when its events are published, before any reader gets them."""
         deck = self.port.deck
         sessions = {name: await deck.load_session(name) for name in self.names}
-        publish = deck.services.publisher.publish
+        publish = deck.feed.publish
 
         def noted(events: Sequence[Event]) -> None:
             name = events[-1].session_id
@@ -92,7 +92,7 @@ class Scene:
             self.views[name, view.index] = view
             publish(events)
 
-        deck.services.publisher.publish = noted
+        deck.feed.publish = noted
         self.uses = {name: session.in_use() for name, session in sessions.items()}
         for name, session in sessions.items():
             self.uses[name].__enter__()
