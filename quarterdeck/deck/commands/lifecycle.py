@@ -43,11 +43,12 @@ async def create(session: Session, command: cmd.Create, environment_fingerprint:
         session.delivery.pump()
         return result
 
-    command_fingerprint = _fingerprint(command, environment_fingerprint) if command.client_id else ""
+    command_fingerprint = fingerprint_create(command, environment_fingerprint) if command.client_id else ""
     await session.run_command(command, work, command_fingerprint)
 
 
-def _fingerprint(command: cmd.Create, environment_fingerprint: str) -> str:
+def fingerprint_create(command: cmd.Create, environment_fingerprint: str) -> str:
+    """Return the hash of a new session's content. The environment is represented by its own fingerprint."""
     # Keep this shape: receipts in existing logs were written with it.
     fields = msgspec.to_builtins(replace(command, env=None))
     for name in ("client_id", "env", "record"):

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from quarterdeck.events import Event
 from quarterdeck.log.base import (
@@ -28,6 +28,7 @@ from quarterdeck.log.sqlite.reader import StoreReader
 from quarterdeck.log.sqlite.writer import Outcome, StoreWriter, cursor_text
 
 _T = TypeVar("_T")
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class SqliteLog:
@@ -96,7 +97,7 @@ class SqliteLog:
             appends = [append for append, _ in group]
             outcomes: list[Outcome]
             try:
-                outcomes = await self._run(self._writer_thread, lambda appends=appends: self._writer.commit(appends))
+                outcomes = await self._run(self._writer_thread, self._writer.commit, appends)
             except Exception as error:
                 outcomes = [error] * len(group)
             for (_, done), outcome in zip(group, outcomes, strict=True):
@@ -142,13 +143,13 @@ class SqliteLog:
         self, session_id: str, since: int = 0, limit: int = PAGE, types: Collection[str] | None = None
     ) -> list[Event]:
         self._check_open()
-        return await self._run(self._reader_thread, lambda: self._reader.read(session_id, since, limit, types))
+        return await self._run(self._reader_thread, self._reader.read, session_id, since, limit, types)
 
     async def read_all(
         self, since: Cursor = START, limit: int = PAGE, types: Collection[str] | None = None
     ) -> list[Event]:
         self._check_open()
-        return await self._run(self._reader_thread, lambda: self._reader.read_all(int(since or 0), limit, types))
+        return await self._run(self._reader_thread, self._reader.read_all, int(since or 0), limit, types)
 
     async def sessions(self) -> list[StoredSession]:
         self._check_open()
@@ -156,7 +157,7 @@ class SqliteLog:
 
     async def session(self, session_id: str) -> StoredSession:
         self._check_open()
-        return self._stored(*await self._run(self._reader_thread, lambda: self._reader.session(session_id)))
+        return self._stored(*await self._run(self._reader_thread, self._reader.session, session_id))
 
     def _stored(self, row: CatalogueRow, last_index: int, snapshot: bytes, snapshot_index: int) -> StoredSession:
         return StoredSession(row, last_index, snapshot, snapshot_index, self._writer.fence_at(last_index))
@@ -180,8 +181,8 @@ class SqliteLog:
         if self._is_closed:
             raise LogUnavailable("it is closed", "Open the log again.")
 
-    async def _run(self, thread: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
-        return await self._loop.run_in_executor(thread, work)
+    async def _run(self, thread: ThreadPoolExecutor, work: Callable[[*_Arguments], _T], *args: *_Arguments) -> _T:
+        return await self._loop.run_in_executor(thread, work, *args)
 
     def _stop_threads(self) -> None:
         # Don't wait: the threads end by themselves after their last work.

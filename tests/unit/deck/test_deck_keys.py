@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from quarterdeck import Deck, SessionHandle
-from quarterdeck.deck.receipts import IdempotencyMismatch, Receipts
+from quarterdeck.deck.commands.lifecycle import fingerprint_create
+from quarterdeck.deck.receipts import IdempotencyMismatch, Receipts, fingerprint
 from quarterdeck.deck.validation import InvalidInput
 from quarterdeck.errors import NotAllowed, QuarterdeckError
-from quarterdeck.events import Event
+from quarterdeck.events import Event, Image
 from quarterdeck.kernel import commands as cmd
 from quarterdeck.kernel.command_results import Done
 from quarterdeck.log.base import Log
@@ -372,3 +374,44 @@ async def test_who_reads_the_keys_at_the_same_time_forgets_none() -> None:
     await second
     await receipts.run_once(command, "f", work)
     assert len(done) == 1
+
+
+#: Fingerprints that earlier releases stored in receipts. Never change one: a client that repeats a command after an update
+#: would be refused.
+FINGERPRINTS: tuple[tuple[cmd.Command, str], ...] = (
+    (
+        cmd.Prompt(text="a", images=(Image(media_type="image/png", data="iVBORw0KGgo="),), new_task=True),
+        "899b378b0efac41757d06a75e65049c2",
+    ),
+    (cmd.Steer(text="a", ref="r"), "6a145f4ffe791d0b13c3ab1cfe99f644"),
+    (cmd.Abort(clear_queue=True, reason="r"), "229eea8cb70a0fd628203a12676ad6b6"),
+    (cmd.Approve(gate_id="g1", always="session"), "87822327edcb6861b930db87c05aaf87"),
+    (cmd.Reject(gate_id="g1", reason="r"), "d4f3d3120cb6f1e0e74363eb98d5e55e"),
+    (cmd.Respond(gate_id="g1", answer=["a"]), "3325921f616f2eb7693a4fe24a37658e"),
+    (cmd.Retry(), "366e75f0c21caf89cf7b4a3d3f363164"),
+    (cmd.Resume(), "eb1ec810081239139a6ab01ba7433af2"),
+    (cmd.Cancel(), "13e65fb39fa7cb2134170f051866c4e0"),
+    (cmd.Archive(), "29ee03b1f095dfdc52c343610d8efdad"),
+    (cmd.Rename(name="a"), "1f812bdd137117cd0e33839e786db349"),
+    (cmd.SwitchModel(model="m"), "22fe6b67b790fa1fe1595846bf272149"),
+    (cmd.SwitchMode(mode="plan"), "b56d71a506c72d6b3e91b19e91e9dfe8"),
+    (cmd.Bash(command="ls"), "2bd45fb9e19cf188b7e7cca497389f29"),
+    (cmd.Compact(), "945f8eea6c2db2652d62801902cd0aac"),
+    (cmd.EditQueued(item_id="q1", text="a"), "6dff29330deb452646938b7b079baae8"),
+    (cmd.DropQueued(item_id="q1"), "8d57b6d6113977e94bdcb6eb85569695"),
+    (cmd.Resend(item_id="q1"), "5f8e841a8f9baa277e026ee05899b58f"),
+    (cmd.Mark(pinned=True), "ddabc023dd3fa63eb8aec1423e932826"),
+    (cmd.RemoveRule(rule_id="r1"), "fc4b3ff5382e06e85ac3962410aeabce"),
+)
+
+
+@pytest.mark.parametrize(("command", "stored"), FINGERPRINTS, ids=lambda value: getattr(value, "command_name", ""))
+def test_receipts_of_earlier_releases_still_match(command: cmd.Command, stored: str) -> None:
+    assert fingerprint(replace(command, client_id="k")) == stored
+
+
+def test_receipts_of_earlier_releases_still_match_a_new_session() -> None:
+    plain = cmd.Create(agent="test", prompt="a", cwd="/w", name="n", arguments=("-x",), client_id="k")
+    assert fingerprint_create(plain, "") == "5aad59601cac5183496879767b36925a"
+    recorded = replace(plain, env={"A": "1"}, record=True)
+    assert fingerprint_create(recorded, "seal") == "7ee5b3f935f78f3cc51ee097e92d9cb3"
