@@ -122,7 +122,7 @@ def figures(effort: Effort) -> Iterator[Figure]:
     bodies = tape()
     ours = _work(ev.decode_body, bodies)
     minimal = _work(msgspec.json.Decoder(Minimal).decode, bodies)
-    yield Figure("decode", "decode_body to a minimal union", ratio(ours, minimal, effort), 1.5)
+    yield Figure("decode", "decode_body to a minimal union", ratio(ours, minimal, effort))
 
     from bench.pydantic_union import decoder
 

@@ -41,7 +41,7 @@ PIECES = 200
 CALLS = 10
 AT_ONCE = 200
 IDLE = 1000
-IDLE_MB = 10
+IDLE_MB = 30
 ABORT_MS = 100
 _PIECE = "the lexer, "
 TEXT = _PIECE * PIECES
@@ -84,14 +84,14 @@ def _turns(
             crew.dismiss()
 
     text = f"a text turn of {PIECES} chunks"
-    yield Figure("engine", f"{text}, one listener, to a bare client", measured("burst", MemoryLog, True), 2.5)
+    yield Figure("engine", f"{text}, one listener, to a bare client", measured("burst", MemoryLog, True))
     yield Figure("engine", f"{text}, nobody listens", measured("burst", MemoryLog, False))
     yield Figure("engine", f"{text}, one listener, no log", measured("burst", lambda: None, True))
     yield Figure(
         "engine", f"{text}, one listener, agent made and stopped too", measured("burst", MemoryLog, True, True)
     )
     tools = measured("tools", MemoryLog, True)
-    yield Figure("engine", f"a loop of {CALLS} tool calls, one listener, to a bare client", tools, 3)
+    yield Figure("engine", f"a loop of {CALLS} tool calls, one listener, to a bare client", tools)
 
 
 # ------------------------------------------------------------------------------------------------------- the subject

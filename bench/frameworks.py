@@ -38,7 +38,7 @@ _ENVIRONMENT = {
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What each is asked for, how its reply ends, and how many times we are to be ahead."""
+    """What each framework is asked for, how its reply ends, and how many times lighter ours should be."""
 
     name: str
     scenario: str
@@ -54,9 +54,9 @@ def _turns(effort: Effort) -> tuple[Turn, ...]:
     once, slow = (effort if smoke else msgspec.structs.replace(effort, rounds=rounds) for rounds in (11, 5))
     many = 2 if smoke else AT_ONCE
     return (
-        Turn(f"a text turn of {PIECES} chunks", "burst", 1, TEXT, 10, once),
-        Turn(f"a loop of {CALLS} tool calls", "tools", 1, "done", 10, once),
-        Turn(f"a text turn dripped, {many} at once", "trickle", many, TEXT, 4, slow),
+        Turn(f"a text turn of {PIECES} chunks", "burst", 1, TEXT, 8, once),
+        Turn(f"a loop of {CALLS} tool calls", "tools", 1, "done", 8, once),
+        Turn(f"a text turn dripped, {many} at once", "trickle", many, TEXT, 8, slow),
     )
 
 

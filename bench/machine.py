@@ -19,8 +19,8 @@ def figures(effort: Effort) -> Iterator[Figure]:
     tape = bare.tape()
     floor, table, whole = bare.floor(), table_step(tape), phase_step(tape)
     yield Figure("machine", "bare step to one dictionary lookup", ratio(floor, bare.lookup(), effort))
-    yield Figure("machine", "Machine.step to a bare step", ratio(table, floor, effort), 1.2)
-    yield Figure("machine", "phase.step to a bare step", ratio(whole, floor, effort), 1.2)
+    yield Figure("machine", "Machine.step to a bare step", ratio(table, floor, effort))
+    yield Figure("machine", "phase.step to a bare step", ratio(whole, floor, effort))
     yield from _peer_figures(tape, whole, effort)
 
 

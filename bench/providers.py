@@ -65,11 +65,11 @@ def _of(
 
     name = f"{wire}: a reply of {PIECES} pieces"
     found = ratio(at_once(ours, "burst", 1), at_once(bare, "burst", 1), effort)
-    yield Figure("providers", f"{name} at once, to a bare client", found, 1.3)
+    yield Figure("providers", f"{name} at once, to a bare client", found)
     if wire == "chat":
         few = effort if effort is SMOKE else msgspec.structs.replace(effort, rounds=7)
         found = ratio(at_once(ours, "drip", AT_ONCE), at_once(bare, "drip", AT_ONCE), few)
-        yield Figure("providers", f"{name} dripped, {AT_ONCE} of them, to a bare client", found, 1.3)
+        yield Figure("providers", f"{name} dripped, {AT_ONCE} of them, to a bare client", found)
 
 
 def _served(folder: Path) -> subprocess.Popen[str]:

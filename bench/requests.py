@@ -59,7 +59,7 @@ def _commands(folder: Path, effort: Effort) -> Iterator[Figure]:
     found = ratio(scene.observed(), scene.empty(MANY), effort, cpu)
     yield Figure("requests", "an observing hook, to an empty handler, CPU time until it is durable", found)
     found = ratio(scene.asking(), scene.appending(), effort, wall)
-    yield Figure("requests", "a deciding hook, to an empty handler and a commit, wall time", found, 1.5)
+    yield Figure("requests", "a deciding hook, to an empty handler and a commit, wall time", found, 5)
     found = ratio(scene.asking(), scene.appending(), effort, cpu)
     yield Figure("requests", "a deciding hook, to an empty handler and a commit, CPU time", found)
     assert scene.decided(), "nothing was decided: what was measured is something else"

@@ -15,8 +15,6 @@ from quarterdeck.events import Event, type_of
 from quarterdeck.kernel.view import View, fold
 
 SIZES = (10, 1_000, 10_000)
-DELTA_TARGET = 8.0
-EVENT_TARGET = 15.0
 #: A delta must not feel how long the conversation is.
 SAME = 1.2
 _SHOWN = 10
@@ -43,7 +41,7 @@ def _delta_figures(sizes: tuple[int, ...], effort: Effort) -> Iterator[Figure]:
     floor = bare.floor()
     works = {size: delta_work(size) for size in sizes}
     for size, work in works.items():
-        yield Figure("view", f"text delta at {size:,} entries", ratio(work, floor, effort), DELTA_TARGET)
+        yield Figure("view", f"text delta at {size:,} entries", ratio(work, floor, effort))
     for size in sizes[1:]:
         compared = ratio(works[size], works[sizes[0]], effort)
         yield Figure("view", f"text delta at {size:,} entries to one at {sizes[0]}", compared, SAME)
@@ -83,7 +81,7 @@ def _event_figures(entries: int, effort: Effort) -> Iterator[Figure]:
     measured = [(case, ratio(case.work, floor, effort)) for _, case in chosen]
     measured.sort(key=lambda one: one[1].median, reverse=True)
     for case, found in measured[:_SHOWN]:
-        yield Figure("view", f"{case.name} at {entries:,} entries ({case.where})", found, EVENT_TARGET)
+        yield Figure("view", f"{case.name} at {entries:,} entries ({case.where})", found)
 
 
 def cases(entries: int) -> Iterator[Case]:
