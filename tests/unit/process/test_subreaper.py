@@ -40,7 +40,7 @@ from quarterdeck.process.tree import (
     wait_until_gone,
 )
 
-SERVER = str(Path(__file__).parents[2] / "kept_server.py")
+SERVER = str(Path(__file__).parents[2] / "support" / "subreaper_server.py")
 KEEPER = [sys.executable, "-m", "quarterdeck.process.subreaper", "--"]
 #: Tool processes in the agent's group, in a session of their own, and an agent that hears neither signal nor input.
 SCRIPTS = ["child 300; orphan 300; hang", "child 300; orphan 300; deaf", "orphan 300; crash", "hang"]
