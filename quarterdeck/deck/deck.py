@@ -229,7 +229,7 @@ class Deck:
             # If its turn was open, its row may not know its last gate.
             self.services.gate_numbers.skip_to(session.writer.last_gate_number)
         await self._supervisor.repair(sessions)
-        self._supervisor.evict_idle_sessions()
+        self._supervisor.evict_sessions()
 
     def check_open(self) -> None:
         """Raise if the deck is closing.

@@ -62,9 +62,9 @@ class Supervisor:
         """Evict sessions soon. Call this when a session may have become evictable."""
         if self._eviction_timer is None and not self._is_closed:
             loop = asyncio.get_running_loop()
-            self._eviction_timer = loop.call_later(_EVICT_AFTER_S, self.evict_idle_sessions)
+            self._eviction_timer = loop.call_later(_EVICT_AFTER_S, self.evict_sessions)
 
-    def evict_idle_sessions(self) -> None:
+    def evict_sessions(self) -> None:
         """Remove all evictable sessions from memory."""
         if self._eviction_timer is not None:
             self._eviction_timer.cancel()

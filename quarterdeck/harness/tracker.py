@@ -35,7 +35,7 @@ from quarterdeck.kernel.activity import COMPACTING, THINKING, TOOL_USE, WAITING,
 from quarterdeck.kernel.process import was_stopped
 from quarterdeck.kernel.turn import target_of
 from quarterdeck.kernel.view import View
-from quarterdeck.policy.titles import approval_title
+from quarterdeck.policy.titles import approval_title, network_title
 
 #: The ids of the sub-agents that lead to one agent, outermost first. Empty for the main agent.
 AgentPath: TypeAlias = tuple[str, ...]
@@ -735,7 +735,7 @@ class EventTracker:
             args=args,
             call_id=call_id,
             ask=ask,
-            title=title or (f"Network access to {network_host}" if network_host else approval_title(tool, args)),
+            title=title or (network_title(network_host) if network_host else approval_title(tool, args)),
             hint=hint,
             options=options,
             deadline=deadline,

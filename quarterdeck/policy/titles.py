@@ -37,6 +37,11 @@ def approval_title(tool: str, args: Json, fallback: str = "") -> str:
     return one_line(fallback or tool)
 
 
+def network_title(host: str) -> str:
+    """Describe an approval to let a running call access a host."""
+    return f"Network access to {host}"
+
+
 def one_line(text: str) -> str:
     """Return a text without line breaks, cut off after `TITLE_LIMIT` characters."""
     line = " ".join(text.split())

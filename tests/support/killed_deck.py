@@ -78,7 +78,7 @@ async def put_to_rest_and_woken(deck: Deck) -> None:
     (session,) = deck.loaded_sessions()
     session.stop_observing()
     await eventually(lambda: session.is_evictable)
-    deck.services.supervisor.evict_idle_sessions()
+    deck.services.supervisor.evict_sessions()
     assert session.id not in deck.services.supervisor.sessions
     await deck.session(session.id).rename("again")
 

@@ -436,6 +436,8 @@ def test_the_client_works_inside_an_asyncio_program():
 
 def test_methods_have_the_signatures_and_docstrings_of_the_async_client():
     for sync, asynchronous in ((Client, AsyncClient), (Session, RemoteSession)):
+        commands = {name for name, method in inspect.getmembers(asynchronous, callable) if not name.startswith("_")}
+        assert commands - {"run"} <= set(dir(sync))
         for name, method in vars(sync).items():
             if name.startswith("_") or not callable(method):
                 continue

@@ -139,7 +139,9 @@ class EventRenderer:
     def on_approval_required(self, event: EventJson) -> None:
         gate = event["gate"]
         title = gate.get("title") or f"{gate.get('tool', '')} {preview(gate.get('args'))}".strip()
-        self._note(event, f"? Allow `{title}`?  ({gate.get('gate_id', '')})", fg="yellow", bold=True)
+        # A command is quoted, other titles are phrases such as "Edit src/app.py" or "Network access to HOST".
+        subject = f"`{title}`" if gate.get("ask") == "command" else title
+        self._note(event, f"? Allow {subject}?  ({gate.get('gate_id', '')})", fg="yellow", bold=True)
         if gate.get("hint"):
             self._note(event, f"  {gate['hint']}", fg="yellow")
 

@@ -1,4 +1,4 @@
-"""Define plugins: the base class, the thirteen hooks, the answers that each hook allows, and the context that hooks get."""
+"""Define plugins: the base class, the hooks, the answers that each hook allows, and the context that hooks get."""
 
 from __future__ import annotations
 
@@ -102,8 +102,9 @@ Answers: TypeAlias = Answer | Sequence[Answer] | None
 # -------------------------------------------------------------------------------------------------------------- hooks
 
 _ALWAYS = (Continue, Emit)
-#: The answers that each hook allows. To add a hook: add it here and to the docstring of `Plugin`, and run it with
-#: `Turn.run_hook` where it belongs. tools/plugins.py writes this table to docs/plugins.md.
+#: The answers that each hook allows. To add a hook: add it here and to the docstring of `Plugin`, run it with
+#: `Turn.run_hook` where it belongs, and say in `WHEN` of tools/plugins.py when that is. If the hook can refuse something,
+#: also say in `_TIMEOUT_ANSWERS` of engine/hooks.py what happens when it takes too long.
 HOOKS: dict[str, tuple[type[Answer], ...]] = {
     "session_start": (*_ALWAYS, Abort),
     "session_end": _ALWAYS,

@@ -76,7 +76,9 @@ def _create_http_model(credentials: Credentials) -> Model:
             from quarterdeck.engine.providers.gemini import GeminiModel
 
             return GeminiModel(credentials)
-        case _:
+        case "chat":
             from quarterdeck.engine.providers.chat import ChatModel
 
             return ChatModel(credentials)
+        case wire:
+            raise ValueError(f"no module is listed here for the wire format {wire!r}")

@@ -20,6 +20,7 @@ from quarterdeck.kernel.moves.base import (
 )
 from quarterdeck.kernel.process import Exit
 from quarterdeck.kernel.profile import Failure, label
+from quarterdeck.kernel.routing import is_busy
 from quarterdeck.kernel.state import NOT_OPENED, State
 from quarterdeck.kernel.turn import NO_TURN
 
@@ -202,8 +203,7 @@ def _exit_input(state: State, body: ev.ProcessExited) -> _PhaseInput | None:
     if body.asked:
         # 000's table doesn't know an exit that we requested. It ends an open turn, and also one that is about to start:
         # its spinner must not continue.
-        is_busy = state.turn.is_open or state.base_phase.value in phase.FLAGS["showSpinner"]
-        return _CANCELLED if is_busy else None
+        return _CANCELLED if is_busy(state) else None
     if body.code:
         return _EXIT_FAILED
     if body.code is None:

@@ -263,7 +263,7 @@ async def test_a_session_that_cannot_be_read_keeps_no_deck_from_closing(
     working = await deck.create("test", "hang", cwd=str(tmp_path))
     await until(working, lambda view: view.state.turn.is_open)
     pid = pid_of(deck, working)
-    deck.services.supervisor.evict_idle_sessions()
+    deck.services.supervisor.evict_sessions()
     assert resting.id not in deck.services.supervisor.sessions
 
     async def broken(*_: object) -> None:
