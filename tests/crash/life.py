@@ -230,5 +230,5 @@ class Life:
 
 
 def left_behind(home: Path) -> list[Identity]:
-    """Return every process whose environment names this home."""
+    """Return every process that carries a nonce of this home."""
     return find_by_home(home_id(home.resolve()))
