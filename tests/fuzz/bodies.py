@@ -29,7 +29,7 @@ ORIGINS: tuple[Origin, ...] = ("engine", "hook", "stream", "otlp", "rpc", "proce
 #: Most events belong to the main agent.
 PATHS: tuple[tuple[str, ...], ...] = ((), (), (), (), (), (), ("a",), ("a", "b"), ("",))
 
-#: What moves the most, so that a short tape gets somewhere: turns, gates, calls, processes.
+#: Types that change the state most (turns, gates, calls, processes), so that a short tape reaches many states.
 LIVELY: tuple[type[Body], ...] = (
     ev.SessionOpened,
     ev.SessionSuspended,
@@ -112,7 +112,7 @@ def plain(kind: type[Body]) -> Body:
 
 _LIVELY = bodies_of(LIVELY, 24)
 _ALL = [*bodies_of(ev.TYPES, 6), ev.Unknown(name="from_the_future"), ev.Unknown(name="", agent_path=("a",))]
-#: A session is usually opened before anything else is said of it, and not always.
+#: A session is usually opened before its other events, but not always.
 _BEGINNINGS: tuple[list[Body], ...] = (
     [],
     [ev.SessionOpened(agent="builtin")],

@@ -137,7 +137,7 @@ def _opens_calls(truth: Truth, new: str, bounds: Bounds, whole: tuple[Body, ...]
     tools = replace(truth, step="tools", lingers=False)
     if len(truth.calls) < bounds.calls:
         announced = ev.ToolCall(name="shell", call_id=new)
-        # the engine says how many calls there will be, and holds a call before it starts; others do neither
+        # The engine announces the number of calls and holds a call before it starts. Other agents do neither.
         ways: tuple[tuple[str, Status, tuple[Body, ...]], ...] = (
             ("the engine's call runs", "runs", (ev.ToolCalls(count=1), announced, _start(new))),
             ("the engine's call asks", "asks", (ev.ToolCalls(count=1), announced, _approval(new))),

@@ -161,7 +161,7 @@ def _shuts_down(truth: Truth, world: World) -> Iterator[Move]:
     yield Move("the session fails for good", "deck", (ev.SessionFailed(message="no"),), failed)
 
 
-#: What a dying agent may still say.
+#: Events that an exiting agent may still send.
 LATE: tuple[Body, ...] = (
     ev.ToolExecutionEnd(name="shell", call_id="late"),
     ev.ApprovalRequired(gate=ev.GateRequest(gate_id="late", tool="shell")),

@@ -108,7 +108,7 @@ class Truth(Struct, frozen=True, gc=False):
 
 
 class World(NamedTuple):
-    """The truth, and what is shown."""
+    """The truth, and the view of it."""
 
     truth: Truth
     view: View
@@ -178,7 +178,8 @@ def runs_of(truth: Truth) -> tuple[str, ...]:
         return ("executing_tools",)
     if statuses & {"asks", "asks_late"}:
         return ("idle",)
-    # decided and not seen, or all answered and no request seen: 001 leaves the tools with the next request
+    # The decision isn't seen yet, or all calls are answered and the next request isn't seen yet. In 001 the run leaves
+    # executing_tools with the next request.
     return ("running", "executing_tools")
 
 
