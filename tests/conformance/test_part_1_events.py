@@ -583,7 +583,7 @@ async def test_what_plugins_say_is_joined_in_their_order() -> None:
         assert [part.text for part in model.requests[0].messages[0].parts] == ["go", "first\n\nsecond"]
 
 
-# ------------------------------------------------------------------------------------------- 1.Q, 1.R: who listens
+# ------------------------------------------------------------------------------------------- 1.Q, 1.R: subscribers
 
 
 @case("1-113")

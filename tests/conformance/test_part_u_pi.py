@@ -1,4 +1,4 @@
-"""Show part U.4: what pi's own web client checks, at the translator."""
+"""Show part U.4: the checks of pi's own web client, applied to the translator."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_one_gate_after_the_other_is_000_all_along(rounds: list[tuple[str, ...]]
 
 
 class Stored:
-    """What 000 stores of a session, as it describes it: status, last complete ask, process."""
+    """The data that 000 stores for a session: status, last complete ask, process."""
 
     def __init__(self) -> None:
         self.status: Status | None = None
@@ -189,7 +189,7 @@ class Stored:
 
 
 def possible_inputs(before: Phase, stored: Stored) -> list[tuple[str, str | None]]:
-    """Return what can happen according to the table. A process exits once, reports only how, and doesn't fail twice."""
+    """Return the possible inputs according to the table. A process exits once, reports only how, and doesn't fail twice."""
     remembered = {"requested": None, "waiting": None, "created": None, "success_ask_open": "success"}
     rows = [row for row in phase.MACHINE.rows if row.source == before.value and (row.guard or row.target != row.source)]
     inputs = {(row.event, remembered.get(row.guard, row.guard) if row.guard else None) for row in rows}

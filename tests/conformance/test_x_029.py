@@ -221,7 +221,7 @@ AFTER_A_REFUSAL = (ev.ToolExecutionEnd, ev.ToolBlocked, ev.ToolKilled, ev.Reques
 
 
 def engine(agent: str, rows: list[Row]) -> Iterable[tuple[str, str]]:
-    """Return what an engine shows for these events, compared where the agent's own batches end."""
+    """Return the states that an engine shows for these events, where the agent's own batches end."""
     ours = Engine(agent)
     for row in rows:
         for body in row.bodies:

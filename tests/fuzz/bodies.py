@@ -1,7 +1,7 @@
 """Generate event bodies with any content, from the event types themselves, so that a new event is included.
 
-All words come from one small pool. So ids repeat, are missing, or are the same for a message and a call: what a confused
-agent sends, and what handwritten tests forget.
+All words come from one small pool. So ids repeat, are missing, or are the same for a message and a call. Confused agents
+send such events, and handwritten tests forget them.
 
 The bodies are created once from a fixed seed, and a tape is a list of draws from them. Drawing every field of every body
 would take a hundred draws per event. This way tapes can be long and still shrink to a few plain events.
@@ -127,7 +127,7 @@ def any_body() -> SearchStrategy[Body]:
 
 
 def many_bodies() -> SearchStrategy[list[Body]]:
-    """Generate what a log may contain: a start, then anything."""
+    """Generate the content of a log: a start, then any events."""
     short, long = st.lists(any_body(), max_size=8), st.lists(any_body(), min_size=16, max_size=48)
     return st.builds(lambda first, rest: [*first, *rest], st.sampled_from(_BEGINNINGS), short | long)
 

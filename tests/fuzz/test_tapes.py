@@ -228,7 +228,7 @@ def test_pieces_may_be_dropped_whatever_came_before_they_were_restated(start: Bo
         assert window(thinned.timeline) == window(kept.timeline), between
 
 
-# ------------------------------------------------------------------------------------------------- what is too much
+# ---------------------------------------------------------------------------------------------------- limits
 
 
 def test_a_text_of_megabytes_is_told_whole_and_everything_short_stays_short() -> None:

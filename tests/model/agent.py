@@ -1,5 +1,6 @@
-"""Model the main agent: how a turn starts, what it does, how it ends. Each batch is what a translator or the engine
-writes.
+"""Model the main agent: how a turn starts, continues and ends.
+
+Each batch has the events that a translator or the engine writes. The steps of a turn are:
 
     no turn ── starts ──▶ asking ── chunks ──▶ writing ── calls ──▶ tools ── all answered ──▶ asking …
                              └── compacts ─▶ compacting          └── calls run, ask, are allowed, end, two at a time

@@ -78,7 +78,7 @@ def _delivers(truth: Truth, world: World) -> Iterator[Move]:
 
 
 def _restores(truth: Truth, world: World) -> Iterator[Move]:
-    """Load a suspended session: it waits to be resumed, or the agent repeats what it had asked."""
+    """Load a suspended session: it waits to be resumed, or the agent repeats its questions."""
     still_idle = world.view.state.base_phase.value == "idle"
     for finished in (False, True):
         restored = (ev.TurnRestored(finished=finished),)

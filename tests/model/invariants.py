@@ -1,7 +1,7 @@
-"""List what must hold after every batch. Each rule takes the world and returns None or what is wrong.
+"""Define the rules that hold after every batch. Each takes the world and returns None or a description of the fault.
 
-The first rules compare the view with the truth. Then come the rules across owners (X-028, X-040), and then what must
-hold of any view: the phase can be reconstructed from 000's three sources, the composer is enabled, and exactly the
+The first rules compare the view with the truth. Then come the rules across owners (X-028, X-040), and then the rules
+for any view: the phase can be reconstructed from 000's three sources, the composer is enabled, and exactly the
 allowed commands are accepted. Rules about single steps are in search.py.
 """
 

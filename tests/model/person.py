@@ -1,7 +1,7 @@
-"""Model the user: every command, accepted or refused by the kernel's own check, and what the deck does with it.
+"""Model the user: every command, accepted or refused by the kernel's own check, and its effect in the deck.
 
-A message goes where kernel.routing sends it. The deck writes a decision; what the agent does with it is in the same
-batch (the engine) or comes later (agent.py).
+A message goes where kernel.routing sends it. The deck writes a decision. The agent reacts in the same batch (the
+engine) or later (agent.py).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from quarterdeck.kernel.phase import FLAGS, WAITING
 
 
 class Edge(NamedTuple):
-    """A move: who made it, and to which world it led."""
+    """A move: its actor, and the world that it led to."""
 
     by: str
     to: int

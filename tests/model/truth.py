@@ -1,7 +1,6 @@
-"""Define what is actually the case in one session, as opposed to what the view shows. Both are compared after every
-batch.
+"""Define the actual situation of one session, which is compared with the view after every batch.
 
-The truth also says which activity a correct translator reports (`activity_of`) and which states of the run are
+The truth also determines which activity a correct translator reports (`activity_of`) and which states of the run are
 possible (`runs_of`). Both follow the documents, not the kernel. Names of calls, gates and messages only serve to
 create events: two worlds that differ in nothing else are the same (`shape`).
 """
