@@ -1,4 +1,4 @@
-"""Settings that every test shares."""
+"""Define the settings and fixtures that every test shares."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.crash import report
 
-# "ci" finds the same examples on every run and on every machine, so that a red run can be believed and repeated.
-# Looking for new ones is a thing to do on purpose: HYPOTHESIS_PROFILE=explore pytest …
+# The profile "ci" tries the same examples on every run and machine, so that a failure can be repeated. Search for new
+# ones with HYPOTHESIS_PROFILE=explore pytest …
 settings.register_profile(
     "ci",
     derandomize=True,
@@ -28,14 +28,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 @pytest.fixture
 def hangups_are_heard() -> Iterator[None]:
-    """Whoever is started in this test hears SIGHUP, also if the tests run under nohup: what is ignored is inherited."""
+    """Reset SIGHUP, so that processes of this test receive it under nohup too: an ignored signal is inherited."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The crash suite's report: here, because of a sub-folder's conftest the head of a parallel run never hears."""
+    """Print the crash suite's report. The controller of a parallel run doesn't load a subfolder's conftest."""
     kills: Counter[tuple[str, str]] = Counter()
     failures: list[str] = []
     for outcome in ("passed", "failed"):

@@ -1,4 +1,4 @@
-"""How a test says which cases of the acceptance list (cases.toml) it shows.
+"""Mark tests with the cases of the acceptance list (cases.toml) that they show.
 
 On a function or a class:
 
@@ -10,7 +10,7 @@ On one row of a parametrized test, in the decorator or in a table that the decor
     @pytest.mark.parametrize("event", [pytest.param("cancel_session", marks=case("0-059"))])
     def test_event(event: str) -> None: ...
 
-As a table with one row a case:
+As a table with one row per case:
 
     ROWS = {
         "0-044": ("idle", "start_session", "creating"),
@@ -20,8 +20,8 @@ As a table with one row a case:
     @cases_from(ROWS, "before, event, after")
     def test_row(before: str, event: str, after: str) -> None: ...
 
-tools/conformance.py finds the marks by reading the source, never by importing it, so ids are written as plain
-strings: an id that a loop or a format makes up is refused there.
+tools/conformance.py reads the marks from the source and never imports it. So write ids as plain strings: the tool refuses
+ids that a loop or a format string creates.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ case = pytest.mark.case
 
 
 def cases_from(table: Mapping[str, object], argnames: str = "row") -> pytest.MarkDecorator:
-    """Run the test once for each row, marked with the row's case; several names unpack the row, a tuple."""
+    """Run the test once for each row, marked with the row's case. Several names unpack the row, which is a tuple."""
     several = "," in argnames
     rows = [
         pytest.param(*(cast("tuple[object, ...]", row) if several else (row,)), marks=case(case_id), id=case_id)

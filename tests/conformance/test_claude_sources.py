@@ -15,7 +15,7 @@ from quarterdeck.kernel.view import View, fold
 TRACES = Path(__file__).parent / "traces" / "claude"
 HOOKS = ("hook", "proc")
 STREAM = ("stdout", "stdin", "proc")
-#: What one of the two cannot know, and why.
+#: Recordings whose sources differ, and why one of them can't know what the other reports.
 DIFFERENCES = {
     "23i_Stop_block_and_UserPromptSubmit_block": "Stop means idle for hooks; for the stream only the result ends a turn",
     "24b_misc_events": "no hook tells local commands",
@@ -32,7 +32,7 @@ BOTH = [path for path in sorted(TRACES.rglob("*.jsonl")) if has_both(path)]
 
 
 def replayed(path: Path, only: tuple[str, ...]) -> tuple[Replay, list[str]]:
-    """The outcome, and the phases one after another, event by event."""
+    """Return the replay and the sequence of phases, checked after each event."""
     run = Replay(translator("claude"), "claude", only)
     view, phases = View(), ["idle"]
     with path.open("rb") as lines:

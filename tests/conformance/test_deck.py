@@ -1,4 +1,4 @@
-"""What 002, 000 and upstream say of sessions that live: shown with a real deck and real agent processes."""
+"""Show the cases of 002, 000 and upstream about running sessions, with a real deck and real agent processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _arguments(pid: int) -> list[str]:
 
 
 async def _suspended(folder: Path, agent: str, script: str = "say one") -> SessionHandle:
-    """A session that was used, and that its deck suspended when it closed."""
+    """Create a session that was used, and that its deck suspended when it closed."""
     async with at_home(folder) as deck:
         session = await deck.create(agent, script, cwd=str(folder))
         await (busy(session) if script == "hang" else session.settled())
@@ -57,7 +57,7 @@ async def test_a_new_session_is_active(tmp_path: Path) -> None:
 
 @case("2-028")
 async def test_only_a_person_archives(tmp_path: Path) -> None:
-    """One place in the deck says it, two commands come there, and the log names who wanted it."""
+    """Only one function writes the event, only two commands call it, and the log names the user as the origin."""
     package = Path(quarterdeck.__file__).parent
     callers = {
         (str(path.relative_to(package)), function.name)
@@ -66,7 +66,7 @@ async def test_only_a_person_archives(tmp_path: Path) -> None:
         if isinstance(function, ast.AsyncFunctionDef | ast.FunctionDef)
         and any(name in _called(function) for name in ("SessionArchived", "_archive"))
     }
-    # an import says of old rows what they were already
+    # An import restates the status that old sessions already had.
     callers.discard(("deck/importing.py", "_bodies_since_opened"))
     assert callers == {("deck/commands/lifecycle.py", name) for name in ("_archive", "cancel", "archive")}
     async with at_home(tmp_path) as deck:
@@ -77,7 +77,7 @@ async def test_only_a_person_archives(tmp_path: Path) -> None:
 
 
 def _called(function: ast.AST) -> set[str]:
-    """The names of everything that is called in it."""
+    """Return the names of all functions that are called in this one."""
     calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
     return {one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in calls}
 
@@ -160,7 +160,8 @@ class TestCancel:
             assert len(pids) == 3
             assert all(is_alive(pid) for pid in pids)
             await session.cancel()
-            await eventually(lambda: not any(is_alive(pid) for pid in pids))  # killed, and gone a moment later
+            # Killed processes disappear a moment later.
+            await eventually(lambda: not any(is_alive(pid) for pid in pids))
             view = session.view
             assert view.state.gates.open == ()
             assert not view.timeline.streaming
@@ -184,7 +185,8 @@ async def test_three_sessions_at_once(tmp_path: Path) -> None:
             await session.settled()
         await sessions[1].prompt("hang")
         await busy(sessions[1])
-        for _ in range(3):  # looking at one and at another changes nothing
+        # Reading one session after another must not change any of them.
+        for _ in range(3):
             for session, word in zip(sessions, words):
                 assert (await texts_of(session, "assistant")) == [word]
         assert [session.summary.phase for session in sessions] == ["completed", "streaming", "completed"]

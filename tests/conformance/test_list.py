@@ -1,4 +1,4 @@
-"""The acceptance list is whole, every case has an owner, and the document is what the list and the tests say."""
+"""Check that the acceptance list is complete, every case has an owner, and the document matches the list and the tests."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ from tests.support.tape import Tape, approval
 
 each_state = pytest.mark.parametrize("state", STATES)
 
-#: 000's asks for an approval, by what is asked for.
+#: 000's asks for an approval, and what kind of action each is about.
 ASKS = {
     "ask:tool": "tool",
     "ask:command": "command",

@@ -1,4 +1,4 @@
-"""Show part 0: the six flags of a phase, the notes of seed 000, and what it leaves open."""
+"""Show part 0: the six flags of a phase, the notes of seed 000, and the cases that it leaves open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 001: the events, and what subscribers get of them."""
+"""Show seed 001's events, and which of them subscribers get."""
 
 from __future__ import annotations
 
@@ -425,7 +425,7 @@ async def test_a_sub_agent_works_in_its_parents_log() -> None:
         shown = [event async for event in _until_end(wrapped)]
         assert [event.body.event["type"] for event in shown[:-1]] == [event.type for event in of_child]
         assert {(event.body.call_id, event.body.child_sid) for event in shown[:-1]} == {("c1", begun.child_sid)}
-        # what it has of its parent, and what not
+        # The child inherits the system prompt and the model of its parent, but not the conversation.
         child = model.requests[1]
         assert [one.text for one in child.messages] == ["find it"]
         assert (child.system, child.model) == ("be good", "one")
@@ -583,7 +583,7 @@ async def test_what_plugins_say_is_joined_in_their_order() -> None:
         assert [part.text for part in model.requests[0].messages[0].parts] == ["go", "first\n\nsecond"]
 
 
-# ------------------------------------------------------------------------------------------- 1.Q, 1.R: who listens
+# ------------------------------------------------------------------------------------------- 1.Q, 1.R: subscribers
 
 
 @case("1-113")
@@ -608,7 +608,7 @@ async def test_an_observer_gets_what_it_needs_in_order() -> None:
 
 @case("1-114")
 async def test_an_observer_hears_once_that_the_agent_died() -> None:
-    """Another owner takes over the log."""
+    """The agent dies because another owner takes over the log."""
 
     log = MemoryLog()
     agent = await opened(Script(text("hi"), [asyncio.Event()]), log=log)
@@ -679,7 +679,7 @@ async def test_nothing_is_kept_unless_it_is_asked_for() -> None:
         stream = agent.subscribe(since=0)
         last = await many(agent, 1)
         assert (await anext(stream)).index == last
-        # The first subscriber doesn't make the agent keep events for later ones.
+        # The first subscriber doesn't make the agent store events for later ones.
         late = agent.subscribe(since=0)
         newest = await many(agent, 1)
         assert (await anext(late)).index == newest

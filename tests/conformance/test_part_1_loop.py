@@ -1,4 +1,4 @@
-"""Seed 001: states, prompts, steering, abort, approvals and models, with real agents and a scripted model."""
+"""Show seed 001's states, prompts, steering, abort, approvals and models, with real agents and a scripted model."""
 
 from __future__ import annotations
 
@@ -681,7 +681,7 @@ CALLS = {
     "reject": lambda agent: agent.reject(),
     "switch_model": lambda agent: agent.switch_model("scripted:two"),
 }
-#: state → what becomes of it there: an event that is said, or nothing.
+#: For each call: the event that it causes in a state (None is any other state), or None if there is none.
 AFTER = {
     "prompt": {"idle": "prompt_received", None: "prompt_queued"},
     "steer": {"idle": "prompt_received", None: "steering_received"},
@@ -706,6 +706,7 @@ async def test_every_call_in_every_state(name: str, state: str) -> None:
             await at.heard.until(said, sum(t == said for t in at.heard.types[:before]) + 1)
         after = {"abort": "idle"}.get(name, "running" if state == "idle" and name in ("prompt", "steer") else state)
         if name == "steer" and state == "executing_tools":
-            after = at.agent.status().state  # the tool was killed: the next request is on its way
+            # Steering killed the tool, so the next request may be on its way already.
+            after = at.agent.status().state
             assert after in ("executing_tools", "running", "streaming")
         assert at.agent.status().state == after

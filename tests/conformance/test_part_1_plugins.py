@@ -1,4 +1,4 @@
-"""Seed 001: the shipped plugins, with real agents and a scripted model."""
+"""Show seed 001's shipped plugins, with real agents and a scripted model."""
 
 from __future__ import annotations
 
@@ -297,7 +297,8 @@ class TestLoops:
             await agent.prompt("make it work")
             aborted = await heard.until("agent_abort")
             assert [body.loop for body in heard.bodies("loop_detected")] == ["file_loop_warn", "file_loop_abort"]
-            assert ran == ["0", "1", "2"]  # on after the warning, not after the end
+            # The warning doesn't stop the calls, the abort does.
+            assert ran == ["0", "1", "2"]
             assert "a.py" in aborted.reason
             assert agent.status().state == "idle"
 
@@ -408,7 +409,8 @@ class TestBigResults:
             assert results["c1"].endswith("line 8999\n")
             assert path in results["c1"]
             assert len(results["c1"]) < 5_000
-            assert results["c2"] == whole  # grep is on the list of the excluded
+            # Results of grep are excluded from offloading.
+            assert results["c2"] == whole
             assert heard.bodies("tool_execution_end")[-1].result == "found True"
 
     @case("U-058")

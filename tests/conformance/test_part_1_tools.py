@@ -1,4 +1,4 @@
-"""Part 1 and U.1 about tools: the shipped tools in real agents, on real files and processes."""
+"""Show the cases of part 1 and U.1 about tools: the shipped tools in real agents, on real files and processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def alive(pid: int) -> bool:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    while not holds():  # noqa: ASYNC110  # what is waited for is another process
+    # Poll, because the condition depends on another process.
+    while not holds():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""Part 2: the durable lifecycle of seed 002, its list, its badge, its hints, and how long a session is kept."""
+"""Show part 2: the durable lifecycle of seed 002, its list, its badge, its hints, and the retention of sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.sessions import in_lifecycle, in_phase
 from tests.support.tape import STEP, Tape
 
 HOUR_MS = DAY_MS // 24
-#: The one event that leads to each status; what leads to `active` leads there from `suspended` only.
+#: The only event that leads to each status. The one for `active` applies only to suspended sessions.
 LEADS_TO: dict[str, Body] = {
     "active": ev.SessionResumed(),
     "suspended": ev.SessionSuspended(),
@@ -37,7 +37,7 @@ def status(tape: Tape) -> str:
 
 
 def unresumable() -> Tape:
-    """A suspended session whose agent can't resume."""
+    """Create a suspended session whose agent can't resume."""
     return Tape().opened().add(ev.AgentReady(resumable=False), ev.SessionSuspended())
 
 
@@ -81,7 +81,8 @@ def test_a_session_is_created_active() -> None:
 @each_phase
 def test_a_suspended_session_is_resumed(name: str) -> None:
     tape = in_lifecycle("suspended", name)
-    tape.add(ev.SettingChanged())  # whatever else is written meanwhile
+    # Other events in between don't matter.
+    tape.add(ev.SettingChanged())
     assert status(tape.add(ev.SessionResumed())) == "active"
 
 
@@ -326,7 +327,8 @@ def test_input_is_enabled_in_active_sessions() -> None:
     offers = {name: composer(in_lifecycle(name).state) for name in STATES}
     assert {name: box.enabled for name, box in offers.items()} == {
         "active": True,
-        "suspended": True,  # resumes first: the amendment
+        # By the amendment, a message resumes the session first.
+        "suspended": True,
         "archived": False,
         "error": False,
     }

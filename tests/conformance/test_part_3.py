@@ -1,6 +1,7 @@
-"""Show part 3 (seed 003, what the agent is doing): the monitor and the two diagrams as tables.
+"""Show part 3 (seed 003, the agent's activity): the monitor, and the two diagrams as tables.
 
-The cases about signals are shown with the translators."""
+The cases about signals are shown with the translators.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.support.tape import Tape, approval
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 ACTIVE = (THINKING, TOOL_USE, WAITING, COMPACTING)
 
-#: One turn with everything in it, as a translator gives it.
+#: A turn with every activity, as a translator reports it.
 TURN: tuple[Body, ...] = (
     ev.ProcessStarting(),
     ev.AgentReady(native_session_id="n1"),
@@ -52,7 +53,7 @@ def values(state: State) -> dict[str, str]:
 
 
 def history(bodies: tuple[Body, ...], origin: Origin) -> list[dict[str, str]]:
-    """What every owner shows after each of these, told by one source."""
+    """Return the values of all owners after each of these events, all from one source."""
     tape = Tape().opened()
     return [values(tape.add(body, origin=origin).state) for body in bodies]
 
@@ -114,12 +115,12 @@ CODEX_EDGES = [
     (WAITING, "codex.tool_decision", "not_ask_user", TOOL_USE),
     (TOOL_USE, "codex.sse_event", "response.created", THINKING),
     (THINKING, "codex.sse_event", DEBOUNCED, "idle"),
-    # a completion that is followed by more keeps the state, and so does every result
+    # A completion that is followed by more events doesn't change the state, and neither does any result.
     (TOOL_USE, "codex.sse_event", DEBOUNCED, TOOL_USE),
     (TOOL_USE, "codex.tool_result", None, TOOL_USE),
     (THINKING, "codex.tool_result", None, THINKING),
     (THINKING, "codex.sse_event", "response.output_text.delta", THINKING),
-    # totality: a prompt is a prompt wherever it comes
+    # For totality: a prompt leads to thinking from every state.
     *((state, "codex.user_prompt", None, THINKING) for state in (*ACTIVE, "exited")),
 ]
 
@@ -160,15 +161,15 @@ CLAUDE_EDGES = [
     *((state, "PreCompact", None, COMPACTING) for state in (THINKING, TOOL_USE, WAITING)),
     *((state, signal, None, "idle") for state, signal in product(ACTIVE, ("Stop", "Interrupt"))),
     *((state, "SessionEnd", None, "exited") for state in ("idle", *ACTIVE)),
-    # totality
+    # Rows that the diagram lacks, for totality.
     (TOOL_USE, "PermissionRequest", None, WAITING),
     (COMPACTING, "SessionStart", "compacted in a turn", THINKING),
     ("idle", "PreCompact", None, COMPACTING),
     (COMPACTING, "SessionStart", "compacted by hand", "idle"),
     *((state, "UserPromptSubmit", None, THINKING) for state in ACTIVE),
-    # SessionStart means idle only where nothing is known yet
+    # SessionStart means idle only before any other activity is known.
     *((state, "SessionStart", None, state) for state in ("idle", THINKING, TOOL_USE, WAITING)),
-    # hooks that 003 does not know
+    # 003 doesn't list these hooks.
     *((state, "SubagentStop", None, state) for state in STATES),
 ]
 
@@ -190,7 +191,7 @@ def test_the_machine_that_is_shown_holds_both_diagrams(machine: activity.Machine
     assert set(machine.rows) <= set(activity.MACHINE.rows)
 
 
-# --------------------------------------------------------------------------- what moves the monitor besides state_change
+# -------------------------------------------------------------------- events besides state_change that move the monitor
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_the_handler_starts_initialized() -> None:
 @case("3-044")
 def test_a_session_that_starts_is_idle() -> None:
     agent = Session().starts().hook("SessionStart", source="startup", model="opus")
-    # agent_ready is what makes an initialized agent idle
+    # agent_ready alone changes the activity from initialized to idle.
     assert agent.kinds == ["agent_ready"]
     assert agent.activity == "idle"
 

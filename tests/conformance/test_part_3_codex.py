@@ -319,7 +319,7 @@ def test_what_is_left_of_an_interrupted_turn_does_not_begin_another(late: str) -
     assert talk.activity == THINKING
 
 
-# --------------------------------------------------------------- the table that people read is what the records do
+# -------------------------------------------------------------------- the documented table matches the records
 
 START = {"idle": idle, THINKING: thinking, TOOL_USE: using_a_tool, WAITING: waiting}
 

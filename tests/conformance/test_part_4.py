@@ -1,4 +1,4 @@
-"""Part 4 of the acceptance list: seed 004's store, entries, tool steps, events, history and steering.
+"""Show part 4 of the acceptance list: seed 004's store, entries, tool steps, events, history and steering.
 
 004's events have canonical names here: `toolcall_end` is tool_call, `message_start (user)` is prompt_received or
 steering_applied, `response` is command_failed or command_receipt, `extension_ui_request` and `extension_error` are
@@ -26,7 +26,7 @@ from tests.support.tape import Tape, tape
 
 SESSION = "s1"
 SHOT = Image(media_type="image/png", data="iVBORw0KGgo=")
-#: A run that meets every kind of entry.
+#: A run that produces every kind of entry.
 RUN: tuple[Body, ...] = (
     ev.PromptReceived(text="Fix the bug", message_id="m1", images=(SHOT,)),
     ev.AgentStart(),
@@ -47,7 +47,7 @@ RUN: tuple[Body, ...] = (
 
 
 def a_store(*bodies: Body) -> Store:
-    """A store that has one session open and got these events of it."""
+    """Create a store with one open session that received these events."""
     store = Store()
     store.set_sessions((), SESSION)
     for event in Tape(SESSION).add(*bodies).events:
@@ -56,18 +56,18 @@ def a_store(*bodies: Body) -> Store:
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
-    """An entry as a client reads it."""
+    """Return an entry as a client decodes it."""
     return msgspec.json.decode(msgspec.json.encode(entry))
 
 
 def only(entries: list[Entry], kind: Kind) -> Entry:
-    """The one entry of this kind."""
+    """Return the only entry of this kind."""
     (found,) = [entry for entry in entries if entry.kind == kind]
     return found
 
 
 def step_of(played: Tape, call_id: str = "c1") -> ToolStep:
-    """The tool step of this call."""
+    """Return the tool step of this call."""
     (step,) = [entry.tool_step for entry in played.entries if entry.id == call_id]
     assert step is not None
     return step
@@ -290,14 +290,14 @@ class TestToolSteps:
     @case("4-031")
     @given(st.lists(st.sampled_from([ANNOUNCED, STARTED, ENDED, FAILED]), max_size=8))
     def test_whatever_an_agent_repeats_a_step_goes_forward_only_and_ends_once(self, bodies: list[Body]) -> None:
-        """An end that comes without a start skips `running`: the call was kept from it."""
+        """An end without a start skips `running`: the call never ran."""
         order = {"calling": 0, "running": 1, "done": 2, "error": 2}
         for before, after in pairwise(phases((ANNOUNCED, *bodies))):
             assert after == before or order[after] > order[before]
 
 
 def phases(bodies: Sequence[Body]) -> list[str]:
-    """The phase of the step after each of these."""
+    """Return the phase of the step after each of these events."""
     played = tape()
     return [step_of(played.add(body)).phase for body in bodies]
 
@@ -419,7 +419,7 @@ class TestEvents:
 
 
 def restored(*history: HistoryMessage) -> list[Entry]:
-    """`messages` after this history was loaded."""
+    """Return `messages` after loading this history."""
     return a_store(ev.SessionOpened(agent="pi"), ev.TurnRestored(history=history)).state.messages
 
 
@@ -485,7 +485,7 @@ class TestHistory:
 
 
 class Said(msgspec.Struct, frozen=True):
-    """One part of a reply in a run that is told twice: live, and as the history that the agent keeps of it."""
+    """One part of a reply, in a run that is shown both live and from the agent's history."""
 
     kind: str
     text: str
@@ -507,7 +507,7 @@ def block_of(turn: int, place: int, part: Said) -> Block:
 
 
 def live(run: Run) -> list[Entry]:
-    """The timeline of a run that was watched, delta by delta."""
+    """Return the timeline of a run that was received live, delta by delta."""
     played = Tape(SESSION)
     for turn, (prompt, parts) in enumerate(run):
         played.add(ev.PromptReceived(text=prompt, message_id=f"m{turn}"), ev.AgentStart())
@@ -536,7 +536,7 @@ def streamed(message_id: str, block: Block) -> list[Body]:
 
 
 def history_of(run: Run) -> list[HistoryMessage]:
-    """The same run as the agent keeps it: results stand in messages of their own."""
+    """Return the same run as the agent stores it, with tool results in messages of their own."""
     history: list[HistoryMessage] = []
     for turn, (prompt, parts) in enumerate(run):
         history.append(HistoryMessage(message_id=f"m{turn}", role="user", blocks=(Block(text=prompt),)))
@@ -576,7 +576,7 @@ class TestTurns:
         begun = [group for group in groups if group[0].kind == "user"]
         assert len(begun) == kinds.count("user")
         assert all(entry.kind != "user" for group in groups for entry in group[1:])
-        # only what stands before the first user entry belongs to no turn of a person
+        # Only entries before the first user entry don't belong to a user's turn.
         assert len(groups) - len(begun) == (1 if kinds and kinds[0] != "user" else 0)
 
 

@@ -1,4 +1,4 @@
-"""Part U of the acceptance list, what of it the kernel decides: labels, exits, lists, counts, and the timeline of U.4."""
+"""Show the cases of part U that the kernel decides: labels, exits, lists, counts, and the timeline of U.4."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ class TestAgentManager:
 
 
 def row(name: str, repo: Repo | None = None, created_at: int = 0) -> Summary:
-    """One session of a list."""
+    """Create one session of a list."""
     played = Tape(name).add(ev.SessionOpened(agent="demo", repo=repo))
     return msgspec.structs.replace(summary(played.view), created_at=created_at)
 
 
 def one_turn(number: int) -> list[Body]:
-    """Ten events: a prompt, two tools, a price."""
+    """Create ten events: a prompt, two tools, a price."""
     calls = [f"c{number}.{place}" for place in range(2)]
     return [
         ev.PromptReceived(text=f"Prompt {number}", message_id=f"m{number}"),
@@ -283,6 +283,6 @@ class TestTimeline:
 
 
 def steps(played: Tape) -> list[tuple[str, str, str | None]]:
-    """The calls: name, phase, result."""
+    """Return name, phase and result of each call."""
     told = [entry.tool_step for entry in played.entries if entry.tool_step is not None]
     return [(step.tool_name, step.phase, step.result) for step in told]

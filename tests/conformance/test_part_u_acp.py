@@ -14,7 +14,7 @@ from tests.conformance.marks import case
 from tests.support.acp_session import AcpTalk
 
 TRACES = Path(__file__).parent / "traces"
-#: folder → the agent's own name; all of them are also served as `acp`
+#: Folder → the agent's own name. Each recording is also replayed as `acp`.
 AGENTS = {"gemini": "gemini", "opencode": "opencode", "kilo": "kilo", "cline/2.18.0-acp": "cline"}
 RECORDINGS = [(path, agent) for folder, agent in AGENTS.items() for path in sorted((TRACES / folder).rglob("*.jsonl"))]
 

@@ -12,7 +12,7 @@ LIMIT = "Claude AI usage limit reached|1755806400"
 
 
 def failing(words: str, status: int | None = None, error: str = "unknown") -> Session:
-    """A turn on the stream that fails for good."""
+    """Create a turn that fails permanently, as the stream reports it."""
     agent = Session().starts().init()
     agent.line(
         "assistant",

@@ -1,4 +1,4 @@
-"""Show part U.4: what pi's own web client checks, at the translator."""
+"""Show part U.4: the checks of pi's own web client, applied to the translator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_notification_is_told_and_a_text_for_the_editor_is_noticed() -> None:
     assert events == [("system", "Index built")]
     noticed = entries_after({"method": "set_editor_text", "text": "a secret draft"})
     assert [kind for kind, _ in noticed] == ["system"]
-    # the same words whatever the text is: it is meant for the editor, not for the timeline
+    # The notice doesn't contain the text, which is meant for the editor and not for the timeline.
     assert noticed == entries_after({"method": "set_editor_text", "text": "another"})
 
 

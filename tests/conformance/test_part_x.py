@@ -1,4 +1,4 @@
-"""Part X: all five documents at once. One run seen through every layer, and the rules that tie the layers together."""
+"""Show part X: one run in the layers of all five documents, and the rules across the layers."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ REPLY = ev.ResponseComplete(message_id="m1", blocks=(ev.Block(text="Done."),))
 
 
 def requested() -> Tape:
-    """The request is sent; nothing came back yet."""
+    """Create a session whose request was sent and not answered yet."""
     return starts().add(READY, ev.AgentStart(), THINKS, ev.RequestStart())
 
 
 def held() -> Tape:
-    """A call of the built-in agent waits for a yes."""
+    """Create a session of the built-in agent with a call that waits for approval."""
     return requested().add(CALLED, approval("g1", "c1"), ASKS_A_PERSON)
 
 
 def layers(tape: Tape) -> tuple[str, str, str, str, str, bool]:
-    """Lifecycle, process, run, activity, phase, and whether the timeline streams."""
+    """Return lifecycle, process, run, activity, phase, and whether the timeline streams."""
     state = tape.state
     values = (state.lifecycle, state.process, state.run, state.activity, state.phase)
     return *(cell.value for cell in values), tape.view.timeline.streaming  # pyright: ignore[reportReturnType]
@@ -230,7 +230,7 @@ def test_the_composer_is_off_only_in_archived_and_fatal_sessions(status: str, na
 
 
 ASKED = ev.ApprovalRequired(gate=ev.GateRequest(gate_id="g1", ref="r1", call_id="c1", tool="shell"))
-#: The same request decided on four surfaces: by the deck's name, by the agent's, and by what the agent then does.
+#: The same request decided on four surfaces: by the deck's gate id, by the agent's ref, and by the agent's next event.
 YES = [
     ev.ApprovalResolved(gate_id="g1", status="approved", by="page"),
     ev.ApprovalResolved(ref="r1", status="approved", by="api"),
@@ -384,7 +384,7 @@ def test_a_turn_that_ends_without_a_word_is_closed_once(ends: Body, closing: typ
     for body in written:
         later.add(body)
     if not isinstance(ends, ev.AgentStart):
-        # the agent's own last word comes too late, and is not written a second time
+        # The agent's own end comes too late, and isn't written a second time.
         assert in_order(later.view, [ev.AgentEnd()]) == []
 
 
@@ -411,7 +411,8 @@ def test_the_first_prompt_leaves_the_queue_when_the_process_is_ready() -> None:
     tape = starts().add(ev.PromptQueued(text="Fix the bug", message_id="m0"))
     tape.add(READY, ev.PromptReceived(text="Fix the bug", message_id="m0"))
     assert tape.state.queue == ()
-    assert tape.phase == "creating"  # one of the two signals
+    # Only one of the two signals has arrived.
+    assert tape.phase == "creating"
     assert tape.add(ev.RequestStart()).phase == "streaming"
     assert said_by(tape, "user") == ["Fix the bug"]
 

@@ -18,7 +18,7 @@ from tests.support.sessions import works
 from tests.support.tape import approval
 
 SEED = (Path(__file__).parent / "seed_000_tables.md").read_text(encoding="utf-8")
-#: What the seed writes into its column "Condition", where the machine has a guard for it.
+#: The seed's entries in its column "Condition" that are guards of the machine.
 CONDITIONS = {
     "`api_req_started` already received": "requested",
     "waiting for `api_req_started`": "waiting",
@@ -64,7 +64,7 @@ def test_every_row_of_the_seed_is_in_the_machine() -> None:
 
 
 def test_no_row_of_the_machine_contradicts_the_seed() -> None:
-    """Where the seed has a row for a state, an event and a condition, the machine has no other one."""
+    """If the seed has a row for a state, an event and a condition, the machine has no other row for them."""
     wanted = {(row["from"], row["event"], row["guard"]): row["to"] for row in transitions_of_the_seed()}
     for row in phase.MACHINE.export()["transitions"]:
         question = (row["from"], row["event"], row["guard"])
@@ -153,7 +153,7 @@ def test_one_gate_after_the_other_is_000_all_along(rounds: list[tuple[str, ...]]
 
 
 class Stored:
-    """What 000 stores of a session, as it describes it: status, last complete ask, process."""
+    """The data that 000 stores for a session: status, last complete ask, process."""
 
     def __init__(self) -> None:
         self.status: Status | None = None
@@ -166,7 +166,7 @@ class Stored:
             self._note_exit(ok=guard == "success")
         elif guard != "partial":
             self.process = "alive"
-            # every complete message takes the place of the one before it; both completion events ask for feedback
+            # Every complete message replaces the one before it. Both completion events ask for feedback.
             said = event.replace("say:completion_result", "ask:completion_result")
             self.ask = said if said.startswith("ask:") else None
             self.status = self._status_after(event)
@@ -182,14 +182,14 @@ class Stored:
         return by_name.get(event, "running")
 
     def _note_exit(self, ok: bool) -> None:
-        """While a session runs, its process is a separate source; otherwise the exit itself becomes the status."""
+        """Note an exit. While a session runs, its process is a separate source. Otherwise the exit becomes the status."""
         self.process = "exited_zero" if ok else "exited_nonzero"
         if self.status != "running":
             self.status = "done" if ok else "error"
 
 
 def possible_inputs(before: Phase, stored: Stored) -> list[tuple[str, str | None]]:
-    """Return what can happen according to the table. A process exits once, reports only how, and doesn't fail twice."""
+    """Return the possible inputs according to the table. A process exits once, reports only how, and doesn't fail twice."""
     remembered = {"requested": None, "waiting": None, "created": None, "success_ask_open": "success"}
     rows = [row for row in phase.MACHINE.rows if row.source == before.value and (row.guard or row.target != row.source)]
     inputs = {(row.event, remembered.get(row.guard, row.guard) if row.guard else None) for row in rows}

@@ -16,7 +16,7 @@ EXPECTATIONS = sorted(TRACES.rglob("*.expect.json"))
 
 
 def recording_of(expectation: Path) -> Path:
-    """`NAME.expect.json` and `NAME.variant.expect.json` both belong to `NAME.jsonl`."""
+    """Return the recording `NAME.jsonl` for `NAME.expect.json` or `NAME.variant.expect.json`."""
     name = expectation.name.removesuffix(".expect.json")
     while not (expectation.parent / f"{name}.jsonl").exists():
         name, _, variant = name.rpartition(".")

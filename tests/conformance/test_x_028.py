@@ -15,7 +15,7 @@ from tests.support.state_table import legal, shown_by
 
 TRACES = Path(__file__).parent / "traces"
 RECORDINGS = sorted(TRACES.rglob("*.jsonl"))
-#: A recording is also read as an agent of the kind would be that nobody knows by name.
+#: Recordings are also replayed with the generic translator of their protocol, which is used for unknown agents.
 GENERIC = {"gemini": "acp", "opencode": "acp", "kilo": "acp", "cline/2.18.0-acp": "acp", "cline": "sayask"}
 
 

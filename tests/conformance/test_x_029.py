@@ -57,7 +57,7 @@ TURNS: dict[str, tuple[Body, ...]] = {
     "failed": (*BEGIN, ev.TurnFailed(kind="api"), ev.AgentEnd(outcome="failed"), IDLE),
 }
 
-#: agent · recording · its turns, all of them
+#: Agent, recording, and all of its turns.
 EXTERNAL: list[tuple[str, str, tuple[str, ...]]] = [
     ("claude", "claude/2.1.325/02_thinking_text.jsonl", ("text",)),
     ("codex", "codex/0.166.0/app_simple.jsonl", ("text",)),
@@ -153,12 +153,12 @@ def test_the_same_work_shows_the_same_states(agent: str, recording: str, turns: 
 # ------------------------------------------------------------------------------------------------- every recording
 
 RECORDINGS = sorted(TRACES.rglob("*.jsonl"))
-#: Sources from which a whole session can be known, besides all of them together.
+#: Sources that suffice alone for a whole session, besides all of them together.
 ENOUGH: dict[str, tuple[tuple[str, ...], ...]] = {
     "claude": (("hook", "proc"), ("stdout", "stdin", "proc")),
     "codex": (("stdout", "stdin", "proc"), ("hook", "proc"), ("otlp", "proc"), ("otlp", "notify", "proc")),
 }
-#: 3-021: by telemetry tools stay in use until the model is seen to answer; here notify ends the turn before that.
+#: 3-021: by telemetry, tools are in use until the model's answer is seen. Here notify ends the turn before that.
 LINGERS = ("app_tool_auto", ("otlp", "notify", "proc"))
 
 
@@ -195,7 +195,7 @@ class Engine:
                 self._fold(self._activity())
 
     def _remember(self, body: Body) -> None:
-        """A rejected call is in use until its failed end, or until the agent moves on (8.2)."""
+        """Update the flags. A rejected call is in use until its failed end, or until the agent moves on (8.2)."""
         if isinstance(body, ev.CompactStart | ev.CompactEnd | ev.AgentEnd | ev.AgentAbort):
             self.compacts = isinstance(body, ev.CompactStart)
         if isinstance(body, ev.ToolCalls | ev.RequestStart | ev.AgentEnd | ev.AgentAbort | ev.ToolBlocked):
@@ -213,7 +213,7 @@ class Engine:
             return WAITING
         if not state.turn.is_open:
             return IDLE
-        # a batch is at work from 001's tool_calls on, also before plugins let its first call begin
+        # A batch is in use from 001's tool_calls on, also before plugins allow its first call to start.
         return TOOL_USE if state.turn.calls or self.refused or self.batch else THINKING
 
 
@@ -221,7 +221,7 @@ AFTER_A_REFUSAL = (ev.ToolExecutionEnd, ev.ToolBlocked, ev.ToolKilled, ev.Reques
 
 
 def engine(agent: str, rows: list[Row]) -> Iterable[tuple[str, str]]:
-    """Return what an engine shows for these events, compared where the agent's own batches end."""
+    """Return the states that an engine shows for these events, where the agent's own batches end."""
     ours = Engine(agent)
     for row in rows:
         for body in row.bodies:

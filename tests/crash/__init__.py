@@ -1,1 +1,1 @@
-"""The crash suite: a real deck under a real keeper is killed, and everything that it promised is held against its log."""
+"""Kill a real deck under a real subreaper, and compare everything that it acknowledged with its log."""

@@ -1,4 +1,4 @@
-"""`python -m tests.crash --kills 1000`: as many voyages as that takes, and what they found."""
+"""Run as many voyages as a number of kills takes, and print their failures: `python -m tests.crash --kills 1000`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.crash.voyage import Voyage
 
 
 def sail(seed: int) -> tuple[int, Counter[tuple[str, str]], str]:
-    """One voyage; the last of the three says what went wrong, if anything did."""
+    """Run one voyage. Return its seed, its kills and the traceback of its failure, or '' if it passed."""
     folder = Path(tempfile.mkdtemp(prefix="quarterdeck-crash-"))
     voyage = Voyage(folder, seed)
     try:

@@ -1,6 +1,7 @@
-"""The scripted agent with evidence: `write FILE TEXT` adds a line to a file, so that a text which ran twice is seen.
+"""Run the scripted agent with one more command: `write FILE TEXT` appends a line to a file.
 
-As a program it is the agent; imported, it gives the harness that starts it.
+A message that was executed twice shows up as a second line. Run as a program, this module is the agent. Imported, it
+provides the harness that starts the agent.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from quarterdeck.testing import agent
 from quarterdeck.testing.harness import TestDriver, TestTranslator
 
 NAME = "crash"
-#: The built-in agent (engine.py), which is imported only by whoever starts it.
+#: The built-in agent. Its module, engine.py, is imported only when a session uses it.
 ENGINE = "engine"
 
 
 class WritingAgent(agent.ScriptedAgent):
-    """Names are unique over restarts, as those of real agents are."""
+    """The scripted agent with ids that are unique over restarts, as those of real agents are."""
 
     def next_id(self, kind: str) -> str:
         self.count += 1
         return f"{kind}{self.count}-{os.getpid()}-{self.session}"
 
     def say(self, kind: str, **fields: Any) -> None:
-        """A text that reached it during a turn leaves its evidence too."""
+        """Execute the first command of a steering message too, so that it leaves evidence."""
         if kind == "steered":
             self.run_command(str(fields.get("text", "")).partition(";")[0].strip())
         super().say(kind, **fields)

@@ -1,4 +1,4 @@
-"""What the log must say after any kill. Read from the file itself, not from the deck, and folded anew."""
+"""Check the log after any kill. Read the file itself instead of asking the deck, and fold its events again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LIVE_PHASES = ("creating", "streaming", "waiting_approval", "waiting_input")
 
 
 class Kept:
-    """A session as the file has it."""
+    """One session as it is stored in the file."""
 
     def __init__(self, row: CatalogueRow, last_index: int, view: bytes, view_index: int, events: list[Event]) -> None:
         self.row = row
@@ -38,7 +38,7 @@ class Kept:
 
 
 class Audit:
-    """Everything that is wrong, in words. An empty list is what we want."""
+    """Collect everything that is wrong with a home, as text. An empty list means that it is sound."""
 
     def __init__(self, home: Path, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -46,7 +46,7 @@ class Audit:
         self.sessions, self.all_events = _read(home / "quarterdeck.db")
 
     def at_rest(self, states: dict[str, Any] | None, published: list[tuple[str, int, str]]) -> list[str]:
-        """When nothing lives: of a deck that has just opened, which shows these states, or of one that has closed."""
+        """Check a home without running agents: its deck has just opened and shows these states, or has closed."""
         self.lasting()
         self._published(published)
         for name, kept in self.sessions.items():
@@ -58,7 +58,7 @@ class Audit:
         return self.findings
 
     def lasting(self) -> list[str]:
-        """What holds at any time."""
+        """Check the rules that hold at any time."""
         self._stream()
         for name, kept in self.sessions.items():
             self._order(name, kept)
@@ -103,7 +103,7 @@ class Audit:
         if decode_snapshot(kept.view) != then.state:
             self._say(name, f"the stored view of {kept.view_index} is not the fold")
 
-    # --- what was acknowledged
+    # --- acknowledged commands
 
     def _receipts(self, name: str, kept: Kept) -> None:
         counts = Counter(one.client_id for one in kept.bodies if isinstance(one, ev.CommandReceipt))
@@ -137,7 +137,7 @@ class Audit:
             self._say(deed.session, f"{len(found)} receipts and {effects} effects of {deed}")
 
     def _texts(self, name: str, kept: Kept) -> None:
-        """Every text is somewhere: it waits, or an event says where it went."""
+        """Check that every message is still queued, or that an event reports its delivery or removal."""
         waits = {one.id for one in kept.state.queue}
         went: set[str] = set()
         for body in kept.bodies:
@@ -158,7 +158,7 @@ class Audit:
                 self._say(session, f"{kind} was published as {index}, the log has {there.get((session, index))}")
 
     def _gates(self) -> None:
-        """A gate's name means one question for ever."""
+        """Check that a gate id is never reused for another question."""
         meant: dict[str, tuple[str, str]] = {}
         for event in self.all_events:
             gate = _asked(event.body)
@@ -173,7 +173,7 @@ class Audit:
             if count > self._ledger.allowed(token):
                 self._say("all", f"the text {token} ran {count} times")
 
-    # --- what is claimed
+    # --- the claimed states
 
     def _rests(self, name: str, state: State) -> None:
         claims = {one: getattr(state, one).value for one in ("lifecycle", "process", "run", "phase")}
@@ -187,7 +187,7 @@ class Audit:
             self._say(name, f"texts are on their way to nobody: {on_their_way}")
 
     def _agrees(self, name: str, kept: Kept, shown: Any) -> None:
-        """What the deck shows is what the file says."""
+        """Check that the deck shows the state that the file has."""
         if shown is None:
             self._say(name, "is not in the list")
             return

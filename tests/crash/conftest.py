@@ -1,4 +1,4 @@
-"""A home of its own for each test, and nothing of it on the machine afterwards."""
+"""Create a home for each test, and kill all of its processes afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def live(home: Path) -> Iterator[Live]:
-    """Starts a deck in this home."""
+    """Return a function that starts a deck in this home."""
     lives: list[Life] = []
 
     def start(**options: Any) -> Life:

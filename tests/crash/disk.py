@@ -1,4 +1,4 @@
-"""A disk that can be told to fail, or to die in the middle of a write. SQLite works through it as through any other."""
+"""Provide a SQLite file system that can fail on demand, or tear a write in two."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Reach = Callable[..., None]
 
 
 class Disk(apsw.VFS):
-    """The file system of every connection that is opened after this was made."""
+    """The default file system of every connection that is opened after its creation."""
 
     def __init__(self, reach: Reach = lambda *_: None) -> None:
         self.reach = reach
-        #: What every write of something new raises, while it is set.
+        #: While set, every write to the write-ahead log raises this error.
         self.trouble: type[apsw.Error] | None = None
         self.base = apsw.vfs_names()[0]
         super().__init__("crash", self.base, makedefault=True)
@@ -41,7 +41,7 @@ class _File(apsw.VFSFile):
         super().xWrite(data, offset)
 
     def _tear(self, data: bytes, offset: int) -> None:
-        """The point lies in the middle of this write: its first half is on the disk."""
+        """Write only the first half to the disk if the process is killed at this point."""
 
         def half() -> None:
             with open(self._path, "r+b", buffering=0) as file:

@@ -1,8 +1,9 @@
-"""The built-in agent in the crash suite: its real process, with a model that obeys the same words as the scripted agent.
+"""Run the built-in agent in the crash suite: its real process, with a model that obeys the scripted agent's commands.
 
-Every text begins with `write FILE TOKEN`: the model has a tool write it, once for each token that any text of the
-conversation names and no call was made for, whatever became of that call. So a call that was lost with its process, and
-run again, is seen in the file. As a program this is the agent; imported, it gives the harness that starts it.
+Every message begins with `write FILE TOKEN`. The model calls a tool for it, once for each token that any message of the
+conversation names and that no call was made for, regardless of the call's outcome. If a call is lost with its process
+and run again, the file has the token twice. Run as a program, this module is the agent. Imported, it provides the
+harness that starts the agent.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class EngineDriver(BuiltinDriver):
 
 
 def _path() -> dict[str, str]:
-    """The agent works in the session's folder, where our modules are not."""
+    """Make our modules importable: the agent's working directory is the session's folder."""
     return {"PYTHONPATH": os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))}
 
 
@@ -89,7 +90,7 @@ async def child(seconds: float) -> str:
 
 
 class ObedientModel:
-    """Reads what is next from the conversation, and from nothing else."""
+    """A model that derives its next reply from the conversation alone, so that it continues after a restart."""
 
     provider = "script"
 
@@ -115,7 +116,7 @@ class ObedientModel:
 
 
 def _missing(messages: Sequence[Message]) -> tuple[str, str] | None:
-    """A line that some text wants written, and that no call was made for."""
+    """Return the file and token of a `write` that no call was made for, or None."""
     called = {str(call.args.get("token")) for message in messages for call in message.calls if call.name == "note"}
     for message in messages:
         for file, token in _WRITE.findall(message.text) if message.role == "user" else ():
@@ -125,7 +126,7 @@ def _missing(messages: Sequence[Message]) -> tuple[str, str] | None:
 
 
 def _word(messages: Sequence[Message]) -> str:
-    """The next word of the last text, after its line of evidence."""
+    """Return the next command of the last message, after its `write`."""
     at = max(place for place, message in enumerate(messages) if message.role == "user")
     last = next(part.text for part in reversed(messages[at].parts) if isinstance(part, Text))
     words = [word.strip() for word in last.split(";")][1:]

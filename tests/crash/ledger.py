@@ -1,4 +1,4 @@
-"""What the tester asked for and what it was told: the other side of every promise."""
+"""Record every command of the tester and its answer, for comparison with the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.crash.life import Gone, Refused
 
 
 class Deed:
-    """One command with the key of its caller. It was acknowledged, refused, or nobody knows."""
+    """One command with its idempotency key. It was acknowledged, refused, or its outcome is unknown."""
 
     def __init__(self, session: str, method: str, key: str, fields: dict[str, Any]) -> None:
         self.session = session
@@ -30,11 +30,11 @@ class Deed:
 
     @property
     def is_open(self) -> bool:
-        """Nobody knows what became of it."""
+        """Return whether the outcome is unknown."""
         return not self.is_done and not self.is_refused
 
     def settle(self) -> None:
-        """Takes the answer in, if there is one. An answer may not change."""
+        """Read the answer if it has arrived. Fail if it differs from an earlier answer."""
         if self.future is None or not self.future.done():
             return
         future, self.future = self.future, None
@@ -42,7 +42,8 @@ class Deed:
             answer = future.result()
         except Refused as refused:
             if refused.error["code"] == "deck_closed":
-                return  # nobody looked at it; an earlier try may have been taken
+                # A closed deck doesn't look at the command, but an earlier attempt may have been accepted.
+                return
             assert not self.is_done, f"done once and then refused: {self}"
             self.is_refused = True
         except Gone:
@@ -54,7 +55,7 @@ class Deed:
                 self.session = answer
 
     def effects(self, bodies: Sequence[ev.Body], answer: Any) -> int:
-        """How often the log says that what was wanted happened."""
+        """Count how often the log shows the effect of this command."""
         return _EFFECTS.get(self.method, _by_receipt)(self, bodies, answer)
 
 
@@ -63,7 +64,7 @@ def _by_receipt(deed: Deed, bodies: Sequence[ev.Body], answer: Any) -> int:
 
 
 def _text(deed: Deed, bodies: Sequence[ev.Body], answer: Any) -> int:
-    """Each text of ours is the only one of its kind, so it is counted by what it says."""
+    """Count a message by its text, because the texts of a voyage are unique."""
     text = deed.fields["text"]
     queued = sum(isinstance(one, ev.PromptQueued) and one.text == text for one in bodies)
     steered = sum(
@@ -84,7 +85,7 @@ def _mark(deed: Deed, bodies: Sequence[ev.Body], answer: Any) -> int:
 
 
 def _decision(deed: Deed, bodies: Sequence[ev.Body], answer: Any) -> int:
-    """A gate is decided by a person at most once. Several may have wanted to; only one has a receipt."""
+    """Count the decisions of a gate. It is decided at most once, so of several commands only one has a receipt."""
     gate = deed.fields["gate_id"]
     kinds = ev.ApprovalResolved | ev.UserResponded
     decided = sum(isinstance(one, kinds) and one.gate_id == gate and one.by == "user" for one in bodies)
@@ -103,7 +104,7 @@ _EFFECTS: dict[str, Any] = {
 
 
 class Ledger:
-    """All deeds of one home, over all lives of its deck."""
+    """All commands to one home, over all runs of its deck."""
 
     def __init__(self, evidence: Path) -> None:
         self.deeds: list[Deed] = []
@@ -119,15 +120,15 @@ class Ledger:
         return [deed for deed in self.deeds if deed.is_open]
 
     def deleting(self, session: str) -> None:
-        """From here on it may be gone."""
+        """Note that a deletion was sent, so the session may be missing from now on."""
         self._deleted.setdefault(session, False)
 
     def deleted(self, session: str) -> None:
-        """It is."""
+        """Note that a deletion was acknowledged, so the session must be missing."""
         self._deleted[session] = True
 
     def kept(self, session: str) -> None:
-        """It was refused, so it is there as before."""
+        """Note that a deletion was refused, so the session must still exist."""
         self._deleted.pop(session, None)
 
     def may_be_gone(self, session: str) -> bool:
@@ -136,7 +137,7 @@ class Ledger:
     def is_gone(self, session: str) -> bool:
         return self._deleted.get(session, False)
 
-    # --- what ran
+    # --- executed messages
 
     def executed(self) -> Counter[str]:
         if not self.evidence.exists():
@@ -144,7 +145,7 @@ class Ledger:
         return Counter(self.evidence.read_text().split())
 
     def sent_again(self, token: str) -> None:
-        """A person wanted it."""
+        """Allow one more execution of this message, because a user resent it."""
         self._again[token] += 1
 
     def allowed(self, token: str) -> int:

@@ -1,4 +1,4 @@
-"""One life of a deck: the keeper, the deck below it, and what the tester was told before somebody died."""
+"""Run one process of a deck under its subreaper (the keeper), and record the answers that arrive before a kill."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from quarterdeck.deck.deck import home_id
 from quarterdeck.process.identity import Identity, find_by_home, is_alive, start_time
 
 ROOT = Path(__file__).parents[2]
-#: Nothing here is slow; who waits longer than this waits for something that will not come.
+#: Nothing here is slow. A longer wait means that the event won't come.
 PATIENCE_S = 60.0
 _PAUSE_S = 0.005
 
 
 class Impatient(AssertionError):
-    """What must happen did not."""
+    """An expected event didn't happen in time."""
 
 
 class Gone(Exception):
@@ -41,7 +41,7 @@ class Refused(Exception):
 
 
 def until(what: str, happened: Any, patience: float = PATIENCE_S) -> Any:
-    """Waits for it."""
+    """Poll until `happened` returns something true, and return that."""
     end = time.monotonic() + patience
     while not (found := happened()):
         if time.monotonic() > end:
@@ -51,7 +51,7 @@ def until(what: str, happened: Any, patience: float = PATIENCE_S) -> Any:
 
 
 class Life:
-    """From the start of a keeper to the end of everything below it."""
+    """One run of a deck, from the start of its keeper to the end of all processes below it."""
 
     def __init__(
         self,
@@ -76,17 +76,17 @@ class Life:
             cwd=ROOT,
         )
         self.deck: Identity | None = None
-        #: It opened, or it never will.
+        #: Set when the deck has opened, or died before it could.
         self._decided = threading.Event()
         self._is_open = False
-        #: The point at which the deck was killed, once it was.
+        #: The point at which the deck was killed, or '' if it wasn't.
         self.reached = ""
         self.refused: dict[str, str] | None = None
-        #: (session, index, type) of everything that was published.
+        #: (session, index, type) of every published event.
         self.published: list[tuple[str, int, str]] = []
-        #: session → gates that were asked in it
+        #: session → its open gates
         self.gates: dict[str, list[tuple[str, str]]] = {}
-        #: session → pid of the agent that was started last and has not ended
+        #: session → pid of its newest agent, if it hasn't exited
         self.agents: dict[str, int] = {}
         self._asked: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
@@ -95,10 +95,10 @@ class Life:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    # --- talking
+    # --- requests
 
     def send(self, op: str, **fields: Any) -> Future[Any]:
-        """The answer will be there, or Refused, or Gone."""
+        """Send a request. Its future gets the answer, `Refused`, or `Gone` if the deck dies first."""
         answer: Future[Any] = Future()
         with self._lock:
             self._count += 1
@@ -147,7 +147,8 @@ class Life:
     def _answered(self, line: dict[str, Any]) -> None:
         answer = self._asked.get(line["n"])
         if answer is None:
-            return  # it closed by itself
+            # The deck closed by itself: its close request has the number 0.
+            return
         if "ok" in line:
             answer.set_result(line["ok"])
         elif "error" in line:
@@ -166,7 +167,7 @@ class Life:
             self.gates.pop(session, None)
 
     def _heard_gate(self, session: str, body: Any) -> None:
-        """One that was asked of a session at rest has no name: nobody can answer it."""
+        """Note a gate. If it was requested while the session was inactive, it has no id and can't be answered."""
         gate, kind = (body["gate"], "approval") if "gate" in body else (body, "question")
         if gate.get("gate_id"):
             self.gates.setdefault(session, []).append((gate["gate_id"], kind))
@@ -176,7 +177,7 @@ class Life:
         return self._over
 
     def wait_open(self) -> bool:
-        """Whether it opened; False when it was killed before."""
+        """Wait for the deck to open. Return False if it was killed before."""
         if not self._decided.wait(PATIENCE_S):
             raise Impatient("the deck did not open")
         return self._is_open
@@ -184,10 +185,10 @@ class Life:
     def state(self, session: str) -> dict[str, Any]:
         return self.ask("states")[session]
 
-    # --- dying
+    # --- kills
 
     def find_deck(self) -> Identity | None:
-        """Also before it has said who it is."""
+        """Return the deck's process, also before the deck has reported its pid."""
         if self.deck is None:
             with contextlib.suppress(OSError), open(f"/proc/{self.keeper.pid}/task/{self.keeper.pid}/children") as file:
                 pids = file.read().split()
@@ -196,7 +197,7 @@ class Life:
         return self.deck
 
     def kill(self, victim: str) -> None:
-        """With -9. A keeper that has no deck yet is the only one there is to kill."""
+        """Send SIGKILL to the victim. If there is no deck yet, kill the keeper instead."""
         deck = self.find_deck()
         if victim in ("deck", "both") and deck is not None and is_alive(deck):
             os.kill(deck.pid, signal.SIGKILL)
@@ -204,7 +205,7 @@ class Life:
             self.keeper.kill()
 
     def wait_end(self) -> None:
-        """Returns when keeper and deck are both gone; the keeper leaves only when nothing below it is left."""
+        """Wait until keeper and deck have exited. The keeper exits when no process below it is left."""
         deck = self.find_deck()
         try:
             self.keeper.wait(PATIENCE_S)
@@ -219,7 +220,7 @@ class Life:
             self.keeper.stdin.close()
 
     def abandon(self) -> None:
-        """Whatever the test found: nothing of it stays on the machine."""
+        """Kill everything, so that a failed test leaves no process behind."""
         self.kill("both")
         with contextlib.suppress(AssertionError):
             self.wait_end()
@@ -229,5 +230,5 @@ class Life:
 
 
 def left_behind(home: Path) -> list[Identity]:
-    """Every process that carries the mark of this home."""
+    """Return every process that carries a nonce of this home."""
     return find_by_home(home_id(home.resolve()))

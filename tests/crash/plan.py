@@ -1,4 +1,4 @@
-"""Which kills a voyage suffers. Over many voyages every point is met by every victim; within one, chance has its say."""
+"""Choose the kills of a voyage. Over many voyages every victim dies at every point; the rest is random."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import random
 
 from tests.crash import points
 
-#: How many kills one voyage takes, at least.
+#: The minimum number of kills per voyage.
 KILLS = 11
 _NAMED, _RANDOM, _SMALL = 5, 2, 4
-#: How often a point may be passed before it kills, at most.
+#: The maximum number of times that a point is passed before the kill.
 _HITS = {"streaming": 200, "before_append": 25, "in_transaction": 25, "committed": 25, "published": 25}
 _HITS |= {"wal_torn": 80, "wal_written": 25, "wal_synced": 25}
-#: Where a second kill would not come, or where the first must be the one.
+#: These points are passed only once per run, or the first pass is the interesting one.
 _ONCE = (*points.AT_CLOSE, *points.AT_REPAIR, *points.AT_MIGRATION)
-#: At these points some session is surely active.
+#: At these points at least one session is active.
 _BUSY = ("approval_open", "streaming", "after_sending", "before_ready")
 _NEEDS_WORK = ("repair_in_transaction", "repair_committed")
 
 
 class Plan:
-    """How a life is to end. Agents and tools die alone: then so many of them, one after the other."""
+    """How one run of a deck ends. For the victims `agent` and `child`, `hit` is the number of kills."""
 
     def __init__(self, point: str, victim: str, hit: int = 1) -> None:
         self.point = point
@@ -37,7 +37,7 @@ def _all_named() -> list[tuple[str, str]]:
 
 
 def plans(seed: int) -> list[Plan]:
-    """The kills of this voyage: the next few named points in turn, random moments between them, and small ones."""
+    """Return the kills of this voyage: the next named points, random moments, and agents or tool processes."""
     chance = random.Random(f"plan {seed}")
     named = _all_named()
     groups = [_at(*named[(seed * _NAMED + place) % len(named)], chance) for place in range(_NAMED)]

@@ -1,5 +1,7 @@
-"""The named points of a deck, wrapped around its own methods. Nothing of this is in the product, and nothing here is
-installed unless a point is asked for."""
+"""Wrap methods of the deck with named points at which a process can be killed.
+
+The product contains none of this, and nothing is installed unless a point is chosen.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from quarterdeck.log.sqlite.writer import StoreWriter
 from quarterdeck.log.tail import Feed
 from tests.crash.disk import Disk
 
-#: Reached in the course of work.
+#: Points that are reached during normal work.
 AT_WORK = (
     "before_append",
     "in_transaction",
@@ -39,23 +41,23 @@ AT_WORK = (
     "after_sending",
     "before_answering",
 )
-#: Reached while the deck closes.
+#: Points that are reached while the deck closes.
 AT_CLOSE = ("closing", "closing_suspended", "closing_process", "closing_log")
-#: Reached while it opens a home that another deck left in the middle of work.
+#: Points that are reached while the deck opens a home that another deck left in the middle of work.
 AT_REPAIR = ("leftovers_ended", "before_repair", "repair_in_transaction", "repair_committed", "repaired")
-#: Reached while it opens a home of an older release.
+#: Points that are reached while the deck opens a home of an older release.
 AT_MIGRATION = ("migrating", "migrated")
 
 _WAL = ("wal_torn", "wal_written", "wal_synced")
 _OPENINGS = {"approval_required": "approval_open", "ask_user": "question_open", "message_delta": "streaming"}
 
 
-#: SQLite forgets a file system that Python let go.
+#: References to file systems: SQLite unregisters one when Python collects its object.
 _KEPT: list[Disk] = []
 
 
 class Trigger:
-    """Kills when the point is reached for the n-th time."""
+    """Kill the victim when the point is reached for the n-th time."""
 
     def __init__(self, point: str, hit: int, victim: str) -> None:
         self.point = point
@@ -73,11 +75,12 @@ class Trigger:
                 os.kill(os.getppid(), signal.SIGKILL)
             if self._victim in ("deck", "both"):
                 os.kill(os.getpid(), signal.SIGKILL)
-                signal.pause()  # this thread does nothing more, whenever the signal comes
+                # Stop this thread here, because the signal may arrive a moment later.
+                signal.pause()
 
 
 def install(trigger: Trigger) -> None:
-    """Wraps whatever leads to the points."""
+    """Wrap the methods that lead to the points."""
     if not trigger.point:
         return
     if trigger.point in _WAL:
@@ -199,7 +202,7 @@ def _wrap_agents(trigger: Trigger) -> None:
     _after(AgentConnection, "send", said)
 
 
-# --- the end
+# --- closing
 
 
 def _wrap_deck(trigger: Trigger) -> None:

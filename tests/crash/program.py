@@ -1,10 +1,10 @@
-"""The deck that is killed: opened with `quarterdeck.open`, told what to do by lines on its input.
+"""Run the deck that is killed. It is opened with `quarterdeck.open` and gets its commands as lines on stdin.
 
     python -m tests.crash.program HOME [--point NAME --hit N --victim deck|keeper|both] [--disk sound|full|broken]
 
-Each line is `{"n", "op", ...}` and is answered by `{"n", "ok"}` or `{"n", "error"}`, written at once and whole: what the
-tester has read was acknowledged. Everything durable that is published is told as `{"event"}`. When the keeper is gone,
-the deck closes and leaves, as a server does.
+Each line is `{"n", "op", ...}`. The answer is `{"n", "ok"}` or `{"n", "error"}`, written at once and unbuffered, so every
+answer that the tester has read was acknowledged. Every durable event that is published is written as `{"event"}`.
+When the keeper is gone, the deck closes and exits, as a server does.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tests.crash import points
 from tests.crash.agent import ENGINE, NAME
 from tests.crash.disk import Disk
 
-#: What a disk can say; one is put in the way of SQLite only if that is asked for.
+#: Errors that the disk can raise. The file system is replaced only with `--disk`.
 TROUBLES = {"full": apsw.FullError, "broken": apsw.IOError, "": None}
 DISK: list[Disk] = []
-#: Told with their content: the tester acts on them.
+#: Events that are written with their content, because the tester acts on them.
 _WHOLE = ("approval_required", "ask_user", "process_starting")
 
 
@@ -77,7 +77,7 @@ class Program:
         async for line in reader:
             self.begin(line)
 
-    # --- what can be asked
+    # --- requests
 
     async def do_create(self, agent: str = NAME, **fields: Any) -> str:
         return (await self._deck.create(agent, **fields)).id
@@ -101,7 +101,7 @@ class Program:
         return {**owners, **gates, "queue": queue, "resumable": state.profile.resumable, "index": view.index}
 
     async def do_disk(self, trouble: str) -> None:
-        """From now on every write fails so; '' mends it."""
+        """Let every write fail with this error from now on. '' ends that."""
         DISK[0].trouble = TROUBLES[trouble]
 
     async def do_close(self) -> None:

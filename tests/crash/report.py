@@ -1,4 +1,4 @@
-"""What a run of the suite says at its end: how many died, where, and that nothing was lost."""
+"""Format the result of the crash suite: the kills by point and victim, and the failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VICTIMS = ("deck", "keeper", "both", "agent", "child")
 
 
 def lines(kills: Counter[tuple[str, str]], failures: Iterable[str]) -> list[str]:
-    """Kills by point and victim, then the losses."""
+    """Return a table of the kills by point and victim, then the failures."""
     failed = list(failures)
     named = sorted({point for point, _ in kills})
     width = max((len(one) for one in named), default=0)

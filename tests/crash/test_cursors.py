@@ -1,4 +1,4 @@
-"""A kill in the middle of a text: the newest events of the store are deltas, and their cursors must not come again."""
+"""Test a kill in the middle of a reply: the newest stored events are deltas, and their cursors must not be reused."""
 
 from __future__ import annotations
 

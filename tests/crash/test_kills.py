@@ -1,4 +1,4 @@
-"""Two hundred kills: whatever dies, whenever it dies, nothing that was acknowledged is lost or done twice."""
+"""Kill decks, keepers, agents and tools two hundred times: no acknowledged command is lost or executed twice."""
 
 from __future__ import annotations
 

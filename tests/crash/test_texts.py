@@ -1,4 +1,4 @@
-"""A text whose delivery a kill cut off: shown as unknown, and sent again by a person or by nobody."""
+"""Test messages whose delivery a kill interrupted: they are shown as unknown, and only a user sends them again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ran(home: Path) -> list[str]:
 
 
 def with_a_text_on_its_way(home: Path, life: Life) -> str:
-    """A session whose agent stands still, so that nobody can say what became of the text."""
+    """Create a session whose agent is stopped by SIGSTOP, so that the fate of its message can't be known."""
     assert life.wait_open()
     session = life.ask("create", prompt="say hello", cwd=str(home.parent / "work"))
     until("the first turn is over", lambda: life.state(session)["phase"] == "completed")
@@ -67,7 +67,7 @@ def test_texts_that_waited_are_read_after_a_resume(home: Path, live: Live) -> No
     assert life.wait_open()
     session = life.ask("create", prompt="ask rm", cwd=str(home.parent / "work"))
     until("it asks", lambda: life.state(session)["open"])
-    # held by the gate, so they wait
+    # The open gate holds the turn, so these messages are queued.
     for name in ("one", "two", "three"):
         text = f"write {home.parent / 'evidence'} {name}"
         life.ask("command", session=session, method="prompt", text=text, client_id=name)
@@ -94,17 +94,19 @@ def test_texts_that_waited_are_read_after_a_resume(home: Path, live: Live) -> No
 
 
 def test_nothing_wakes_a_session_while_the_deck_closes(home: Path, live: Live) -> None:
-    """A text that waits for the end of an agent finds a suspended session when it comes, and must not resume it."""
+    """A message that waits for an agent's exit finds a suspended session afterwards, and must not resume it."""
     life = live()
     assert life.wait_open()
     session = life.ask("create", prompt="sleep 60", cwd=str(home.parent / "work"))
     until("it is at work", lambda: life.state(session)["run"] != "idle")
     slow = life.ask("create", prompt="sleep 60", cwd=str(home.parent / "work"))
     until("the other one too", lambda: life.state(slow)["run"] != "idle")
-    for name in (session, slow):  # the other one keeps the deck from being closed too soon
+    # The other session prevents the deck from closing too soon.
+    for name in (session, slow):
         os.kill(life.agents[name], signal.SIGSTOP)
     life.ask("command", session=session, method="abort")
-    # the agent does not react, so its process is ended after the grace; a stopped one takes the whole of a second grace
+    # The stopped agent ignores the abort, so its process is ended after the grace period. Ending a stopped process
+    # takes all of a second grace period.
     said = until("the deck ends it", lambda: [one for one in life.published if one[2] == "notice"])
     text = life.send("command", session=session, method="prompt", text="say more")
     time.sleep(0.3)

@@ -1,6 +1,7 @@
-"""Disks, files and clocks that fail a whole deck: a clear error or a clean recovery, never a wrong state.
+"""Test disks, files and clocks that fail a whole deck: a clear error or a clean recovery, never a wrong state.
 
-What an agent did meanwhile is in the log afterwards; what a person asked for meanwhile was refused, and did nothing.
+Events of an agent during the failure are in the log afterwards. Commands of a user during the failure are refused
+without an effect.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ COMMANDS = {
 
 
 class Desk:
-    """A session at work, and commands whose outcome is remembered."""
+    """A session at work, and a ledger of the commands sent to it."""
 
     def __init__(self, home: Path, life: Life, script: str) -> None:
         assert life.wait_open(), life.refused
@@ -56,7 +57,7 @@ class Desk:
         return deed
 
     def refused(self, method: str) -> str:
-        """The code with which it is refused; and what is shown is what it was."""
+        """Send a command that must be refused without changing the state, and return its error code."""
         before = self.life.state(self.session)
         deed = self.ask(method)
         assert deed.future is not None
@@ -85,7 +86,8 @@ def test_a_disk_that_takes_nothing(home: Path, live: Live, trouble: str) -> None
     until("the agent is at work", lambda: desk.life.state(desk.session)["run"] != "idle")
     desk.life.ask("disk", trouble=trouble)
     assert {desk.refused(method) for method in COMMANDS} == {"log_unavailable"}
-    time.sleep(1.2)  # the agent says what it has to say, and nothing of it can be written
+    # The agent writes its reply meanwhile, and none of it can be stored.
+    time.sleep(1.2)
     assert {desk.refused(method) for method in ("rename", "mark")} == {"log_unavailable"}
     desk.life.ask("disk", trouble="")
     until("what the agent said is there", lambda: desk.life.state(desk.session)["phase"] == "completed")
@@ -126,7 +128,7 @@ def test_a_start_on_a_full_disk(home: Path, live: Live) -> None:
     assert Audit(home, desk.ledger).at_rest(again.ask("states"), desk.life.published) == []
 
 
-# --- a home that cannot be written
+# --- a read-only home
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 
@@ -138,8 +140,11 @@ def may_mount() -> bool:
 
 
 def read_only(home: Path) -> tuple[str, ...]:
-    """What starts a program that cannot write there. Where nobody may mount, the folder's own rights do it; they do not
-    bind root, who may mount."""
+    """Return the command prefix that runs a program for which this home is read-only.
+
+    If mounting isn't allowed, remove the folder's write permission instead. That doesn't restrict root, but root may
+    mount.
+    """
     if may_mount():
         script = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
         return (*NAMESPACE, "sh", "-c", script, str(home))
@@ -185,7 +190,7 @@ def test_two_decks_on_one_home(home: Path, live: Live) -> None:
     second.wait_end()
     assert second.refused is not None
     assert second.refused["code"] == "home_in_use"
-    # the first one did not notice: its agent lives, and can be answered
+    # The first deck isn't affected: its agent is alive and its gate can be answered.
     gate = desk.life.state(desk.session)["open"][0]
     desk.life.ask("command", session=desk.session, method="approve", gate_id=gate)
     until("it goes on", lambda: desk.life.state(desk.session)["phase"] == "completed")
@@ -225,11 +230,11 @@ def test_a_start_on_a_locked_store(home: Path, live: Live) -> None:
     assert Audit(home, desk.ledger).at_rest(again.ask("states"), desk.life.published) == []
 
 
-# --- a write-ahead log that is not what was written
+# --- a damaged write-ahead log
 
 
 def worked_and_killed(home: Path, live: Live) -> Desk:
-    """Much of what was said is in the write-ahead log only: a killed deck does not fold it into the file."""
+    """Run a turn and kill the deck. Without a checkpoint, many events are in the write-ahead log only."""
     desk = Desk(home, live(), "flood 200; tool ls; say done")
     until("the turn is over", lambda: desk.life.state(desk.session)["phase"] == "completed")
     for method in COMMANDS:
@@ -241,7 +246,7 @@ def worked_and_killed(home: Path, live: Live) -> Desk:
 
 
 def written(wal: Path) -> int:
-    """How much of it was written: behind that is room."""
+    """Return the length of the written part. SQLite may allocate more, filled with zeros."""
     return len(wal.read_bytes().rstrip(b"\0"))
 
 
@@ -258,7 +263,7 @@ def test_garbage_at_the_end_of_the_write_ahead_log(home: Path, live: Live, seed:
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
 def test_a_truncated_write_ahead_log(home: Path, live: Live, share: float) -> None:
-    """What is gone is gone; what is left is whole, and the deck goes on from there."""
+    """Events in the lost part are gone, but the rest is consistent and the deck continues from there."""
     desk = worked_and_killed(home, live)
     wal = home / "quarterdeck.db-wal"
     os.truncate(wal, int(written(wal) * share))

@@ -1,4 +1,4 @@
-"""One home, killed again and again. Each life is both the proof of the kill before it and the work for the next one."""
+"""Kill the deck of one home again and again. Each run checks the kill before it and does the work for the next one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.crash.ledger import Deed, Ledger
 from tests.crash.life import PATIENCE_S, Gone, Life, Refused, left_behind, until
 from tests.crash.plan import Plan
 
-#: What agents are told, beside the line of evidence that every text begins with.
+#: Commands for agents, after the `write` that every message begins with.
 _SCRIPTS = (
     "say hello there",
     "tool ls; say done",
@@ -40,14 +40,14 @@ _SCRIPTS = (
     "exit 3",
 )
 _SESSIONS = 5
-#: How many of the sessions are the built-in agent's.
+#: The share of sessions that use the built-in agent.
 _ENGINES = 0.3
 _UNANSWERED = 6
 _TRIES = 4
 
 
 class Voyage:
-    """Made from a seed alone, so that it can be made again."""
+    """A series of kills of one home. Its choices depend on the seed alone, so that a failure can be repeated."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.seed = seed
@@ -61,11 +61,11 @@ class Voyage:
         self._names = 0
         self._life: Life | None = None
         self._steps: list[str] = []
-        #: Keeper and deck died together, and no deck has opened since: nobody could end what they left.
+        #: Keeper and deck died together and no deck has opened since, so processes may be left.
         self._may_leave = False
 
     def run(self, plans: list[Plan]) -> None:
-        """Each plan in turn, and a last life that proves the last kill and ends in order."""
+        """Execute each plan, then check the last kill in a final run that closes normally."""
         try:
             for plan in plans:
                 self._steps = []
@@ -76,10 +76,10 @@ class Voyage:
                 self._life.abandon()
             raise
 
-    # --- one life
+    # --- one run of the deck
 
     def _live_again(self, plan: Plan) -> None:
-        """A point that needs company (an agent to end, a session to mend) may be missed; then the life is lived again."""
+        """Run the deck until the point is reached. A run misses it if it needs an agent or a repair and there is none."""
         for _ in range(_TRIES):
             self._live(plan)
             if plan.point == "random" or (self._life is not None and self._life.reached):
@@ -119,7 +119,7 @@ class Voyage:
             self._work_until(life, lambda: life.reached)
 
     def _work_until(self, life: Life, happened: Callable[[], Any], work: Callable[[], None] | None = None) -> None:
-        """The work goes on for as long as it takes."""
+        """Work until the condition holds, the deck dies or time runs out."""
         end = time.monotonic() + PATIENCE_S
         while not happened() and not life.is_over and time.monotonic() < end:
             (work or (lambda: self._step(life)))()
@@ -141,7 +141,7 @@ class Voyage:
             raise AssertionError(f"left behind after {plan}: {left}")
 
     def _after_opening(self, life: Life) -> None:
-        """The proof: what the earlier kill must not have changed."""
+        """Check that the kill before left no processes and that nothing acknowledged is lost, then repeat commands."""
         if left := left_behind(self.home):
             raise AssertionError(f"left behind by the deck before: {left}")
         self._may_leave = False
@@ -156,7 +156,7 @@ class Voyage:
             raise AssertionError(f"seed {self.seed}, after {self._steps[-30:]}:\n{shown(findings)}")
 
     def _repeat(self, life: Life) -> None:
-        """What nobody knows is asked for again, and some of what was answered: the same key gets the same answer."""
+        """Repeat commands of unknown outcome, and some that were answered: the same key must get the same answer."""
         known = [deed for deed in self.ledger.deeds if deed.is_done]
         chosen = self._random.sample(known, min(4, len(known)))
         for deed in [*self.ledger.unknown(), *chosen]:
@@ -169,7 +169,7 @@ class Voyage:
         self.ledger.settle()
 
     def _wake(self, life: Life, states: dict[str, Any]) -> None:
-        """All at once, or one after the other as the work goes on."""
+        """Sometimes resume all interrupted sessions at once, and sometimes check that one of them still works."""
         with contextlib.suppress(Gone):
             if states and self._random.random() < 0.5:
                 life.ask("resume_interrupted")
@@ -180,7 +180,7 @@ class Voyage:
     # --- work
 
     def _step(self, life: Life) -> None:
-        """Something that a person might do."""
+        """Send one random command, as a user might."""
         self.ledger.settle()
         names = self._names_of_sessions()
         waiting = [deed.future for deed in self.ledger.deeds if deed.future is not None]
@@ -201,7 +201,7 @@ class Voyage:
         time.sleep(self._random.random() * 0.05)
 
     def _names_of_sessions(self) -> list[str]:
-        """Those that can still do something."""
+        """Return the sessions that still accept commands."""
         done = [one for one in self.ledger.deeds if one.is_done]
         away = {one.session for one in done if one.method in ("archive", "cancel")}
         created = [one.session for one in done if one.method == "create"]
@@ -290,10 +290,10 @@ class Voyage:
             if self._random.random() < 0.1:
                 self._answer(life, session)
 
-    # --- an agent, or something of it, dies alone
+    # --- kills of agents and tools
 
     def _lose_one(self, life: Life, plan: Plan) -> None:
-        """Several in one life: the deck goes on."""
+        """Kill several agents or tools in one run of the deck, then the deck."""
         left, until_when = plan.hit, time.monotonic() + 2 * PATIENCE_S
         while left:
             assert time.monotonic() < until_when, f"seed {self.seed}: {plan}: nothing runs"
@@ -310,7 +310,7 @@ class Voyage:
         self._published = life.published
 
     def _kill_agent(self, life: Life) -> bool:
-        """Whether there was one that had not ended by itself."""
+        """Kill an agent and wait until its process tree is gone. Return False if none was running."""
         running = [(session, pid) for session, pid in list(life.agents.items()) if _runs(pid)]
         if not running:
             return False
@@ -324,7 +324,7 @@ class Voyage:
         return True
 
     def _kill_child(self, life: Life) -> bool:
-        """Of a tool that is killed its agent hears, or nobody; the deck goes on to tell the truth."""
+        """Kill a tool's process, whether or not its agent notices. The deck must still show the actual state."""
 
         def tools() -> list[int]:
             return [one.pid for one in left_behind(self.home) if one.pid not in list(life.agents.values())]
@@ -336,7 +336,7 @@ class Voyage:
         return died
 
     def _use_a_tool(self, life: Life) -> None:
-        """Whatever the session does now, it is to start one."""
+        """Interrupt a session and let it start a process."""
         session = self._random.choice(self._names_of_sessions() or [""])
         if session:
             self._new(life, session, "abort", {"clear_queue": True})
@@ -346,16 +346,16 @@ class Voyage:
             self._step(life)
 
     def _true_now(self, life: Life) -> None:
-        """Who is said to have a process has one."""
+        """Check that every session shown with a process has one."""
         for name, state in life.ask("states").items():
             pid = life.agents.get(name)
             if state["process"] == "up" and pid is not None and not _runs(pid):
                 until("the deck tells that a process is gone", lambda name=name: name not in life.agents)
 
-    # --- the proof of life
+    # --- sessions still work
 
     def _prove(self, life: Life, session: str) -> None:
-        """A session that can go on takes a new text, and the agent does what it says."""
+        """Check that a session which can continue accepts a new message, and that its agent executes it."""
         state = life.ask("states").get(session)
         if state is None or state["lifecycle"] == "archived" or not _can_go_on(state):
             return
@@ -371,7 +371,8 @@ class Voyage:
             if deed.is_refused:
                 return
             if deed.is_done and deed.answer["disposition"] == "answered":
-                self._prove(life, session)  # it was taken for the answer to a question
+                # The message was used as the answer to a question.
+                self._prove(life, session)
                 return
             if self._went_nowhere(life, session, deed):
                 self._prove(life, session)
@@ -383,12 +384,12 @@ class Voyage:
             time.sleep(0.05)
 
     def _went_nowhere(self, life: Life, session: str, deed: Deed) -> bool:
-        """Steering that an abort overtook: the agent has it, and reads it in its next turn."""
+        """Return whether an abort overtook this steering message: the agent has it, and reads it in its next turn."""
         state = life.state(session)
         return state["run"] == "idle" and [(deed.answer or {}).get("message_id"), "delivered"] in state["queue"]
 
     def _push(self, life: Life, session: str, token: str, deed: Deed, state: dict[str, Any]) -> None:
-        """After a failure nothing goes by itself; a text of unknown outcome is sent again by a person only."""
+        """Do what only a user does: retry after a failure, and resend a message of unknown outcome."""
         if state["phase"] == "error" and state["queue"]:
             self._new(life, session, "retry", {})
         item = (deed.answer or {}).get("message_id")
@@ -412,13 +413,14 @@ class Voyage:
     # --- an older release's home
 
     def _make_old(self) -> None:
-        """Takes back what the later versions of the store brought."""
+        """Revert the schema changes of later releases."""
         path = self.home / "quarterdeck.db"
         if not path.exists():
             return
         with contextlib.closing(sqlite3.connect(path)) as store:
             if store.execute("PRAGMA user_version").fetchone()[0] < 4:
-                return  # the deck died before it had brought it forward
+                # The deck died before it had migrated the store.
+                return
             store.executescript(
                 "DROP TABLE tombstone; DROP INDEX event_rare; DROP INDEX event_rare_all;"
                 "ALTER TABLE event DROP COLUMN is_rare;"
@@ -437,7 +439,7 @@ def _runs(pid: int) -> bool:
 
 
 def _killed(pid: int) -> bool:
-    """False when it was gone already."""
+    """Kill a process. Return False if it had exited already."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -446,7 +448,7 @@ def _killed(pid: int) -> bool:
 
 
 def _nonces(home: Path, pid: int) -> set[str]:
-    """The nonce of the launch that had this pid, as the log has it."""
+    """Return the nonces of the launches with this pid, from the log."""
     path = home / "quarterdeck.db"
     query = (
         "SELECT json_extract(CAST(body AS TEXT), '$.nonce') FROM event WHERE type = 'process_starting'"

@@ -1,7 +1,7 @@
 """Generate event bodies with any content, from the event types themselves, so that a new event is included.
 
-All words come from one small pool. So ids repeat, are missing, or are the same for a message and a call: what a confused
-agent sends, and what handwritten tests forget.
+All words come from one small pool. So ids repeat, are missing, or are the same for a message and a call. Confused agents
+send such events, and handwritten tests forget them.
 
 The bodies are created once from a fixed seed, and a tape is a list of draws from them. Drawing every field of every body
 would take a hundred draws per event. This way tapes can be long and still shrink to a few plain events.
@@ -29,7 +29,7 @@ ORIGINS: tuple[Origin, ...] = ("engine", "hook", "stream", "otlp", "rpc", "proce
 #: Most events belong to the main agent.
 PATHS: tuple[tuple[str, ...], ...] = ((), (), (), (), (), (), ("a",), ("a", "b"), ("",))
 
-#: What moves the most, so that a short tape gets somewhere: turns, gates, calls, processes.
+#: Types that change the state most (turns, gates, calls, processes), so that a short tape reaches many states.
 LIVELY: tuple[type[Body], ...] = (
     ev.SessionOpened,
     ev.SessionSuspended,
@@ -112,7 +112,7 @@ def plain(kind: type[Body]) -> Body:
 
 _LIVELY = bodies_of(LIVELY, 24)
 _ALL = [*bodies_of(ev.TYPES, 6), ev.Unknown(name="from_the_future"), ev.Unknown(name="", agent_path=("a",))]
-#: A session is usually opened before anything else is said of it, and not always.
+#: A session is usually opened before its other events, but not always.
 _BEGINNINGS: tuple[list[Body], ...] = (
     [],
     [ev.SessionOpened(agent="builtin")],
@@ -127,7 +127,7 @@ def any_body() -> SearchStrategy[Body]:
 
 
 def many_bodies() -> SearchStrategy[list[Body]]:
-    """Generate what a log may contain: a start, then anything."""
+    """Generate the content of a log: a start, then any events."""
     short, long = st.lists(any_body(), max_size=8), st.lists(any_body(), min_size=16, max_size=48)
     return st.builds(lambda first, rest: [*first, *rest], st.sampled_from(_BEGINNINGS), short | long)
 

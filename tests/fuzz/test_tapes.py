@@ -132,7 +132,8 @@ def test_what_is_written_in_order_closes_every_turn_once_before_the_next(bodies:
             assert turn_open
             turn_open = False
         elif isinstance(body, ev.AgentAbort):
-            turn_open = False  # also said when nothing ran
+            # An abort is also written when no turn was open.
+            turn_open = False
 
 
 @given(many_bodies())
@@ -171,7 +172,7 @@ def _restates(whole: Body, piece: Body) -> bool:
     return any(block.block == piece.block and block.kind in ("text", "thinking") for block in whole.blocks)
 
 
-#: What may come between a text and the event that restates it.
+#: Events that may come between a text and the event that restates it.
 BETWEEN: list[Body] = [
     ev.AgentStart(),
     ev.AgentEnd(),
@@ -227,7 +228,7 @@ def test_pieces_may_be_dropped_whatever_came_before_they_were_restated(start: Bo
         assert window(thinned.timeline) == window(kept.timeline), between
 
 
-# ------------------------------------------------------------------------------------------------- what is too much
+# ---------------------------------------------------------------------------------------------------- limits
 
 
 def test_a_text_of_megabytes_is_told_whole_and_everything_short_stays_short() -> None:

@@ -1,5 +1,6 @@
-"""Model the main agent: how a turn starts, what it does, how it ends. Each batch is what a translator or the engine
-writes.
+"""Model the main agent: how a turn starts, continues and ends.
+
+Each batch has the events that a translator or the engine writes. The steps of a turn are:
 
     no turn ── starts ──▶ asking ── chunks ──▶ writing ── calls ──▶ tools ── all answered ──▶ asking …
                              └── compacts ─▶ compacting          └── calls run, ask, are allowed, end, two at a time
@@ -137,7 +138,7 @@ def _opens_calls(truth: Truth, new: str, bounds: Bounds, whole: tuple[Body, ...]
     tools = replace(truth, step="tools", lingers=False)
     if len(truth.calls) < bounds.calls:
         announced = ev.ToolCall(name="shell", call_id=new)
-        # the engine says how many calls there will be, and holds a call before it starts; others do neither
+        # The engine announces the number of calls and holds a call before it starts. Other agents do neither.
         ways: tuple[tuple[str, Status, tuple[Body, ...]], ...] = (
             ("the engine's call runs", "runs", (ev.ToolCalls(count=1), announced, _start(new))),
             ("the engine's call asks", "asks", (ev.ToolCalls(count=1), announced, _approval(new))),

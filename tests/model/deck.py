@@ -78,7 +78,7 @@ def _delivers(truth: Truth, world: World) -> Iterator[Move]:
 
 
 def _restores(truth: Truth, world: World) -> Iterator[Move]:
-    """Load a suspended session: it waits to be resumed, or the agent repeats what it had asked."""
+    """Load a suspended session: it waits to be resumed, or the agent repeats its questions."""
     still_idle = world.view.state.base_phase.value == "idle"
     for finished in (False, True):
         restored = (ev.TurnRestored(finished=finished),)
@@ -161,7 +161,7 @@ def _shuts_down(truth: Truth, world: World) -> Iterator[Move]:
     yield Move("the session fails for good", "deck", (ev.SessionFailed(message="no"),), failed)
 
 
-#: What a dying agent may still say.
+#: Events that an exiting agent may still send.
 LATE: tuple[Body, ...] = (
     ev.ToolExecutionEnd(name="shell", call_id="late"),
     ev.ApprovalRequired(gate=ev.GateRequest(gate_id="late", tool="shell")),

@@ -1,7 +1,7 @@
-"""List what must hold after every batch. Each rule takes the world and returns None or what is wrong.
+"""Define the rules that hold after every batch. Each takes the world and returns None or a description of the fault.
 
-The first rules compare the view with the truth. Then come the rules across owners (X-028, X-040), and then what must
-hold of any view: the phase can be reconstructed from 000's three sources, the composer is enabled, and exactly the
+The first rules compare the view with the truth. Then come the rules across owners (X-028, X-040), and then the rules
+for any view: the phase can be reconstructed from 000's three sources, the composer is enabled, and exactly the
 allowed commands are accepted. Rules about single steps are in search.py.
 """
 
@@ -34,7 +34,7 @@ def _differs(what: str, shown: object, true: object) -> str | None:
     return None if shown == true else f"{what}: {shown!r} is shown, {true!r} is the case"
 
 
-# --- the view shows what is the case
+# --- the view shows the truth
 
 
 def owners_are_true(world: World, _: Bounds) -> str | None:
@@ -84,7 +84,8 @@ def spinner_is_true(world: World, _: Bounds) -> str | None:
     """Check that the base phase has a spinner exactly while a turn is open or about to start (X-040)."""
     truth, base_phase = world.truth, world.view.state.base_phase.value
     if truth.promise == "restore" and base_phase == "idle":
-        return None  # a session that never had a prompt has nothing to go on with
+        # A session that never had a prompt has no turn to continue, so it shows no spinner.
+        return None
     under_way = bool(truth.step or truth.promise)
     spins = phase.spinner(base_phase) is not None
     return None if spins == under_way else f"{base_phase} is the base phase, and {_under_way(truth)}"
@@ -118,7 +119,7 @@ def owners_agree(world: World, _: Bounds) -> str | None:
     return None
 
 
-# --- what holds of any view
+# --- rules for any view
 
 
 def phase_is_found_again(world: World, _: Bounds) -> str | None:
@@ -276,14 +277,14 @@ WORDS: tuple[Body, ...] = (
 )
 
 
-#: These look at names, and what differs in names only is one world to the search: so they are judged after every move.
+#: These rules compare names. The search treats worlds that differ only in names as one, so check these after every move.
 RULES_OF_NAMES: dict[str, Rule] = {
     "every gate has somebody waiting at it": gates_are_true,
     "the turn and its calls are shown": turn_is_true,
     "background work is shown": background_is_true,
     "no text is lost or doubled": queue_is_true,
 }
-#: These are judged once in every world.
+#: These rules are checked once in every world.
 RULES: dict[str, Rule] = {
     "lifecycle, process, activity and run are shown": owners_are_true,
     "it spins exactly while something runs (X-040)": spinner_is_true,

@@ -1,7 +1,7 @@
-"""Model the user: every command, accepted or refused by the kernel's own check, and what the deck does with it.
+"""Model the user: every command, accepted or refused by the kernel's own check, and its effect in the deck.
 
-A message goes where kernel.routing sends it. The deck writes a decision; what the agent does with it is in the same
-batch (the engine) or comes later (agent.py).
+A message goes where kernel.routing sends it. The deck writes a decision. The agent reacts in the same batch (the
+engine) or later (agent.py).
 """
 
 from __future__ import annotations
@@ -135,10 +135,11 @@ def _effect(world: World, command: cmd.Command, bounds: Bounds) -> Moves:
             put_away = replace(without_process(truth), lifecycle="archived")
             yield Move(command.command_name, "person", (ev.SessionArchived(end_reason=end_reason),), put_away)
         case _:
-            return  # the others move no owner of a state
+            # The other commands don't change any owner of a state.
+            return
 
 
-# --- texts
+# --- messages
 
 
 def _promised(label: str, bodies: tuple[Body, ...], truth: Truth, promise: str) -> Move:
@@ -265,7 +266,7 @@ def _resumes(truth: Truth, world: World) -> Moves:
         return
     active = replace(truth, lifecycle="active")
     move = _promised("resume the session", (ev.SessionResumed(by="user"),), active, "restore")
-    # a session that never had a prompt has nothing to go on with, and shows no spinner while it loads
+    # A session that never had a prompt has no turn to continue, and shows no spinner while it loads.
     yield move._replace(base_phase="idle" if world.view.state.base_phase.value == "idle" else "streaming")
 
 
@@ -300,7 +301,7 @@ def _approves(truth: Truth, call: Call, resume: bool) -> Moves:
         return
     runs = with_call(truth, replace(call, status="runs"))
     start = () if call.status == "asks_late" else (ev.ToolExecutionStart(name="shell", call_id=call.id),)
-    # told a second time by the translator, which saw what we sent: a gate is decided once
+    # The translator reports the decision a second time, because it saw what we sent. A gate is decided once.
     again = ev.ApprovalResolved(ref=call.id, status="approved")
     yield Move("approve", "decision", (decided, *resumed(runs, "tool_approved"), *start, again), runs)
     if call.status == "asks":

@@ -1,7 +1,7 @@
 """Check what must always be possible, on the graph of all worlds and moves.
 
-A rule names the worlds that it is about, the worlds that must be reachable from them, and whose moves may be used: that
-everything ends when a process is killed would prove nothing.
+A rule names the worlds that it applies to, the worlds that must be reachable from them, and whose moves may be used. If
+a rule could use every move, killing the process would satisfy it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from quarterdeck.kernel.phase import FLAGS, WAITING
 
 
 class Edge(NamedTuple):
-    """A move: who made it, and to which world it led."""
+    """A move: its actor, and the world that it led to."""
 
     by: str
     to: int
 
 
 class Node(Struct):
-    """What is retained of a world."""
+    """The part of a world that the search retains."""
 
     parent: int
     step: str

@@ -25,7 +25,7 @@ from tests.model.reach import LIVENESS, Edge, Node, stuck
 from tests.model.truth import Bounds, Move, Truth, World, shape, told
 from tests.support.state_table import Shown, shown_by
 
-#: After this many broken rules the rest is noise.
+#: Stop after this many broken rules, because later ones are mostly consequences.
 ENOUGH = 5
 _decode_state = msgspec.json.Decoder(State).decode
 
@@ -81,14 +81,14 @@ def key(world: World) -> tuple[object, ...]:
         shape(truth),
         shown_by(world.view),
         base_phase.ask,
-        # the two signals that a start waits for mean nothing later
+        # The two signals that a start waits for have no meaning later.
         base_phase.value == "creating" and (base_phase.created, base_phase.requested),
         tuple(sorted([(gate.kind, len(gate.path)) for gate in state.gates.open])),
         (state.turn.is_open, len(state.turn.calls)),
         tuple(sorted([item.kind for item in state.queue])),
         tuple(sorted([task.kind for task in state.background])),
         state.profile.can_resume,
-        # what was cut off is asked again while a session is loaded, and forgotten afterwards
+        # An interrupted approval is requested again while the session is loaded, and dropped afterwards.
         is_resuming and any(gate.kind == "approval" and not gate.path for gate in state.gates.stale),
     )
 
@@ -125,7 +125,7 @@ def _judge_turns(written: Iterable[Body], before: Truth, after: Truth) -> None:
         if body.agent_path or not isinstance(body, ev.AgentStart | ev.AgentEnd | ev.AgentAbort):
             continue
         starts = isinstance(body, ev.AgentStart)
-        # an abort is also said when nothing ran, so that observers can reconcile
+        # An abort is also written when no turn was open, so that observers can reconcile.
         if is_open == starts and (is_open or not isinstance(body, ev.AgentAbort)):
             state = "open" if is_open else "closed"
             raise Broken("every turn is closed once", f"{ev.type_of(body)} while the turn is {state}")
@@ -150,7 +150,7 @@ class Search:
         self.bounds = bounds
         self.nodes: list[Node] = []
         self.seen: dict[tuple[object, ...], int] = {}
-        #: place, the world with its state read back, the same world as it was folded
+        #: (index of the node, the world with its decoded state, the same world as it was folded)
         self.frontier: deque[tuple[int, World, World]] = deque()
         self.transitions = 0
         self.combinations: set[Shown] = set()

@@ -16,7 +16,7 @@ from tests.model.search import explore
 from tests.model.truth import Bounds
 from tests.support.state_table import ROWS, fits
 
-#: Everything at once would take minutes (`python -m tests.model --calls 3 --subs 2`), so each lets something else grow.
+#: One search of everything takes minutes (`python -m tests.model --calls 3 --subs 2`), so each raises another bound.
 SEARCHES = {
     "two calls, every gate, a sub-agent": Bounds(shells=False),
     "two sub-agents and a shell": Bounds(calls=1, subs=2, texts=0, dialogs=False),

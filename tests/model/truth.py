@@ -1,7 +1,6 @@
-"""Define what is actually the case in one session, as opposed to what the view shows. Both are compared after every
-batch.
+"""Define the actual situation of one session, which is compared with the view after every batch.
 
-The truth also says which activity a correct translator reports (`activity_of`) and which states of the run are
+The truth also determines which activity a correct translator reports (`activity_of`) and which states of the run are
 possible (`runs_of`). Both follow the documents, not the kernel. Names of calls, gates and messages only serve to
 create events: two worlds that differ in nothing else are the same (`shape`).
 """
@@ -108,7 +107,7 @@ class Truth(Struct, frozen=True, gc=False):
 
 
 class World(NamedTuple):
-    """The truth, and what is shown."""
+    """The truth, and the view of it."""
 
     truth: Truth
     view: View
@@ -178,7 +177,8 @@ def runs_of(truth: Truth) -> tuple[str, ...]:
         return ("executing_tools",)
     if statuses & {"asks", "asks_late"}:
         return ("idle",)
-    # decided and not seen, or all answered and no request seen: 001 leaves the tools with the next request
+    # The decision isn't seen yet, or all calls are answered and the next request isn't seen yet. In 001 the run leaves
+    # executing_tools with the next request.
     return ("running", "executing_tools")
 
 

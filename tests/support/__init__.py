@@ -1,1 +1,1 @@
-"""Helpers that tests share: decks, servers, agents, terminals and scripted stand-ins."""
+"""Provide helpers that tests share: decks, servers, agents, terminals and scripted stand-ins."""

@@ -20,7 +20,7 @@ OPTIONS = [
     {"optionId": "always", "name": "Always", "kind": "allow_always"},
     {"optionId": "no", "name": "No", "kind": "reject_once"},
 ]
-#: What each agent answers to initialize, as far as it matters.
+#: The relevant part of each agent's answer to `initialize`.
 INITIALIZED: dict[str, dict[str, Any]] = {
     "acp": {"agentInfo": {"name": "somebody", "version": "9"}},
     "gemini": {"agentInfo": {"name": "gemini-cli", "version": "0.61.0"}},
@@ -101,7 +101,7 @@ class AcpTalk(Talk):
     def ends(self, stop: str = "end_turn", key: Any = None, **more: Any) -> list[Body]:
         return self.answer(self.last_prompt if key is None else key, {"stopReason": stop, **more})
 
-    # --- beginnings
+    # --- openings
 
     def started(self) -> Self:
         """Start the process and answer `initialize`."""
@@ -121,7 +121,7 @@ class AcpTalk(Talk):
         self.prompt(text)
         return self
 
-    # --- looking
+    # --- the result
 
     def activities(self) -> list[str]:
         """Return all activities in order."""

@@ -1,4 +1,4 @@
-"""Claude Code by hand: signals go in, the view folds along, and every view is held against the rules.
+"""Feed signals of Claude Code to its translator in tests, and check the view after each one.
 
 agent = Session().starts().hook("SessionStart", source="startup").prompts("hello")
 assert agent.activity == "active/thinking"
@@ -17,19 +17,19 @@ WRITE = {"file_path": "a.txt", "content": "x"}
 
 
 class Session(Talk):
-    """One session; each step answers itself, and `said` holds what the last signal brought about."""
+    """One session whose steps return it, so that they can be chained. `said` has the events of the last signal."""
 
     def __init__(self) -> None:
         self.said: list[Body] = []
         super().__init__("claude")
 
     def feed(self, src: str, data: Any, after: float = 0.01) -> Self:
-        """One signal, a moment later; deadlines that are due before it fire."""
+        """Feed a signal a moment later. Deadlines that are due before it fire first."""
         super().feed(src, data, after)
         return self
 
     def passes(self, seconds: float) -> Self:
-        """Time goes by."""
+        """Let time pass."""
         self.wait(seconds)
         return self
 
@@ -37,7 +37,7 @@ class Session(Talk):
         self.said = bodies
         return super()._fold(bodies, origin)
 
-    # --- short words for what comes often
+    # --- common signals
 
     def starts(self) -> Self:
         return self.feed("proc", {"event": "start"})
@@ -52,7 +52,7 @@ class Session(Talk):
         return self.feed("hook.reply", {"event": event, "answer": answer})
 
     def opens(self) -> Self:
-        """A process with an idle session, by hooks."""
+        """Start a process and report an idle session by hooks."""
         return self.starts().hook("SessionStart", source="startup")
 
     def prompts(self, text: str = "go", prompt_id: str = "p1") -> Self:
@@ -69,7 +69,7 @@ class Session(Talk):
         return self.reply("PermissionRequest", hookSpecificOutput={"decision": decision})
 
     def line(self, kind: str, **fields: Any) -> Self:
-        """A line of stdout."""
+        """Feed a line of stdout."""
         return self.feed("stdout", {"type": kind, "session_id": ID, **fields})
 
     def system(self, subtype: str, **fields: Any) -> Self:
@@ -79,7 +79,7 @@ class Session(Talk):
         return self.system("init", model="opus", permissionMode="default", **fields)
 
     def sends(self, text: str, **fields: Any) -> Self:
-        """A line of ours."""
+        """Feed a line that we send."""
         return self.feed("stdin", {"type": "user", "message": {"role": "user", "content": text}, **fields})
 
     def replies(self, *blocks: dict[str, Any], message_id: str = "m1", **fields: Any) -> Self:
@@ -93,7 +93,7 @@ class Session(Talk):
     def result(self, subtype: str = "success", **fields: Any) -> Self:
         return self.line("result", subtype=subtype, **fields)
 
-    # --- what shows
+    # --- the result
 
     @property
     def gates(self) -> int:
@@ -101,21 +101,21 @@ class Session(Talk):
 
     @property
     def kinds(self) -> list[str]:
-        """The names of what the last signal brought about."""
+        """Return the names of the last signal's events."""
         return kinds(self.said)
 
     @property
     def changes(self) -> list[str]:
-        """The activities that the last signal brought about, in 003's words."""
+        """Return the activities in the last signal's events, named as in 003."""
         found = [body for body in self.said if isinstance(body, ev.StateChange)]
         return [f"{body.state}/{body.sub}" if body.sub else body.state for body in found]
 
 
 def tool_use(call_id: str = "c1", name: str = "Write", **args: Any) -> dict[str, Any]:
-    """A block that announces a call."""
+    """Create a block that announces a call."""
     return {"type": "tool_use", "id": call_id, "name": name, "input": args or WRITE}
 
 
 def text(words: str) -> dict[str, Any]:
-    """A block of text."""
+    """Create a block of text."""
     return {"type": "text", "text": words}

@@ -24,7 +24,7 @@ class CodexTalk(Talk):
         super().__init__("codex")
         self._ids = 0
 
-    # --- what shows
+    # --- the result
 
     @property
     def signal(self) -> str:

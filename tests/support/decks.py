@@ -24,12 +24,12 @@ from quarterdeck.kernel.view import View
 
 #: How long a test waits for a process that it runs.
 PATIENCE_S = 60.0
-#: As in the product, but with a short grace: no test should wait five seconds for an agent that ignores signals.
+#: The product's settings with a short grace period, so that no test waits five seconds for an agent that ignores signals.
 SETTINGS = Settings(stop_grace=0.3)
 
 
 class Time:
-    """The loop's clock and the deck's: both can be moved on, and the wall clock alone as well."""
+    """Replace the clocks of the loop and of the deck. Both can be moved forward, and the wall clock alone as well."""
 
     def __init__(self) -> None:
         self.moved = 0.0
@@ -51,7 +51,7 @@ class Time:
         return Clock(self.wall, self.monotonic, self.up)
 
     async def skip(self, seconds: float) -> None:
-        """So much time passes, and whatever was due in it begins."""
+        """Move the clocks forward and let everything that is due begin."""
         self.moved += seconds
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -73,29 +73,29 @@ def at_home(
     environment: dict[str, str] | LoginShell | None = None,
     **changes: object,
 ) -> AbstractAsyncContextManager[Deck]:
-    """A deck over the home in this folder; `changes` are to the settings."""
+    """Open a deck over the home in this folder. `changes` are changes to the settings."""
     return _opened(folder, msgspec.structs.replace(settings, **changes), clock, environment)
 
 
 async def until(session: SessionHandle, holds: Callable[[View], object]) -> View:
-    """Waits until this holds of the session."""
+    """Wait until the condition holds for the session's view."""
     return await session.until(holds)
 
 
 async def eventually(holds: Callable[[], object]) -> None:
-    """Waits for something that no event tells of."""
+    """Wait for a condition that no event reports."""
     while not holds():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
 async def gate_of(session: SessionHandle) -> Gate:
-    """Waits until something is asked."""
+    """Wait until a gate is open, and return it."""
     view = await until(session, lambda view: view.state.gates.open)
     return view.state.gates.open[0]
 
 
 async def busy(session: SessionHandle) -> View:
-    """Waits until a turn is open."""
+    """Wait until a turn is open."""
     return await until(session, lambda view: view.state.turn.is_open)
 
 
@@ -108,12 +108,12 @@ async def all_events(session: SessionHandle, since: int = 0) -> list[Event]:
 
 
 async def texts_of(session: SessionHandle, kind: str = "") -> list[str]:
-    """What the timeline shows, in order."""
+    """Return the texts of the timeline in order."""
     return [entry.text.strip() for entry in await session.timeline() if not kind or entry.kind == kind]
 
 
 def pid_of(deck: Deck, session: SessionHandle) -> int:
-    """The process of a session that has one."""
+    """Return the pid of a session's agent, which must be running."""
     live = deck.services.supervisor.sessions[session.id].connection
     assert live is not None
     assert live.pid is not None
@@ -121,7 +121,7 @@ def pid_of(deck: Deck, session: SessionHandle) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this number runs (one that is dead and not yet waited for does not)."""
+    """Return whether a process with this pid runs. A zombie doesn't count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except OSError:

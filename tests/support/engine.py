@@ -1,4 +1,4 @@
-"""Helpers for tests of the turn loop: a scripted model, tools, and a recorder of events."""
+"""Provide a scripted model, tools and a recorder of events for tests of the turn loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Step = Chunk | Sequence[Chunk] | Exception | asyncio.Event | Callable[[], Any]
 
 
 class Script:
-    """A model that returns scripted replies, one per request. An `asyncio.Event` in a reply is waited for."""
+    """A model that returns scripted replies, one per request. It waits for each `asyncio.Event` in a reply."""
 
     provider = "scripted"
     name = "one"
@@ -194,7 +194,8 @@ def judged() -> Iterator[list[str]]:
         events.extend(batch.events)
 
     def judging(journal: Journal, bodies: Iterable[Body], origin: Origin = "engine") -> None:
-        journals.append(journal)  # Keeps the journal alive, so that its id isn't reused.
+        # Keep a reference to the journal, so that its id isn't reused.
+        journals.append(journal)
         events.clear()
         write(journal, bodies, origin)
         if not events:

@@ -1,4 +1,4 @@
-"""Real git repositories for tests."""
+"""Create real git repositories for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALONE = {
 
 
 class Repository:
-    """One at `root`, with a commit of the files that it is given."""
+    """A repository at `root`, with a commit of these files if there are any."""
 
     def __init__(self, root: Path, *options: str, **files: str) -> None:
         self.root = root
@@ -50,6 +50,6 @@ class Repository:
         self.git("commit", "-q", "-m", "x")
 
     def as_it_is(self) -> dict[str, bytes]:
-        """Every file of the user's own repository, with its content."""
+        """Return every file of the `.git` folder with its content."""
         folder = self.root / ".git"
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

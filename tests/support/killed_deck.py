@@ -1,6 +1,6 @@
-"""A program with a deck that is killed in the middle: `python -m tests.support.killed_deck FOLDER STORY`.
+"""Run a deck that kills itself in the middle of a story: `python -m tests.support.killed_deck FOLDER STORY`.
 
-It says the highest number that a gate had, and dies by its own hand, so that nothing can come between.
+It prints the highest gate number first. It sends SIGKILL to itself, so that nothing can happen in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.decks import at_home, eventually
 
 
 async def opened(deck: Deck, native: str) -> Session:
-    """A session of an agent that somebody else started, in the middle of a turn."""
+    """Observe a session of an agent that the deck didn't start, in the middle of a turn."""
     session = await ObservedSessions(deck).session("claude", native, "")
     seen = session.observe(registry.translator("claude"))
     bodies = [ev.AgentReady(native_session_id=native), ev.AgentStart(turn_id="t1")]
@@ -34,7 +34,7 @@ async def opened(deck: Deck, native: str) -> Session:
 
 
 def asked_in(session: Session, count: int) -> Sequence[Gate]:
-    """So many things are asked."""
+    """Open this many gates and return them."""
     before = len(session.state.gates.open)
     for number in range(count):
         request = ev.GateRequest(tool="Edit", args={"file_path": "/x"}, ref=f"{session.id}.{before + number}")
@@ -44,7 +44,7 @@ def asked_in(session: Session, count: int) -> Sequence[Gate]:
 
 
 async def decided_in(session: Session, gates: Sequence[Gate]) -> None:
-    """A person allows them, one by one."""
+    """Allow these gates as a user, one by one."""
     for gate in gates:
         await session.writer.commit(session.closing_events((gate,), Decision(status="approved"), "user"), "user")
 
@@ -60,7 +60,7 @@ async def all_decided(deck: Deck) -> None:
 
 
 async def last_decided_first(deck: Deck) -> None:
-    """The state forgets the decision on the last one."""
+    """Decide the newest gate first, so that the state no longer contains its decision."""
     session = await opened(deck, "one")
     await decided_in(session, asked_in(session, 60)[::-1])
 

@@ -1,6 +1,6 @@
-"""A real server on a real port, and clients of bytes: what a browser, a slow phone and a cut cable do to a stream.
+"""Run a real server on a real port, with clients that read bytes as a browser, a slow phone or a cut cable would.
 
-`Port` serves a home and can be restarted on the same port. `SseTap` and `WsTap` are connections read by hand, so that a
+`Port` serves a home and can be restarted on the same port. `SseTap` and `WsTap` read a connection step by step, so that a
 test decides how much is read, how slowly, and where it is cut off.
 """
 
@@ -30,7 +30,7 @@ Message = dict[str, Any]
 
 
 class Port:
-    """A home that is served. `url` and `token` stay the same over restarts."""
+    """A server for one home. `url` and `token` stay the same over restarts."""
 
     def __init__(self, home: Path, settings: Settings = SETTINGS) -> None:
         self.home = home
@@ -68,7 +68,7 @@ class Port:
 
 @asynccontextmanager
 async def served(folder: Path, settings: Settings = SETTINGS, **changes: object) -> AsyncGenerator[Port]:
-    """A server over the home in this folder; `changes` are to the settings."""
+    """Run a server over the home in this folder. `changes` are changes to the settings."""
     port = Port(folder / "home", msgspec.structs.replace(settings, **changes))
     await port.start()
     try:
@@ -78,11 +78,11 @@ async def served(folder: Path, settings: Settings = SETTINGS, **changes: object)
 
 
 class Cut(Exception):
-    """The connection is over."""
+    """The connection is closed."""
 
 
 class Tap:
-    """A connection whose bytes are taken by hand. `small`: the kernel holds next to nothing for it."""
+    """A connection that the test reads step by step. With `small`, the kernel's receive buffer is tiny."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -104,7 +104,7 @@ class Tap:
         return reader, writer
 
     async def some(self, most: int = 1 << 16) -> bytes:
-        """What is there, at most so much of it."""
+        """Read the available bytes, but no more than `most`."""
         try:
             data = await self._reader.read(most)
         except OSError as error:
@@ -120,7 +120,7 @@ class Tap:
             raise Cut from error
 
     async def head(self) -> bytes:
-        """The first lines of the answer."""
+        """Read the head of the response."""
         try:
             return await self._reader.readuntil(b"\r\n\r\n")
         except (OSError, asyncio.IncompleteReadError) as error:
@@ -128,7 +128,7 @@ class Tap:
             raise Cut from error
 
     def cut(self) -> None:
-        """At once, whatever is under way."""
+        """Abort the connection at once, without flushing."""
         self._writer.transport.abort()
 
 
@@ -141,7 +141,7 @@ class Block(msgspec.Struct):
 
 
 class SseTap(Tap):
-    """A stream of blocks. `feed` takes bytes and gives the blocks that are whole."""
+    """An SSE stream. `blocks` reads bytes and returns the complete blocks."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
@@ -160,7 +160,7 @@ class SseTap(Tap):
         return tap
 
     async def blocks(self, most: int = 1 << 16) -> list[Block]:
-        """The blocks that the next bytes complete; maybe none."""
+        """Return the blocks that the next bytes complete, if any."""
         if self._is_over:
             raise Cut
         self._raw += await self.some(most)
@@ -191,7 +191,7 @@ class SseTap(Tap):
 
 
 class WsTap(Tap):
-    """A WebSocket by hand."""
+    """A WebSocket client that frames its own messages."""
 
     @classmethod
     async def open(cls, port: Port, *, small: bool = False) -> WsTap:
@@ -218,7 +218,7 @@ class WsTap(Tap):
         self._writer.write(head + mask + masked)
 
     async def hear(self) -> Message:
-        """The next message; pings are answered."""
+        """Return the next message. Answer pings meanwhile."""
         while True:
             first, size = await self.exactly(2)
             if size == 126:

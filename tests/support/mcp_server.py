@@ -1,4 +1,4 @@
-"""A real MCP server for tests, written with the official SDK: `python -m tests.support.mcp_server stdio`, or `http PORT`."""
+"""Run a real MCP server, written with the official SDK: `python -m tests.support.mcp_server stdio`, or `http PORT`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers for tests of providers against the scripted model server."""
+"""Provide helpers for tests of model providers against the scripted model server."""
 
 from __future__ import annotations
 

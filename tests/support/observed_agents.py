@@ -1,4 +1,4 @@
-"""A real server over a real deck on the loopback, and what it says of itself: its log file and its metrics."""
+"""Run a real server over a real deck on the loopback interface, and read its log file and its metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.decks import at_home
 
 
 class Observed(NamedTuple):
-    """`client` bears the owner's token, `stranger` none."""
+    """A running server. `client` sends the owner's token, `stranger` sends none."""
 
     deck: Deck
     server: Server
@@ -48,7 +48,7 @@ class Observed(NamedTuple):
         return parsed(text)
 
     def lines(self) -> list[dict[str, Any]]:
-        """What the log file holds."""
+        """Return the entries of the log file."""
         for handler in logging.getLogger().handlers:
             handler.flush()
         return lines_of(self.deck.home)
@@ -60,7 +60,7 @@ def lines_of(home: Path) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def observed(folder: Path, level: str = "INFO") -> AsyncIterator[Observed]:
-    """Everything as the product has it, but for the port, which is any."""
+    """Run a server as the product does, except that the port is arbitrary."""
     (folder / "home").mkdir(exist_ok=True)
     book = log_setup.configure(folder / "home", to_terminal=False, level=level)
     try:
@@ -82,7 +82,7 @@ async def observed(folder: Path, level: str = "INFO") -> AsyncIterator[Observed]
         book.close()
 
 
-# --- Prometheus' text format, read strictly
+# --- a strict parser of Prometheus' text format
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\n"])*)"(,|$)')
@@ -91,7 +91,7 @@ _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gaug
 
 
 def parsed(text: str) -> dict[str, float]:
-    """Every sample by name and labels, as written. Fails on whatever the format does not allow."""
+    """Return every sample by its name and labels, as written. Fail on anything that the format doesn't allow."""
     assert text.endswith("\n")
     found: dict[str, float] = {}
     kinds: dict[str, str] = {}

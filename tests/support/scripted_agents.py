@@ -1,4 +1,4 @@
-"""Agents for tests, each like the scripted one but for one thing. `known` makes them known to the deck."""
+"""Provide agents that differ from the scripted agent in one respect each. `known` registers them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NAMES = ("plain", "forgetful", "nameless", "missing", "mute", "early", "gated", 
 
 
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deck finds them by their names from now on."""
+    """Register these agents by name, for the duration of a test."""
     for name in NAMES:
         monkeypatch.setitem(registry.HARNESSES, name, "tests.support.scripted_agents:harness")
 
 
 class PlainDriver(TestDriver):
-    """It cannot be steered, and reads no images."""
+    """An agent that can't be steered and doesn't accept images."""
 
     capabilities = replace(TestDriver.capabilities, steer=False, images=False)
 
@@ -37,7 +37,7 @@ class PlainTranslator(TestTranslator):
 
 
 class ForgetfulDriver(TestDriver):
-    """It cannot go on in an earlier conversation, and says so."""
+    """An agent that can't resume an earlier conversation, and reports so."""
 
     capabilities = replace(TestDriver.capabilities, resume=False)
 
@@ -51,32 +51,32 @@ class ForgetfulTranslator(TestTranslator):
 
 
 class LyingTranslator(TestTranslator):
-    """It says that it can be resumed, whatever its driver can do."""
+    """An agent that reports itself resumable although its driver can't resume it."""
 
 
 class NamelessTranslator(TestTranslator):
-    """It says that it can be resumed and does not say by which name."""
+    """An agent that reports itself resumable but doesn't report a session id."""
 
     def read_ready(self, line: Object) -> None:
         self.tracker.report_ready("", "test-model", "1", ("steer",), resumable=True)
 
 
 class MissingDriver(TestDriver):
-    """Its program is not there."""
+    """An agent whose program isn't installed."""
 
     def spawn(self, start: Start) -> Spawn:
         raise NotInstalled("missing", "missing-cli")
 
 
 class MuteDriver(TestDriver):
-    """It starts and says nothing."""
+    """An agent that starts and writes nothing."""
 
     def spawn(self, start: Start) -> Spawn:
         return Spawn(argv=(sys.executable, "-c", "import time; time.sleep(600)"))
 
 
 class EarlyDriver(TestDriver):
-    """It complains and leaves before it is ready."""
+    """An agent that writes an error and exits before it is ready."""
 
     def spawn(self, start: Start) -> Spawn:
         words = "import sys; sys.stderr.write('no such model\\n'); sys.stderr.flush(); sys.exit(3)"
@@ -93,7 +93,7 @@ runpy.run_module("quarterdeck.testing.agent", run_name="__main__")
 
 
 class GatedDriver(TestDriver):
-    """It is ready once there is a file `go` in its folder."""
+    """An agent that becomes ready when its folder contains a file `go`."""
 
     def spawn(self, start: Start) -> Spawn:
         rest = super().spawn(start).argv[3:]
@@ -101,14 +101,14 @@ class GatedDriver(TestDriver):
 
 
 class TwinDriver(TestDriver):
-    """Each of its processes is in the same conversation."""
+    """An agent whose processes all share one conversation."""
 
     def spawn(self, start: Start) -> Spawn:
         return super().spawn(replace(start, native_session_id="twin"))
 
 
 class HoldingDriver(TestDriver):
-    """It ends its turn by itself when a decision says so."""
+    """An agent that ends its turn by itself if the decision requires it."""
 
     capabilities = replace(TestDriver.capabilities, holds=True)
 
@@ -117,7 +117,7 @@ class HoldingDriver(TestDriver):
 
 
 class AbleDriver(TestDriver):
-    """It can do what the scripted one cannot."""
+    """An agent with the capabilities that the scripted agent lacks."""
 
     capabilities = replace(
         TestDriver.capabilities, images=True, compact=True, bash=True, modes=("plan", "ask", "edits", "auto", "bypass")

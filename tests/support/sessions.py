@@ -13,48 +13,48 @@ FAILED = (ev.TurnFailed(kind="api", message="Overloaded"), ev.AgentEnd(outcome="
 
 
 def waits_for_its_first_prompt() -> Tape:
-    """Created without a prompt; the agent is ready."""
+    """Create a session without a prompt whose agent is ready."""
     return Tape().opened().add(ev.ProcessStarting(), READY)
 
 
 def starts() -> Tape:
-    """Created with a prompt; the process is starting."""
+    """Create a session with a prompt whose process is starting."""
     return Tape().opened("Fix the bug").add(ev.ProcessStarting())
 
 
 def works() -> Tape:
-    """In a turn, waiting for the model's reply."""
+    """Create a session in a turn that waits for the model's reply."""
     return starts().add(READY, ev.PromptReceived(text="Fix the bug", message_id="m0"), ev.AgentStart(), _request())
 
 
 def asks_for_approval() -> Tape:
-    """A call is held: it waits for approval."""
+    """Create a session with a call that waits for approval."""
     return works().add(ev.ToolCall(name="shell", call_id="c1"), approval("g1", "c1"))
 
 
 def asks_a_question() -> Tape:
-    """A question is open."""
+    """Create a session with an open question."""
     return works().add(ev.AskUser(question="Which branch?", gate_id="g1", ref="q1"))
 
 
 def is_finished() -> Tape:
-    """The turn finished."""
+    """Create a session whose turn finished."""
     return works().add(ev.ResponseComplete(message_id="m1", blocks=(ev.Block(text="Done."),)), ev.AgentEnd())
 
 
 def is_interrupted() -> Tape:
-    """The server restarted during a turn; the agent can resume."""
+    """Create a session whose server restarted during a turn. Its agent can resume."""
     suspended = works().add(ev.SessionSuspended())
     return suspended.add(ev.SessionResumed(), ev.ProcessStarting(), READY, ev.TurnRestored())
 
 
 def has_failed() -> Tape:
-    """The request failed."""
+    """Create a session whose request failed."""
     return works().add(*FAILED)
 
 
 def is_stopped() -> Tape:
-    """A user stopped the turn."""
+    """Create a session whose turn a user stopped."""
     return works().add(ev.AgentAbort(reason="user"))
 
 

@@ -1,6 +1,6 @@
 """Open a deck and close it on a signal, as a server does: `python -m tests.support.signalled_deck HOME`.
 
-It makes three sessions (one busy, one asked, one done), says READY, and lives until a signal comes.
+It creates three sessions (one busy, one with an open gate, one finished), prints READY, and runs until a signal arrives.
 """
 
 from __future__ import annotations

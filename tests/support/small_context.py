@@ -1,4 +1,4 @@
-"""Helpers for tests that call the hooks of plugins directly."""
+"""Provide a plugin context for tests that call the hooks of plugins directly."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A stand-in for the server under a subreaper: start scripted agents, print who they are, and wait.
+"""Stand in for the server under a subreaper: start scripted agents, print their pids, and wait.
 
 python tests/support/subreaper_server.py NONCE SCRIPT...
 
 It prints one line of JSON when every agent runs the last command of its script. When the subreaper dies, it exits at once
-without cleaning up: the worst server that there can be.
+without cleaning up, as the worst possible server would.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quarterdeck.process.subreaper import become_subreaper, take_lifeline
 
 
 def started(nonce: str, script: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """The agent when it is in the last word of the script, and the tool processes that it started on the way."""
+    """Start an agent. Return it when it runs the last command of its script, with the pids of its tool processes."""
     agent = subprocess.Popen(
         [sys.executable, "-m", "quarterdeck.testing.agent"],
         env={**os.environ, NONCE_VARIABLE: nonce},
@@ -51,7 +51,7 @@ def main() -> None:
     become_subreaper()
     ends = take_lifeline()
     agents: list[tuple[subprocess.Popen[str], list[int]]] = []
-    # on a thread that ends: what a server's agents are bound to must not be the thread that started them
+    # Start the agents on a thread that exits: their lifetime must not be bound to the thread that started them.
     starter = threading.Thread(target=lambda: agents.extend(started(nonce, script) for script in scripts))
     starter.start()
     starter.join()

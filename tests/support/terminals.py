@@ -1,4 +1,4 @@
-"""A terminal for tests: a program on a pty of its own, typed at and looked at."""
+"""Run a program on a pty of its own, so that a test can type and read the screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.servers import PATIENCE_S, QD, At
 
 
 class Terminal:
-    """`qd` on a terminal of its own, typed at by a test."""
+    """`qd` on a terminal that the test types into."""
 
     def __init__(self, at: At, *args: str, program: Sequence[str] = (QD,), **more: str) -> None:
         self.master, slave = pty.openpty()
@@ -30,7 +30,7 @@ class Terminal:
         self.text = ""
 
     def see(self, what: str, times: int = 1) -> None:
-        """Waits until this is on the screen."""
+        """Wait until this text is on the screen."""
         until = time.monotonic() + PATIENCE_S
         while self.text.count(what) < times:
             ready = select.select([self.master], [], [], max(0.0, until - time.monotonic()))[0]

@@ -1,4 +1,4 @@
-"""A tool context for tests that run tools without an engine."""
+"""Provide a tool context for tests that run tools without an engine."""
 
 from __future__ import annotations
 

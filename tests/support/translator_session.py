@@ -39,7 +39,7 @@ class Talk:
         self.view = View()
         self._fold([ev.SessionOpened(agent=agent)], "supervisor")
 
-    # --- what happens
+    # --- signals
 
     def feed(self, src: str, data: Any, after: float = 0.01) -> list[Body]:
         """Feed a signal a moment later and return its events."""
@@ -74,7 +74,7 @@ class Talk:
         assert unclosed(self.bodies) == []
         return bodies
 
-    # --- what shows
+    # --- the result
 
     @property
     def state(self) -> State:
@@ -115,5 +115,5 @@ class Talk:
 
     @property
     def unknown(self) -> int:
-        """How many signals were not recognised."""
+        """Return how many signals weren't recognised."""
         return self.translator.unknown
