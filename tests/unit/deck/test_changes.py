@@ -170,7 +170,7 @@ async def test_where_nothing_can_be_known_it_says_so(tmp_path: Path, monkeypatch
         await done(without, "write a b")
         monkeypatch.undo()
         assert await refused(without) == "no_snapshot"
-        # This turn takes the first snapshot, so later calls have something to compare with.
+        # Git is available from this turn on, so changes are counted from its start.
         await done(without, "write a c")
         assert shown(await without.changes()) == {"a": ("modified", 1, 0)}
         monkeypatch.setenv("PATH", str(tmp_path / "plain"))

@@ -266,7 +266,7 @@ class TestSleep:
             assert not is_alive(pid)
 
     async def test_an_agent_that_somebody_else_started_has_its_minute_too(self, tmp_path: Path) -> None:
-        """Restart the deadline after sleep: the agent was asleep too, so its silence means nothing."""
+        """Give the agent a minute after sleep: it was asleep too, so its silence means nothing."""
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
             session = await ObservedSessions(deck).session("claude", "native", str(tmp_path))

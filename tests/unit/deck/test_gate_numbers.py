@@ -1,4 +1,4 @@
-"""Test that a gate's number is never used again, whatever ends the deck and however many gates were decided since.
+"""Test that a gate's number is never used again, no matter how the deck ended or how many were decided since.
 
 `qd db check` finds no problem in the store of a killed deck.
 """

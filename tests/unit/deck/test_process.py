@@ -154,7 +154,7 @@ async def test_without_a_farewell_the_input_is_closed_at_once(tmp_path: Path) ->
         assert rig.process.exited.result() == 0
         assert [one["event"] for one in rig.of("proc")] == ["start", "signal", "stdin_closed", "exit"]
         assert await rig.process.stop(rig.driver.quit(), grace=5)
-        # Stopping a process that has exited sends no signals.
+        # A second stop of an exited process reports nothing.
         assert len(rig.of("proc")) == 4
 
 
