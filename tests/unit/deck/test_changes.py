@@ -1,4 +1,4 @@
-"""What a session changed: known from the first turn on, told at the end of each, and never more than is true."""
+"""Test the changes of a session: available from the first turn on, updated after each turn, and never overstated."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def shown(diff: Diff) -> dict[str, tuple[str, int, int]]:
 
 
 async def told(session: SessionHandle, files: int, added: int, removed: int) -> None:
-    """Waits until the summary says so."""
+    """Wait until the summary shows these changes."""
     await until(session, lambda view: view.state.profile.changes == Changes(files, added, removed))
 
 
 async def done(session: SessionHandle, prompt: str) -> None:
-    """A turn, and its snapshot."""
+    """Run a turn and wait for its snapshot."""
     before = len(await session.events(types={"agent_end"}))
     await session.prompt(prompt)
     await until(session, lambda view: not view.state.turn.is_open and not view.state.queue)
@@ -50,7 +50,8 @@ async def test_a_session_a_turn_and_what_is_between(tmp_path: Path):
         assert (first.live, first.truncated, first.shared_with) == (False, False, ())
         assert "+++ b/a\n" in first.patch
         assert (await session.changes("turn")).patch == first.patch
-        repository.write("between", "a person\n")  # after the turn: not counted, until another turn ends
+        # The file is written after the turn, so it isn't counted until the next turn ends.
+        repository.write("between", "a person\n")
         assert (await session.changes()).files == first.files
         await done(session, "write a c")
         assert shown(await session.changes("turn")) == {"a": ("modified", 1, 0)}
@@ -169,7 +170,8 @@ async def test_where_nothing_can_be_known_it_says_so(tmp_path: Path, monkeypatch
         await done(without, "write a b")
         monkeypatch.undo()
         assert await refused(without) == "no_snapshot"
-        await done(without, "write a c")  # from now on it is known
+        # Git is available from this turn on, so changes are counted from its start.
+        await done(without, "write a c")
         assert shown(await without.changes()) == {"a": ("modified", 1, 0)}
         monkeypatch.setenv("PATH", str(tmp_path / "plain"))
         assert await refused(without) == "git_missing"
@@ -194,6 +196,6 @@ async def test_a_slow_snapshot_keeps_nobody_for_long(tmp_path: Path, monkeypatch
         await until(session, lambda view: view.state.phase.value == "completed")
         asking = asyncio.create_task(session.changes())
         await asyncio.sleep(0)
-    # closing ended what hung, and whoever waited was told
+    # Closing the deck ends the hanging git and fails the call that waits for it.
     with pytest.raises(QuarterdeckError):
         await asking

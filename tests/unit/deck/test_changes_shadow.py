@@ -1,4 +1,4 @@
-"""Snapshots of real repositories: everything is in them, and nothing of the user's is touched or obeyed."""
+"""Test snapshots of real repositories: complete, without changing the user's files or obeying the user's git settings."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def test_what_the_user_ignores_everywhere_and_here(tmp_path: Path, monkeypatch: 
     (tmp_path / "everywhere").write_text("*.swp\n")
     (tmp_path / "config").write_text(f"[core]\n\texcludesFile = {tmp_path}/everywhere\n")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))  # of whoever started us
+    # The process that started the server may have set GIT_DIR.
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
     (repository.root / ".git" / "info" / "exclude").write_text("local\n")
     shadow = shadow_of(repository, tmp_path)
     before = shadow.snapshot()

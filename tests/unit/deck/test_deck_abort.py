@@ -1,4 +1,4 @@
-"""Stop, whatever the session does at that moment."""
+"""Test `abort` in every state of a session."""
 
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ async def test_a_question_is_withdrawn_too(tmp_path: Path) -> None:
 async def test_an_agent_that_ignores_it_is_ended_after_the_grace(tmp_path: Path) -> None:
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "child 600; deaf", cwd=str(tmp_path))
-        await anext(session.subscribe(types={"status_update"}))  # it is deaf
+        # The agent sends a status when it has begun to ignore its input and signals.
+        await anext(session.subscribe(types={"status_update"}))
         pid = pid_of(deck, session)
         await session.abort()
         view = await until(session, lambda view: view.state.process.value == "none")
@@ -161,7 +162,7 @@ async def test_an_agent_that_ignores_it_is_ended_after_the_grace(tmp_path: Path)
 
 
 async def test_a_text_on_its_way_is_stopped_as_soon_as_its_turn_begins(tmp_path: Path) -> None:
-    """An agent that is interrupted before it began does not know what is meant."""
+    """Delay the interrupt until the turn begins: an agent that is interrupted earlier has nothing to stop."""
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", "say one", cwd=str(tmp_path))
         await session.settled()

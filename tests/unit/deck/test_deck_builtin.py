@@ -1,4 +1,4 @@
-"""The built-in agent in a deck: gates by rules and people, resume from the log, calls that are never run twice."""
+"""Test the built-in agent in a deck: gates decided by rules and users, resume from the log, calls that never run twice."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_turn_its_origin_and_no_key(tmp_path: Path, model: ScriptedModel) -> N
 
 
 async def test_what_is_allowed_for_good_is_not_asked_again(tmp_path: Path, model: ScriptedModel) -> None:
-    """By the deck's own rules, as for every agent: the gate is opened, and the log names the rule that closed it."""
+    """Apply the deck's own rules, as for every agent: the gate is opened, and the log names the rule that closed it."""
 
     async with deck_in(tmp_path, model) as deck:
         session = await create(deck, tmp_path, "script:make")
@@ -127,7 +127,7 @@ async def test_a_refusal_that_does_not_resume_ends_the_turn_once(tmp_path: Path,
 
 
 async def test_a_process_that_is_killed_in_a_call(tmp_path: Path, model: ScriptedModel) -> None:
-    """The session goes on with its messages; the call is told as interrupted, and was run once."""
+    """Kill the process during a call: the session continues with its messages, and the interrupted call ran once."""
 
     async with deck_in(tmp_path, model) as deck:
         session = await create(deck, tmp_path, "script:cut", mode="bypass")

@@ -1,4 +1,4 @@
-"""How a deck goes, and how the next one finds its home."""
+"""Test how a deck closes, and in which state the next deck finds its home."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TestClose:
                 assert not shown.summary.flags.showSpinner
 
     async def test_a_deaf_agent_does_not_keep_it(self, tmp_path: Path) -> None:
-        """Each step of the stop has its time, and all of them together are less than the ten seconds of the whole."""
+        """Check that the time limits of all steps of a stop add up to less than the shutdown's ten seconds."""
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "child 600; deaf", cwd=str(tmp_path))
             await until(session, lambda view: any(e.kind == "tool" for e in view.timeline.entries))
@@ -128,7 +128,7 @@ class TestClose:
 
             async def read() -> None:
                 async for event in session.subscribe():
-                    seen.append(event.type)  # noqa: PERF401 # it never ends by itself
+                    seen.append(event.type)  # noqa: PERF401 # The stream never ends by itself.
 
             reader = asyncio.create_task(read())
             await session.settled()
@@ -165,13 +165,13 @@ class TestHome:
 
 
 async def _folded(session: SessionHandle) -> None:
-    """What is shown is what the log says."""
+    """Check that the view equals the fold of the log."""
     events = await all_events(session)
     assert session.view.state == fold_all(events).state
 
 
 def _started(folder: Path) -> tuple[Path, subprocess.Popen[str]]:
-    """A program that has a deck, and its home."""
+    """Start a program with a deck, and return its home and its process."""
     home = folder / "home"
     home.mkdir()
     program = [sys.executable, "-m", "tests.support.signalled_deck", str(home)]
@@ -202,13 +202,14 @@ async def _look_at(home: Path) -> None:
         for row in rows:
             session = deck.session(row.id)
             suspended = [event.body.reason for event in await all_events(session) if event.type == "session_suspended"]
-            assert suspended == ["shutdown"]  # by its own deck, not by the repair of the next
+            # The session's own deck wrote this, not the repair at the next start.
+            assert suspended == ["shutdown"]
             assert "session_archived" not in await types_of(session)
             await _folded(session)
 
 
 def _of_home(home: Path) -> list[int]:
-    """The processes that a deck of this home started."""
+    """Return the pids of the processes that a deck of this home started."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -287,7 +288,8 @@ async def test_a_view_that_cannot_be_read_is_made_from_the_events(tmp_path: Path
         assert deck.session(session.id).summary.lifecycle == "suspended"
         assert deck.view(session.id).state == fold_all(await all_events(deck.session(session.id))).state
     _changed(store, spoil)
-    async with at_home(tmp_path) as deck:  # nobody needs it, so nobody makes it anew
+    # The session is already suspended, so opening the deck doesn't need its view and doesn't rebuild it.
+    async with at_home(tmp_path) as deck:
         shown = deck.session(session.id).summary
         assert (shown.lifecycle, shown.phase, shown.agent, shown.cwd) == ("suspended", "error", "test", str(tmp_path))
         assert "qd db check --repair" in shown.error.message

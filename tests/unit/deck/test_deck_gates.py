@@ -1,4 +1,4 @@
-"""What a human is asked: decided once, by a person or by a rule, from any surface."""
+"""Test gates: each is decided once, by a user or by a rule, from any client."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_always_needs_a_file_that_can_be_written(tmp_path: Path) -> None:
 
 
 async def test_always_holds_for_an_agent_of_somebody_elses_that_comes_back(tmp_path: Path) -> None:
-    """Its session was let go between two turns; nobody read its conversation since."""
+    """Evict the session between two turns, so that its rules must be read again from the log."""
     asked = {"hook_event_name": "PermissionRequest", "tool_name": "Bash", "tool_input": {"command": "git status"}}
     async with at_home(tmp_path) as deck:
         adoption = ObservedSessions(deck)
@@ -197,7 +197,7 @@ async def test_always_holds_for_an_agent_of_somebody_elses_that_comes_back(tmp_p
 
 
 class TestADecisionOnItsWay:
-    """It is in the log before the agent hears of it, and already then nobody is shown as waiting for an answer."""
+    """Once a decision is in the log, the session isn't shown as waiting, even before the agent gets the decision."""
 
     @pytest.mark.parametrize("way", ["approve", "reject", "stop", "respond", "say", "abort", "supersede"])
     async def test_nothing_waits_that_is_not_asked(self, tmp_path: Path, way: str) -> None:
@@ -207,7 +207,8 @@ class TestADecisionOnItsWay:
             gate = await gate_of(session)
             assert session.view.state.activity.value == "active/waiting_for_permission"
             live = await deck.load_session(session.id)
-            live.connection.send = lambda lines: True  # it never arrives
+            # The decision never reaches the agent.
+            live.connection.send = lambda lines: True
             ways = {
                 "approve": lambda: session.approve(gate.id),
                 "reject": lambda: session.reject(gate.id, auto_resume=True),
@@ -222,7 +223,7 @@ class TestADecisionOnItsWay:
             assert legal(session.view)
 
     async def test_it_is_said_once(self, tmp_path: Path) -> None:
-        """The agent says thinking when it heard the answer, and tool_use when the call runs; never the same twice."""
+        """Record each activity once: thinking when the agent got the answer, tool_use when the call runs."""
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; question which?; say done", cwd=str(tmp_path))
             await session.approve((await gate_of(session)).id)
@@ -248,7 +249,7 @@ class TestADecisionOnItsWay:
             assert (await _activities(session))[-4:] == ["waiting_for_permission", "tool_use", "thinking", "tool_use"]
 
     async def test_asked_again_before_the_answer_arrived(self, tmp_path: Path) -> None:
-        """To the translator the first gate is open still, so it does not say that the agent waits; it does."""
+        """Show that the agent waits, though its translator doesn't report it while the first gate is still open."""
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "ask rm; sleep 30", cwd=str(tmp_path))
             gate = await gate_of(session)
@@ -291,7 +292,7 @@ class TestADecisionOnItsWay:
             bodies = [event.body for event in await all_events(session)]
             by_rule = next(at for at, body in enumerate(bodies) if getattr(body, "by", "") == "rule")
             assert bodies[by_rule + 1] == ev.StateChange(state="active", sub="tool_use")
-            # nobody ever waited for the second one
+            # The rule closed the second gate before the session was shown as waiting.
             assert (await _activities(session)).count("waiting_for_permission") == 1
             assert legal(session.view)
 
@@ -343,7 +344,7 @@ def _ruled(folder: Path, *texts: str) -> None:
 
 
 async def _observed(deck: Deck) -> Session:
-    """An agent that somebody else started, in a turn."""
+    """Create a session of an agent that the user started in a terminal, with an open turn."""
     live = await ObservedSessions(deck).session("claude", "native", "/")
     seen = live.observe(registry.translator("claude"))
     seen.feed(Signal("hook", {"session_id": "native", "hook_event_name": "UserPromptSubmit", "prompt": "go"}))
@@ -363,7 +364,7 @@ def _repo(folder: Path, name: str) -> Path:
 
 
 async def _asked_twice(deck: Deck, folder: Path, scope: str, again: str = "ask git status; say done") -> SessionHandle:
-    """A session in which "always" was said once and that asks the same again."""
+    """Create a session, approve a call with "always", and let the agent ask for the same call again."""
     session = await deck.create("test", "ask git status; say one", cwd=str(folder))
     gate = await gate_of(session)
     answer = await session.approve(gate.id, always=scope)

@@ -1,4 +1,4 @@
-"""Bad input: a typed error with code, message and hint, and nothing has changed: no event, no file, no process."""
+"""Test bad input: it raises a typed error with code, message and hint, and changes no event, file or process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NUL, HALF, LONG = "a\0b", "a\ud800b", "x" * 101
 BIG = (Image(media_type="image/png", data="A" * (28 * 1024 * 1024)),)
 SMALL = (Image(media_type="image/png", data="AAAA"),)
 
-#: What is given to create, the error's code, a part of its message.
+#: Arguments of create, the error's code, and a part of its message.
 CREATE: list[tuple[dict[str, object], str, str]] = [
     ({"agent": "nobody"}, "unknown_agent", "nobody"),
     ({"agent": ""}, "unknown_agent", "''"),
@@ -75,7 +75,7 @@ CREATE: list[tuple[dict[str, object], str, str]] = [
 
 
 def _files(folder: Path) -> set[str]:
-    """Every file but those that SQLite keeps while a store is open."""
+    """Return every file except those that SQLite has only while a store is open."""
     return {str(path) for path in folder.rglob("*") if not path.name.endswith(("-wal", "-shm"))}
 
 
@@ -106,7 +106,7 @@ async def test_no_session_is_made(tmp_path: Path, given: dict[str, object], code
 
 Do = Callable[[SessionHandle], Awaitable[object]]
 
-#: Of a session with an approval open: a command, the error's code, a part of its message.
+#: Commands for a session with an open approval, the error's code, and a part of its message.
 COMMANDS: dict[str, tuple[Do, str, str]] = {
     "prompt NUL": (lambda s: s.prompt(NUL), "invalid_input", "text: contains a NUL character at 1"),
     "prompt half": (lambda s: s.prompt(HALF), "invalid_input", "text: contains half a character at 1"),
@@ -156,7 +156,7 @@ COMMANDS: dict[str, tuple[Do, str, str]] = {
 
 
 async def test_nothing_changes(tmp_path: Path) -> None:
-    """One session bears them all: if one of them changed anything, that shows."""
+    """Run all commands in one session, so that a change by any of them is found."""
     async with at_home(tmp_path) as deck:
         session = await deck.create("plain", "ask rm", cwd=str(tmp_path))
         gate = await gate_of(session)
@@ -286,7 +286,7 @@ async def test_a_page_of_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_stale_fence(tmp_path: Path) -> None:
-    """Whoever wrote into a session since then keeps it: the late one is refused, and nothing of it is in the log."""
+    """Refuse an append with an old fence: another write came first, and nothing of the append is in the log."""
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
         stale = deck.services.supervisor.sessions[session.id].writer.fence
@@ -351,7 +351,7 @@ def _handles() -> int:
 
 
 async def _falls_to(count: int) -> bool:
-    """A thread that was told to end closes its ends of the pipes a moment later."""
+    """Wait until at most this many files are open: a stopped thread closes its pipes a moment later."""
     for _ in range(200):
         if _handles() <= count:
             return True

@@ -1,4 +1,4 @@
-"""The caller's own key: whatever happens, a command with it is done once and answered the same."""
+"""Test the caller's idempotency key: a command with a key runs once, and repeating it returns the same answer."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def _unsent(deck: Deck, folder: Path) -> SessionHandle:
     return session
 
 
-#: Of each command: a session in which it is allowed, the command, and the same key with another body.
+#: For each command: a session in which it is allowed, the command, and the same key with another body.
 COMMANDS: dict[str, tuple[Make, Do, Do]] = {
     "prompt": (_done, lambda s, k: s.prompt("say a", client_id=k), lambda s, k: s.prompt("say b", client_id=k)),
     "steer": (_working, lambda s, k: s.steer("a", client_id=k), lambda s, k: s.steer("b", client_id=k)),
@@ -156,7 +156,7 @@ async def _receipts(session: SessionHandle, key: str) -> int:
 
 @pytest.mark.parametrize("name", COMMANDS)
 async def test_done_once_and_answered_the_same(tmp_path: Path, name: str) -> None:
-    """Again, at the same time, with another body, and after a restart."""
+    """Repeat each command at the same time, later, with another body, and after a restart."""
     make, do, other = COMMANDS[name]
     async with at_home(tmp_path) as deck:
         session = await make(deck, tmp_path)
@@ -338,7 +338,7 @@ async def test_a_key_that_cannot_be_one(tmp_path: Path) -> None:
 
 
 class _SlowLog:
-    """Answers each reading when it is told to."""
+    """A log whose reads return only when the test sets their results."""
 
     def __init__(self) -> None:
         self.readings: list[asyncio.Future[list[Event]]] = []
@@ -349,7 +349,7 @@ class _SlowLog:
 
 
 async def test_who_reads_the_keys_at_the_same_time_forgets_none() -> None:
-    """The second reading began before the first command was durable, and ends after it."""
+    """Start the second read before the first command is durable, and finish it afterwards."""
     log, done = _SlowLog(), list[str]()
     receipts = Receipts(cast(Log, log), "s1", is_new=False)
 

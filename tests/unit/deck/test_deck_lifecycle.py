@@ -1,4 +1,4 @@
-"""What a person does with a whole session: retry, resume, cancel, archive, delete, name it, mark it, set it."""
+"""Test commands for a whole session: retry, resume, cancel, archive, delete, rename, mark and configure."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TestResume:
 
     @pytest.mark.parametrize("way", ["resume", "prompt", "all"])
     async def test_one_whose_agent_was_never_ready_is_simply_started(self, tmp_path: Path, way: str) -> None:
-        """Nothing is lost by starting again: there is no conversation yet, and its text still waits."""
+        """Start the agent again, which loses nothing: it has no conversation yet, and the message is still queued."""
         async with at_home(tmp_path) as deck:
             session = await deck.create("gated", "say one", cwd=str(tmp_path))
             await until(session, lambda view: view.state.process.value == "starting")
@@ -163,7 +163,7 @@ class TestResume:
             assert deck.session(away.id).summary.lifecycle == "archived"
 
     async def test_one_that_cannot_be_resumed_does_not_keep_the_others(self, tmp_path: Path) -> None:
-        """It says that it can, and what it would be resumed by is not there."""
+        """Skip an agent that reports that it can be resumed but has no id to resume with."""
         async with at_home(tmp_path) as deck:
             broken = await deck.create("nameless", "hang", cwd=str(tmp_path))
             fine = await deck.create("test", "hang", cwd=str(tmp_path))
@@ -217,7 +217,8 @@ class TestPutAway:
             await asyncio.sleep(0.05)
             assert session.summary.process == "none"
             assert (await types_of(session))[-1] == "session_archived"
-            assert (await types_of(session)).count("process_starting") == 2  # wanted, and there
+            # One event is written before the launch and one with the pid.
+            assert (await types_of(session)).count("process_starting") == 2
 
     async def test_two_at_once_are_one(self, tmp_path: Path) -> None:
         async with at_home(tmp_path) as deck:
@@ -268,7 +269,7 @@ class TestDelete:
             assert is_alive(pid)
 
     async def test_whoever_comes_meanwhile_finds_it_gone(self, tmp_path: Path) -> None:
-        """A command is done before, or there is no such session; nobody hears of fences."""
+        """Run each command before the deletion or raise NoSuchSession. No caller gets a StaleFence."""
         async with at_home(tmp_path) as deck:
             ids = [(await deck.create("test", cwd=str(tmp_path))).id for _ in range(30)]
         async with at_home(tmp_path) as deck:

@@ -1,4 +1,4 @@
-"""What becomes of a message, in every state that a session can be in."""
+"""Test what happens to a message in every state of a session."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ async def test_steering_with_a_question_open_does_not_answer_it(tmp_path: Path) 
 
 
 async def _suspended(folder: Path, agent: str, prompt: str | None) -> str:
-    """A session that an earlier deck closed."""
+    """Create a session, close its deck, and return the session's id."""
     async with at_home(folder) as deck:
         session = await deck.create(agent, prompt, cwd=str(folder))
         if prompt is not None:
@@ -338,5 +338,5 @@ async def test_a_new_task_of_a_suspended_session_starts_over(tmp_path: Path, scr
 
 
 def test_every_command_has_a_handler() -> None:
-    """The deck itself creates and deletes sessions."""
+    """Check that only create and delete have no handler: the deck itself runs them."""
     assert {*cmd.STATE_COMMANDS, *cmd.OTHER_COMMANDS} - set(HANDLERS) == {cmd.Create, cmd.Delete}

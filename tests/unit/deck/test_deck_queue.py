@@ -1,4 +1,4 @@
-"""Texts that wait: steering, order, receipts, and what a person does to them before the agent reads them."""
+"""Test queued messages: steering, order, receipts, and edits by the user before the agent reads them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _receipts(session: SessionHandle, message_id: str) -> list[str]:
-    """What the log says of the way of one text, in order."""
+    """Return the delivery states of one message in the log, in order."""
     found = [event.body for event in await all_events(session)]
     return [body.status for body in found if getattr(body, "message_id", "") == message_id and hasattr(body, "status")]
 
@@ -106,7 +106,8 @@ class TestTheWayOfAText:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
             await session.settled()
             pid = pid_of(deck, session)
-            os.kill(pid, signal.SIGSTOP)  # it reads nothing
+            # A stopped process doesn't read its input.
+            os.kill(pid, signal.SIGSTOP)
             await session.prompt("say two")
             await until(session, lambda view: view.state.queue[0].receipt == "sending")
             os.kill(pid, signal.SIGKILL)
@@ -285,7 +286,7 @@ class TestResend:
             assert session.view is before
 
     async def test_nothing_else_waits_behind_a_failed_text_for_ever(self, tmp_path: Path) -> None:
-        """It stays to be seen, and the next one overtakes it."""
+        """Check that the failed message stays in the queue, and that the next one is delivered before it."""
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
             await session.settled()
@@ -314,7 +315,7 @@ class TestResend:
 
 @case("U-032")
 async def test_a_message_for_a_session_that_still_starts_is_kept(tmp_path: Path) -> None:
-    """Also when the start is the one of a resume."""
+    """Queue a message also while the agent starts because of a resume."""
     agents_home = tmp_path
     (agents_home / "go").touch()
     async with at_home(agents_home) as deck:

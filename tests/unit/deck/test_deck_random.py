@@ -1,4 +1,4 @@
-"""Whatever people do in whatever order, with agents that do whatever they like: what is shown is always legal (X-028).
+"""Run random commands against agents that act at random, and check that every view is legal (X-028).
 
 A live deck with a few sessions and a small limit gets random commands. Each time something is written into a session's
 log, its view must fit a row of tests/support/state_table.py. In the end, the views must match the log, and no process may
@@ -52,7 +52,7 @@ AGENTS = ("test", "test", "test", "plain", "forgetful", "early", "twin", "able")
 
 
 class Judge:
-    """Looks at every view that a live session has."""
+    """Checks every view of a live session and collects the illegal ones."""
 
     def __init__(self) -> None:
         self.broken: list[str] = []
@@ -69,7 +69,7 @@ class Judge:
 
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
-    """What is handed to the log as one unit is what anybody can ever see."""
+    """Check the view at each append, because clients see only states that were appended as one unit."""
     judging, unit = Judge(), SessionWriter._build_append
 
     def judged(self: SessionWriter, events: tuple[Event, ...]) -> Append:
@@ -85,7 +85,7 @@ Taken = dict[str, str]
 
 
 async def _try(deck: Deck, folder: Path, dice: random.Random, taken: Taken) -> None:
-    """What is refused is refused; anything else is a fault of ours. Texts that were taken are remembered."""
+    """Run a random command. Ignore refusals, let other errors fail the test, and note accepted messages."""
     with contextlib.suppress(QuarterdeckError):
         answer = await _do(deck, folder, dice)
         if isinstance(answer, Receipt) and answer.disposition != "answered":
@@ -95,7 +95,7 @@ async def _try(deck: Deck, folder: Path, dice: random.Random, taken: Taken) -> N
 
 
 async def _do(deck: Deck, folder: Path, dice: random.Random) -> object:
-    """One thing that somebody may want now."""
+    """Run one random command that a user may give now."""
     sessions = [deck.session(row.id) for row in deck.list(Filter(archived=True), limit=50).sessions]
     if not sessions or (len(sessions) < 6 and dice.random() < 0.2):
         prompt = dice.choice((None, *SCRIPTS))
@@ -148,7 +148,7 @@ async def _play(folder: Path, seed: int, steps: int) -> Taken:
 
 
 async def _come_to_rest(deck: Deck) -> None:
-    """Whoever is busy is stopped, again and again: then every text that may go has gone, and nobody waits for a place."""
+    """Abort busy sessions until every message that may be delivered is delivered and no session waits for a slot."""
     for _ in range(1000):
         sessions = [deck.session(row.id) for row in deck.list(limit=50).sessions if row.lifecycle == "active"]
         moving = [one for one in sessions if not one.is_settled or one.view.state.gates.open or _has_next(one)]
@@ -175,7 +175,7 @@ def test_whatever_is_done(tmp_path: Path, judge: Judge, seed: int) -> None:
 
 
 async def _agree(folder: Path, taken: Taken) -> None:
-    """The next deck shows what the log says, nothing lives, and no text that was taken is lost or was read twice."""
+    """Check the next deck: views match the log, no process runs, and each accepted message was read at most once."""
     async with at_home(folder) as deck:
         deleted = [event.session_id async for event in _deletions(deck)]
         known: dict[str, list[str]] = {}
@@ -201,7 +201,7 @@ async def _agree(folder: Path, taken: Taken) -> None:
 
 
 def _turns_are_closed_once(events: list[Event]) -> bool:
-    """Each turn of the main agent has one end; an abort that names no turn may come besides, from a person."""
+    """Return whether each turn of the main agent ends once. A user's abort without a turn id may come in addition."""
     is_open = False
     for event in events:
         body = event.body
@@ -217,7 +217,7 @@ def _turns_are_closed_once(events: list[Event]) -> bool:
 
 
 def _fates(events: list[Event]) -> Iterator[tuple[str, str]]:
-    """What became of texts, by their names."""
+    """Return the outcome of each message by its id."""
     for event in events:
         body = event.body
         if isinstance(body, ev.PromptReceived):

@@ -1,4 +1,4 @@
-"""Readers of a live deck: nothing is lost, nothing comes twice, nobody waits for anybody."""
+"""Test readers of a live deck: they miss nothing, get nothing twice, and don't wait for each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conformance.marks import case
 from tests.support import scripted_agents
 from tests.support.decks import all_events, at_home, busy, texts_of, until
 
-#: The log may drop these once their whole is told (design section 4).
+#: The log may drop these once the complete text is written (design section 4).
 DELTAS = {"message_delta", "thinking_delta", "tool_execution_output"}
 
 
@@ -28,7 +28,7 @@ def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _read(events: AsyncGenerator[Event], last: str = "agent_end", pause: float = 0) -> list[Event]:
-    """Up to and with the first event of this type."""
+    """Read up to and including the first event of this type."""
     seen: list[Event] = []
     async with aclosing(events):
         async for event in events:
@@ -44,7 +44,7 @@ def _indexes(events: list[Event]) -> list[int]:
 
 
 async def _nothing_lost(session: SessionHandle, seen: list[Event]) -> None:
-    """In order, each once, and all that the log keeps: of what it drops, its whole has come."""
+    """Check that the events are in order and unique, and that none that the log still has is missing."""
     assert _indexes(seen) == sorted(set(_indexes(seen)))
     kept = [event.index for event in await all_events(session) if event.index <= seen[-1].index]
     assert set(kept) <= set(_indexes(seen))
@@ -107,7 +107,7 @@ class TestOneSession:
             await asyncio.sleep(0)
             await session.prompt("flood 500; say end")
             seen = await asyncio.gather(*readers)
-            # whoever falls behind the tail reads from the log, where deltas that are told as a whole are gone
+            # Readers that fall behind the tail read from the log, which has dropped the deltas of complete messages.
             last = seen[0][-1].index
             kept = [event.index for event in await all_events(session) if event.index <= last]
             assert all([index for index in _indexes(one) if index in kept] == kept for one in seen)
@@ -135,7 +135,7 @@ class TestOneSession:
 
 class TestATailThatBeginsInTheMiddle:
     async def test_nothing_is_lost_between_the_question_and_the_answer(self, tmp_path: Path) -> None:
-        """How far the log is, is asked of the log; what becomes durable meanwhile is in the tail."""
+        """Write events while the log is asked for its last index: they are in the tail."""
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
             asked, answer = asyncio.Event(), asyncio.Event()
@@ -188,7 +188,7 @@ class TestATailThatBeginsInTheMiddle:
             assert _indexes(seen) == list(range(1, len(seen) + 1))
 
     async def test_the_second_reader_at_the_end_while_the_first_still_asks(self, tmp_path: Path) -> None:
-        """It has read the log to its end before anybody knows where the tail begins."""
+        """Let the second reader finish the log before the start of the tail is known."""
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
             asked, answer = asyncio.Event(), asyncio.Event()
@@ -214,7 +214,7 @@ class TestATailThatBeginsInTheMiddle:
                 assert [event.type for event in seen] == ["session_renamed", "session_archived"]
 
     async def test_a_flood_while_it_asks(self, tmp_path: Path) -> None:
-        """More comes than the tail holds: it must not say that it reaches back to where the question was asked."""
+        """Write more events than the tail holds: the tail must not claim to reach back to the requested index."""
         async with at_home(tmp_path, tail=3) as deck:
             session = await deck.create("test", cwd=str(tmp_path))
             asked, answer = asyncio.Event(), asyncio.Event()
@@ -237,7 +237,7 @@ class TestATailThatBeginsInTheMiddle:
             assert _indexes(seen) == list(range(2, 23))
 
     async def test_the_second_reader_while_the_first_still_asks(self, tmp_path: Path) -> None:
-        """Both use one tail, and the second must not believe it before the first knows how far back it reaches."""
+        """Share one tail: the second reader must not use it before the first knows how far back it reaches."""
         async with at_home(tmp_path) as deck:
             session = await deck.create("test", "say one", cwd=str(tmp_path))
             await session.settled()
@@ -250,7 +250,7 @@ class TestATailThatBeginsInTheMiddle:
 
 
 async def test_who_waits_for_a_state_is_not_ahead_of_it(tmp_path: Path) -> None:
-    """The log has the event before the deck knows that it has: the event was seen, and the view not asked again."""
+    """Delay a receipt, so that the event is in the log before the view shows it. `until` must check the view again."""
     async with at_home(tmp_path) as deck:
         session = await deck.create("test", cwd=str(tmp_path))
         real, is_kept, go = deck.services.log.append, asyncio.Event(), asyncio.Event()
@@ -310,7 +310,7 @@ class TestAllSessions:
 
 
 class TestStreams:
-    """Upstream keeps streams by message id; here a reply that grows is an entry of the timeline, under that id."""
+    """Upstream stores streams by message id. Here a reply in progress is a timeline entry with that id."""
 
     @case("U-064")
     async def test_a_reply_that_is_begun_twice_is_one(self, tmp_path: Path) -> None:

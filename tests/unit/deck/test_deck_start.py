@@ -1,4 +1,4 @@
-"""How processes come up: once, within the limit, in time, for one session each."""
+"""Test how agent processes start: once, within the limit, in time, and each for one session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _pids(session: SessionHandle) -> list[int]:
-    """Every process that the session ever had."""
+    """Return the pids of all processes that the session has had."""
     found = [event.body for event in await all_events(session) if event.type == "process_starting"]
     return [body.pid for body in found if body.pid is not None]
 
@@ -44,7 +44,7 @@ def _environ(pid: int) -> list[bytes]:
 
 
 async def _started(session: SessionHandle) -> list[int]:
-    """Waits for a process."""
+    """Wait for a process, and return the pids of all so far."""
     events = session.subscribe(types={"process_starting"})
     while (await anext(events)).body.pid is None:
         pass
@@ -53,7 +53,7 @@ async def _started(session: SessionHandle) -> list[int]:
 
 
 async def _failed(session: SessionHandle) -> str:
-    """Waits for the error of a start; what it says."""
+    """Wait until a start fails, and return the error's message."""
     view = await until(session, lambda view: view.state.phase.value == "error" and view.state.process.value == "none")
     assert view.state.lifecycle.value == "active"
     assert view.state.error is not None
@@ -244,7 +244,7 @@ class TestOwners:
 
 @case("U-028")
 async def test_the_agents_own_name_comes_later_and_the_session_keeps_its_own(tmp_path: Path) -> None:
-    """There is no provisional id: the deck's is there from the start, the agent's is a field of the session."""
+    """Check that the deck's id never changes. The agent's id is a separate field, so no provisional id is needed."""
     async with at_home(tmp_path) as deck:
         session = await deck.create("gated", "say one", cwd=str(tmp_path))
         name, before = session.id, await types_of(session)

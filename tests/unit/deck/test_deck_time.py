@@ -1,4 +1,4 @@
-"""What happens by the clock: idle processes end, old sessions go, and a machine that slept is given a moment."""
+"""Test actions by the clock: end idle processes, delete old sessions, and wait a minute after the machine slept."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _done(deck: Deck, folder: Path, text: str = "say one") -> tuple[SessionHandle, int]:
-    """A session whose agent is idle, and that agent."""
+    """Create a session with an idle agent, and return the session and the agent's pid."""
     session = await deck.create("test", text, cwd=str(folder))
     await session.settled()
     return session, pid_of(deck, session)
 
 
 async def _pass(deck: Deck, time: Time, minutes: float) -> None:
-    """Time goes by in steps of a minute, as it does; jobs that begin are waited for."""
+    """Advance the clock in steps of a minute, and wait for the jobs that start."""
     for _ in range(int(minutes)):
         await time.skip(MINUTE)
         while deck._jobs:
@@ -127,7 +127,7 @@ class TestReaper:
             await Deck.open(tmp_path / "home", environment={IDLE_TIMEOUT: "soon"})
         assert refused.value.hint
         async with await Deck.open(tmp_path / "home", environment={}):
-            pass  # the refused one left the home free
+            pass  # The deck that was refused has released the home.
 
     @case("2-068")
     async def test_each_idle_one_and_no_other_and_a_failure_does_not_stop_the_rest(
@@ -222,14 +222,14 @@ async def _phase_at(session: SessionHandle, index: int) -> str:
 
 
 class _Due:
-    """Has one deadline, and counts how often it came."""
+    """A translator with one deadline that counts how often it is reached."""
 
     at: float | None = None
     ticks = unknown = 0
     origins: ClassVar[dict[str, Origin]] = {}
 
     def restore(self, view: View) -> None:
-        """It needs nothing of that."""
+        """Ignore the view, because this translator has no state."""
 
     def feed(self, signal: Signal, now: float) -> list[Body]:
         return []
@@ -266,7 +266,7 @@ class TestSleep:
             assert not is_alive(pid)
 
     async def test_an_agent_that_somebody_else_started_has_its_minute_too(self, tmp_path: Path) -> None:
-        """It was asleep as well: what it did not say meanwhile is no sign of anything."""
+        """Give the agent a minute after sleep: it was asleep too, so its silence means nothing."""
         time = Time()
         async with at_home(tmp_path, clock=time.clock()) as deck:
             session = await ObservedSessions(deck).session("claude", "native", str(tmp_path))
@@ -309,7 +309,7 @@ class TestSleep:
 class TestRetention:
     @staticmethod
     async def _sessions(folder: Path, time: Time) -> dict[str, str]:
-        """One of each kind, and the deck that had them is closed."""
+        """Create one session of each kind, and close their deck."""
         async with at_home(folder, SETTINGS, time.clock()) as deck:
             made = {}
             for agent in ("test", "forgetful"):
@@ -369,7 +369,8 @@ class TestRetention:
             time.wall_moved_ms += int(400 * DAY * 1000)
             await deck.retain()
             assert all(deck.has(name) for name in names.values())
-            await deck.retain()  # a day later it is believed
+            # The second run, a day later, trusts the new time.
+            await deck.retain()
             assert deck.has(names["archived"])
             assert not deck.has(names["error"])
 

@@ -1,5 +1,7 @@
-"""A gate's number never comes again, however the deck ends and however much was decided since; and `qd db check` finds
-nothing amiss in what a killed deck leaves."""
+"""Test that a gate's number is never used again, no matter how the deck ended or how many were decided since.
+
+`qd db check` finds no problem in the store of a killed deck.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from tests.support.killed_deck import STORIES, asked_in, opened
 
 
 def _killed(folder: Path, story: str) -> int:
-    """A deck is killed at the end of this story; gives the highest number that a gate had."""
+    """Kill a deck at the end of this story, and return the highest gate number."""
     program = [sys.executable, "-m", "tests.support.killed_deck", str(folder), story]
     done = subprocess.run(program, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3], check=False)
     assert done.returncode == -signal.SIGKILL
@@ -42,7 +44,7 @@ async def _next_number(folder: Path) -> int:
 
 
 async def _look(folder: Path) -> None:
-    """What is listed was last active when its last event happened, and so says the row."""
+    """Check that the list and the row have the time of the last event as the session's last activity."""
     async with at_home(folder) as deck:
         rows = {row.session_id: row for row in deck.rows()}
         for shown in deck.list(Filter(archived=True)).sessions:

@@ -1,4 +1,4 @@
-"""The login shell is asked for its environment: shells that are real programs, well-behaved and not."""
+"""Test reading the environment from the login shell, with real programs as shells, some of them broken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quarterdeck.log.base import Log
 from quarterdeck.process.identity import Identity, is_alive, start_time
 from tests.support.decks import at_home, eventually, until
 
-#: What a shell does with `-l -i -c COMMAND`, or `-l -c COMMAND`.
+#: A normal shell: it runs COMMAND of `-l -i -c COMMAND` or `-l -c COMMAND`.
 USUAL = 'for last; do :; done; eval "$last"'
 
 
@@ -86,7 +86,8 @@ async def test_one_that_cannot_say_is_a_problem_that_is_told(tmp_path: Path, tex
     assert why in login.problem
     assert login.shell in login.problem
     before = login.asked_at
-    await login.current()  # nothing changed, so nobody is asked
+    # Nothing changed, so the shell isn't run again.
+    await login.current()
     assert login.asked_at == before
     given = await Environments(login, cast(Log, _EmptyLog())).for_session("s")
     assert "the server's own" in given.notice

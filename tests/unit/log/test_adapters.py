@@ -1,4 +1,4 @@
-"""Every adapter of the log against the shipped suite."""
+"""Run the shipped test suite against every adapter of the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quarterdeck.testing.logs import CHECKS, Check, OpenLog
 
 
 def memory(_: Path) -> OpenLog:
-    """A memory log has no file: opened again it must be the same object, which is what a process that never ended has."""
+    """Return the same object at each opening: a memory log has no file, and lasts as long as its process."""
     log = MemoryLog()
 
     async def opened() -> Log:

@@ -23,7 +23,7 @@ Work = Callable[[SqliteLog, list[str]], Awaitable[None]]
 
 
 def with_log(path: Path, work: Work) -> None:
-    """Run `work` with a log and a list that notes each commit and each checkpoint."""
+    """Run `work` with a log and a list that records each commit and each checkpoint."""
 
     async def run() -> None:
         log = await SqliteLog.open(path)
@@ -56,7 +56,7 @@ def test_appends_of_one_pass_share_a_commit(tmp_path: Path) -> None:
 
 
 def test_everybody_is_told_in_the_order_of_the_cursors(tmp_path: Path) -> None:
-    """Appends of several sessions, deletions and a probe, one right after the other."""
+    """Send appends of several sessions, deletions and a probe without pauses."""
 
     async def work(log: SqliteLog, steps: list[str]) -> None:
         heard: list[str] = []
@@ -94,7 +94,7 @@ async def test_what_waits_when_the_log_is_closed_is_committed(tmp_path: Path) ->
 def test_what_was_taken_one_by_one_is_not_refused_with_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group with an impossible row, and a store that somebody takes while each is tried alone."""
+    """Commit a group with an invalid row, and lock the store from another connection during the retries one by one."""
     monkeypatch.setattr("quarterdeck.log.sqlite.connection._BUSY_MS", 10)
     path = tmp_path / "x.db"
 
@@ -123,7 +123,7 @@ def test_what_was_taken_one_by_one_is_not_refused_with_the_next(
     with_log(path, work)
 
 
-# --- checkpoints
+# --- Checkpoints
 
 
 def test_a_long_write_ahead_log_is_checkpointed(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_few_large_events_are_checkpointed_too(tmp_path: Path) -> None:
     with_log(tmp_path / "x.db", work)
 
 
-# --- marks
+# --- Marks
 
 
 def test_an_event_that_is_marked_wrongly_is_found(tmp_path: Path) -> None:

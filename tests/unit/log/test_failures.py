@@ -54,7 +54,7 @@ async def reopened():
 
 
 def child(script: str, folder: Path, *before: str) -> dict[str, object]:
-    """What a process of its own found out; `before` is what starts it."""
+    """Run a script in a process of its own, started with the command `before`, and return its results."""
     done = subprocess.run(
         [*before, sys.executable, "-c", COMMON + script + "\nprint(json.dumps(said))", str(folder)],
         capture_output=True,
@@ -194,7 +194,7 @@ asyncio.run(main())
 
 
 def test_read_only_files_and_folder() -> None:
-    """In a folder that everybody may reach: pytest's own is the user's alone."""
+    """Use a folder that every user can reach: only the user who runs pytest can reach `tmp_path`."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as name:
@@ -245,7 +245,7 @@ asyncio.run(main())
 
 
 def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
-    """A quota, seen from below: the write itself fails."""
+    """Limit the file size, which fails like a quota: the write itself returns an error."""
     said = child(LIMITED, tmp_path)
     assert "the disk" in str(said.pop("message"))
     assert "No acknowledged event is lost" in str(said.pop("hint"))
@@ -275,7 +275,7 @@ def test_a_store_that_finds_no_room_to_be_made(tmp_path: Path) -> None:
     assert said["then"] == 1
 
 
-# --- locks
+# --- Locks
 
 HOLDER = """
 import apsw, sys
@@ -287,7 +287,7 @@ sys.stdin.read()
 
 
 class Holder:
-    """Another process that holds the store locked until it is let go."""
+    """Another process that locks the store until it is stopped."""
 
     def __init__(self, path: Path) -> None:
         self._process = subprocess.Popen(
@@ -321,7 +321,7 @@ async def test_a_store_that_another_process_locks(tmp_path: Path, monkeypatch: p
     await log.close()
 
 
-# --- damage
+# --- Damage
 
 
 def with_log(path: Path, work: Callable[[SqliteLog], object]) -> None:
@@ -350,24 +350,25 @@ asyncio.run(main())
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
-    """A store with everything still in its write-ahead log."""
+    """Create a store whose events are all still in its write-ahead log."""
     subprocess.run([sys.executable, "-c", COMMON + KILLED, str(tmp_path)], check=False, capture_output=True)
     assert len(_written(tmp_path / "x.db")) > 50_000
     return tmp_path / "x.db"
 
 
 def _written(store: Path) -> bytes:
-    """What of the write-ahead log was written: behind it is room."""
+    """Return the part of the write-ahead log that was written, without the empty space after it."""
     return Path(f"{store}-wal").read_bytes().rstrip(b"\0")
 
 
 def test_garbage_in_the_write_ahead_log_leaves_a_prefix(killed: Path, tmp_path: Path) -> None:
-    """Its checksums find the first frame that is not whole; what comes after it is not believed."""
+    """Check that SQLite stops at the first frame with a wrong checksum and ignores the frames after it."""
     rng = random.Random(4)
     whole = _written(killed)
     lengths: set[int] = set()
     for number in range(25):
-        place = rng.randrange(len(whole)) if number else 8  # the first hits the header
+        # The first round damages the header.
+        place = rng.randrange(len(whole)) if number else 8
         spoilt = whole[:place] + rng.randbytes(64) + whole[place + 64 :]
         lengths.add(_prefix(killed, tmp_path / f"spoilt{number}.db", spoilt))
     assert len(lengths) > 5
@@ -376,7 +377,7 @@ def test_garbage_in_the_write_ahead_log_leaves_a_prefix(killed: Path, tmp_path: 
 
 
 def _prefix(killed: Path, copy: Path, wal: bytes) -> int:
-    """How many events the store holds with this write-ahead log. They must be the first ones, and it must go on."""
+    """Count the store's events with this write-ahead log. Check that they are the first ones and that writes work."""
     copy.write_bytes(killed.read_bytes())
     Path(f"{copy}-wal").write_bytes(wal)
     found: list[int] = []
@@ -407,7 +408,7 @@ def large(tmp_path: Path) -> Path:
 
 
 def test_a_damaged_file_is_a_typed_error_wherever_it_shows(large: Path) -> None:
-    """Some damage shows when the store is opened, some when it is read, some when it is written; never as an event."""
+    """Check damage that is found at opening, at reading and at writing. It never shows up as an event."""
     rng, whole, refused = random.Random(9), large.read_bytes(), 0
     for _ in range(20):
         page = rng.randrange(1, len(whole) // 4096) * 4096
@@ -419,7 +420,7 @@ def test_a_damaged_file_is_a_typed_error_wherever_it_shows(large: Path) -> None:
 
 
 async def _uses(path: Path) -> bool:
-    """Opens, reads and writes; whether that was refused. Whatever is read must be what was written."""
+    """Open, read and write, and return whether that was refused. Check that every event is one that was written."""
     try:
         log = await SqliteLog.open(path)
     except LogUnavailable:

@@ -40,7 +40,7 @@ asyncio.run(main())
 
 
 def killed(path: Path, how: str, size: int = 1, count: int = 1) -> int:
-    """How many events a process that was killed had acknowledged."""
+    """Run a process that is killed, and return how many events it had acknowledged."""
     command = [sys.executable, "-c", KILLED, str(path), how, str(size), str(count)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == -9, done.stderr

@@ -1,4 +1,4 @@
-"""Every migration, from the version before it, on rows that the release of that version wrote."""
+"""Test every migration from the version before it, with rows that the release of that version wrote."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_store_of_this_version_has_the_tables_that_the_migrations_make(version
 
 
 def _tables(store: StoreConnection) -> dict[str, list[tuple[object, ...]]]:
-    """Columns and indexes by table; `sql` itself differs in its spaces once a column was added."""
+    """Return columns and indexes by table. Don't compare `sql`: its spaces differ once a column was added."""
     names = [str(row[0]) for row in store.execute("SELECT name FROM sqlite_schema WHERE type IN ('table', 'index')")]
     return {
         name: store.execute(f"PRAGMA table_xinfo({name})") + store.execute(f"PRAGMA index_xinfo({name})")
@@ -48,7 +48,7 @@ def _tables(store: StoreConnection) -> dict[str, list[tuple[object, ...]]]:
 
 @pytest.mark.parametrize("version", VERSIONS[1:])
 def test_a_step_keeps_every_row(version: int, tmp_path: Path) -> None:
-    """One step from the version before: what was there is there, column by column."""
+    """Migrate by one version, and check that every column of every row is unchanged."""
     path = tmp_path / "x.db"
     restored(version - 1, path)
     before = _rows(path)
@@ -60,7 +60,7 @@ def test_a_step_keeps_every_row(version: int, tmp_path: Path) -> None:
     store.close()
     after = _rows(path)
     for table, rows in before.items():
-        # `meta` may have learned one more thing
+        # `meta` may have got another row.
         for old, new in zip(rows, after[table][: len(rows)], strict=True):
             assert old.items() <= new.items()
 
@@ -88,9 +88,10 @@ async def test_a_store_of_any_version_is_opened_read_and_written(version: int, t
         events = await log.read(session_id)
         view = fold_all(events)
         known = decode_snapshot(one.snapshot)
-        if known.fold_version == FOLD_VERSION:  # an older fold is made anew by the deck
+        # The deck builds views of an older fold again.
+        if known.fold_version == FOLD_VERSION:
             assert known == fold_all(event for event in events if event.index <= one.snapshot_index).state
-        # what a row says of resuming may be another thing by now
+        # Whether a session can be resumed may be decided differently now.
         same = {"last_gate_number": 0, "supports_resume": False}
         assert replace(one.row, **same) == replace(catalogue_row(view.state), **same)
     assert [event.type for event in await log.read("talk", types={"command_receipt", "process_starting"})] == [
@@ -131,7 +132,7 @@ def test_version_2_finds_the_gates_that_were_opened_before(tmp_path: Path) -> No
 
 
 def test_gates_that_are_no_numbers_count_for_nothing(tmp_path: Path) -> None:
-    """An agent's own names of gates came into the log too."""
+    """Ignore gate ids that agents chose themselves, which are in the log too."""
     path = tmp_path / "x.db"
     store = StoreConnection(path)
     store.migrate(upto=1)

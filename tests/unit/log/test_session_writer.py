@@ -20,7 +20,7 @@ from tests.support.decks import eventually
 
 
 class Stubborn(MemoryLog):
-    """A log that can be told to refuse, and that waits until it is let go."""
+    """A log that refuses appends while `refusing` is set, and delays them while `gate` is clear."""
 
     def __init__(self) -> None:
         super().__init__(keep_deltas=True)
@@ -38,7 +38,7 @@ class Stubborn(MemoryLog):
 
 
 class Collector:
-    """Keeps what a writer reported."""
+    """Collects the reports of a writer."""
 
     def __init__(self, published: list[Event]) -> None:
         self.published = published
@@ -155,7 +155,7 @@ async def test_facts_are_tried_again_by_themselves(
     with pytest.raises(LogUnavailable):
         await writer.flush()
     log.refusing = False
-    while not writer.is_durable:  # noqa: ASYNC110 - nobody tells: that is the point
+    while not writer.is_durable:  # noqa: ASYNC110 - the writer retries by itself and signals no event
         await asyncio.sleep(0.01)
     assert [event.type for event in published] == ["session_opened", "agent_ready"]
 

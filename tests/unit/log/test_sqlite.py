@@ -69,7 +69,7 @@ def test_a_newer_store_is_refused_and_untouched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("types", [("command_receipt",), ("command_receipt", "process_starting"), RARE])
 def test_rare_types_are_found_by_their_index(tmp_path: Path, types: tuple[str, ...]) -> None:
-    """The list in the code is the list of the migration, or SQLite would not take the index."""
+    """Check that the code and the migration list the same types: otherwise SQLite wouldn't use the partial index."""
     store = StoreConnection(tmp_path / "x.db")
     store.migrate()
     for name, index in (("read_session", "event_rare"), ("read_all", "event_rare_all")):
@@ -94,7 +94,7 @@ def test_a_status_that_cannot_be_fails_alone(tmp_path: Path) -> None:
 
 
 def test_a_pack_is_dropped_although_the_store_was_closed_between(tmp_path: Path) -> None:
-    """Two texts share a pack; one is told before the store is closed and one after."""
+    """Share a pack between two messages, and finish one before the store is closed and one afterwards."""
     path = tmp_path / "x.db"
     told = ev.MessageAborted(message_id="m")
 
@@ -116,13 +116,13 @@ def test_a_pack_is_dropped_although_the_store_was_closed_between(tmp_path: Path)
 
 
 def _packs(log: SqliteLog) -> list[list[int]]:
-    """The numbers of the sessions whose pieces lie in each pack."""
+    """Return the numbers of the sessions that have deltas in each pack."""
     store = log._writer._store  # pyright: ignore[reportPrivateUsage]
     return [[piece.session for piece in decode_pack(blob)] for _, blob in store.rows("deltas")]
 
 
 def test_a_session_leaves_nothing_in_packs_that_it_shared(tmp_path: Path) -> None:
-    """Restated or not: the next session may get its number, and must not find its words."""
+    """Delete a session's deltas, finished or not: a new session may get its number and must not find its text."""
     path = tmp_path / "x.db"
     told, growing = ev.MessageAborted(message_id="m"), ev.MessageDelta(message_id="m", delta="x")
 
@@ -146,7 +146,7 @@ def test_a_session_leaves_nothing_in_packs_that_it_shared(tmp_path: Path) -> Non
 
 
 def test_a_pack_that_nobody_needs_goes_when_the_store_is_opened(tmp_path: Path) -> None:
-    """As an older release left it when it deleted a session."""
+    """Leave a pack as an older release did when it deleted a session."""
     path = tmp_path / "x.db"
 
     async def before(log: SqliteLog) -> None:
@@ -262,7 +262,7 @@ async def test_another_owner_fences_off_the_first(tmp_path: Path) -> None:
 
 
 def test_a_truncated_write_ahead_log_is_a_clean_recovery(tmp_path: Path) -> None:
-    """Cut anywhere, the store opens and holds a prefix of what was written, never something torn."""
+    """Cut the log at any byte: the store opens and has a prefix of the written events, never a part of one."""
     path = tmp_path / "x.db"
     script = (
         "import asyncio, os, sys\n"
@@ -303,7 +303,7 @@ def _indexes(path: Path) -> list[int]:
 
 
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
-    """The child prints an index only after its append returned; whatever was printed must be in the file."""
+    """Check that the file has every index that the child printed, which it does only after the append returned."""
     path = tmp_path / "x.db"
     script = (
         "import asyncio, sys\n"
@@ -344,7 +344,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 def test_how_far_a_session_is_does_not_depend_on_when_its_row_was_told(
     every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The row learns its last index from time to time only; events, and deltas that are dropped, say the rest."""
+    """Combine the row, the events and the dropped deltas: the row's last index is updated only now and then."""
     monkeypatch.setattr("quarterdeck.log.sqlite.writer.SETTLE_EVERY", every)
     said: list[Body] = [
         ev.Notice(text="a"),
@@ -382,7 +382,7 @@ def test_how_far_a_session_is_does_not_depend_on_when_its_row_was_told(
 
 
 def test_a_deletion_is_told_before_the_appends_that_come_after_it(tmp_path: Path) -> None:
-    """Also when a busy loop hears of both at once."""
+    """Keep the order also when a busy loop gets both results at once."""
 
     async def work(log: SqliteLog) -> None:
         one, other = SampleWriter(log, "s1"), SampleWriter(log, "s2")
@@ -412,7 +412,7 @@ def test_a_deletion_is_told_before_the_appends_that_come_after_it(tmp_path: Path
     with_log(tmp_path / "x.db", work)
 
 
-# --- what is left behind
+# --- Files and threads left behind
 
 
 def handles() -> int:
@@ -420,7 +420,7 @@ def handles() -> int:
 
 
 async def falls_to(count: int) -> bool:
-    """A thread that was told to end closes its ends of the pipes a moment later."""
+    """Wait until at most this many files are open: a stopped thread closes its pipes a moment later."""
     for _ in range(300):
         if handles() <= count:
             return True
@@ -463,7 +463,8 @@ def test_no_file_stays_open(tmp_path: Path, use: Callable[[Path], Awaitable[None
         await opened_and_closed(tmp_path / "first.db")
 
     asyncio.run(first())
-    before = handles() + 3  # a loop's own, of the next one
+    # The next event loop opens three files of its own.
+    before = handles() + 3
     asyncio.run(work())
 
 

@@ -16,7 +16,7 @@ from quarterdeck.testing.logs import OPENED, SampleWriter, deletion_event
 
 
 class Source:
-    """A session that is written and published as the deck does it."""
+    """A session that is written and published like the deck does it."""
 
     def __init__(self, log: MemoryLog, feed: Feed, name: str = "s1") -> None:
         self.writing = SampleWriter(log, name)
@@ -208,7 +208,7 @@ async def test_a_sink_that_fell_behind_is_told_so_once() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_cut_anywhere_nothing_is_missed(seed: int, log: MemoryLog, feed: Feed) -> None:
-    """Readers that leave and come back at random, against one that never left (X-027 over the log)."""
+    """Compare readers that leave and return at random with one that never leaves (X-027 over the log)."""
     chance = random.Random(seed)
 
     source = Source(log, feed)

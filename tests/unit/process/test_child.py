@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="backgro
 
 
 class Output:
-    """What a child wrote, by stream, and the streams that have ended."""
+    """The output of a child by stream, and the streams that have ended."""
 
     def __init__(self) -> None:
         self.data: dict[Stream, bytes] = {"stdout": b"", "stderr": b""}

@@ -1,4 +1,4 @@
-"""Kill real servers, subreapers and agents, and check that nothing of them is left and no other process is touched."""
+"""Kill real servers, subreapers and agents, and check that none of their processes is left and no other is touched."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from quarterdeck.process.tree import (
 
 SERVER = str(Path(__file__).parents[2] / "support" / "subreaper_server.py")
 KEEPER = [sys.executable, "-m", "quarterdeck.process.subreaper", "--"]
-#: Tool processes in the agent's group, in a session of their own, and an agent that hears neither signal nor input.
+#: Tool processes in the agent's group and in sessions of their own, and an agent that ignores signals and input.
 SCRIPTS = ["child 300; orphan 300; hang", "child 300; orphan 300; deaf", "orphan 300; crash", "hang"]
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"]
 
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Kept:
-    """A keeper, its server, and their agents."""
+    """A subreaper, its server, and their agents."""
 
     def __init__(self, nonce: str, scripts: list[str]) -> None:
         self.nonce = nonce
@@ -106,7 +106,7 @@ def kept(nonce: str) -> Iterator[Kept]:
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of somebody else, which has a nonce, too, but not ours."""
+    """Start a process that has the nonce of another launch."""
     with sleeper({NONCE_VARIABLE: "somebody else's"}) as child:
         yield child
         assert child.poll() is None
@@ -127,7 +127,7 @@ def run(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*KEEPER, *argv], capture_output=True, text=True, timeout=60, cwd=folder)
 
 
-# --- whatever dies
+# --- Killed servers, subreapers and agents
 
 
 def test_a_killed_server_leaves_nothing(kept: Kept, bystander: subprocess.Popen[bytes]) -> None:
@@ -166,7 +166,7 @@ def test_when_both_are_killed_the_next_start_cleans_up(kept: Kept, bystander: su
 
 
 def test_one_that_forks_as_fast_as_it_dies_is_ended(nonce: str, tmp_path: Path) -> None:
-    # it gives up by itself in the end: a keeper that fails must not leave a busy core behind
+    # The program ends after 30 s, so that a subreaper that fails doesn't leave a busy core behind.
     runaway = (
         "import os, time\nprint('up', flush=True)\nuntil = time.monotonic() + 30\n"
         "while time.monotonic() < until:\n    if os.fork(): os._exit(0)\n"
@@ -179,7 +179,7 @@ def test_one_that_forks_as_fast_as_it_dies_is_ended(nonce: str, tmp_path: Path) 
     assert pids_of_launch(nonce) == []
 
 
-# --- what is passed through
+# --- Exit codes and signals that are passed through
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)])
@@ -196,8 +196,8 @@ def test_a_command_that_cannot_be_started_is_said(tmp_path: Path) -> None:
     assert run([], tmp_path).returncode == 2
 
 
-#: Counts what it hears, one line each, and leaves with 5 after as many as it was told. No threading.Event: to set one in
-#: a handler that broke into its wait would be waiting for oneself.
+#: Prints the number of each signal, and exits with 5 after as many as its argument says. It has no threading.Event:
+#: a handler that sets the event while it interrupts the event's own wait() would deadlock.
 LISTENER = """
 import signal, sys, time
 left = [int(sys.argv[1])]
@@ -268,7 +268,7 @@ def test_what_was_to_be_ignored_stays_ignored() -> None:
     assert child.communicate(timeout=30) == ("15\n", None)
 
 
-# --- who is not touched
+# --- Processes that must not be touched
 
 
 def test_jobs_that_the_shell_had_before_are_not_ours(nonce: str) -> None:
@@ -294,7 +294,7 @@ def test_a_pid_that_comes_again_is_left_alone(bystander: subprocess.Popen[bytes]
 
 
 def test_only_the_named_launches_are_left_over(nonce: str, bystander: subprocess.Popen[bytes]) -> None:
-    """Also what dropped the nonce from its environment, if it is below one that has it; never our own family."""
+    """Include descendants that dropped the nonce from their environment, and never our own process tree."""
     starts = (
         "import subprocess, sys; p = subprocess.Popen(['sleep', '300'], env={}); print(p.pid, flush=True); p.wait()"
     )
@@ -318,7 +318,7 @@ def test_only_the_named_launches_are_left_over(nonce: str, bystander: subprocess
     assert find_leftovers([]) == []
 
 
-# --- a whole home
+# --- All launches of a home
 
 
 @pytest.fixture
@@ -329,11 +329,12 @@ def home() -> Iterator[str]:
 
 
 def test_a_home_finds_all_that_its_launches_left_without_a_list(home: str, bystander: subprocess.Popen[bytes]) -> None:
-    """Tools in a session of their own, one whose parent is gone, and agents that listen to nobody, of two launches."""
+    """Find tools in sessions of their own, one without a parent, and agents that ignore signals, of two launches."""
     launches = [Kept(launch_nonce(home, random), scripts) for random, scripts in (("1", SCRIPTS), ("2", ["hang"]))]
     try:
         for one in launches:
-            one.keeper.kill()  # first, or it would clean up; the server then leaves by itself
+            # Kill the subreaper first, or it would clean up. The server then exits by itself.
+            one.keeper.kill()
             one.keeper.wait()
             eventually(lambda one=one: not is_alive(one.server))
         tools = {tool for one in launches for tool in one.tools}
@@ -367,7 +368,7 @@ def test_another_home_is_left_alone_though_its_name_begins_alike(home: str) -> N
 
 
 def test_a_deck_started_in_an_agents_shell_spares_that_agent(home: str) -> None:
-    """The start-up scan runs in a process that itself carries a nonce of its home, below another that does."""
+    """Scan from a process that has a nonce of the home itself, below another process that has one."""
     scans = "from quarterdeck.process import tree; import sys; print(len(tree.find_leftovers_of_home(sys.argv[1])))"
     shell = f"import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {scans!r}, sys.argv[1]]))"
     done = subprocess.run(
@@ -395,7 +396,7 @@ def test_a_kill_hits_exactly_who_is_meant(bystander: subprocess.Popen[bytes]) ->
         assert bystander.poll() is None
 
 
-# --- the lifeline, and the ways without /proc
+# --- The lifeline, and platforms without /proc
 
 
 @pytest.mark.parametrize("value", ["", "x", "99999:1", "0:1", "-1:"])

@@ -269,7 +269,7 @@ def _without_a_loop(url: str, token: str, folder: Path) -> None:
 
 
 async def test_a_closed_client_lets_go_of_a_thread_that_waits_for_a_server_to_come_back(tmp_path: Path):
-    """Its stream ends, and later calls raise an error that says why."""
+    """End the thread's stream, and raise an error that says why in later calls."""
     seen: list[str] = []
     async with served(tmp_path) as port:
         client = Client(port.url, port.token)
@@ -354,7 +354,7 @@ async def test_a_connection_that_is_lost_before_the_answer_does_not_look_like_no
 async def test_texts_that_are_taken_back_are_given_back_though_the_first_answer_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """aiohttp repeats a request if a reused connection is lost. The command must not run twice."""
+    """Run the command once, although aiohttp repeats a request if a reused connection is lost."""
     scripted_agents.known(monkeypatch)
     cut: list[bytes] = []
     async with served(tmp_path) as port:

@@ -186,7 +186,7 @@ class TestOurOwn:
             assert (await _sessions(house))[0]["owner"] == "deck"
 
     async def test_it_is_found_when_its_process_is_gone(self, tmp_path: Path) -> None:
-        """The user continues it in a terminal: the same conversation is the same session."""
+        """Continue the conversation in a terminal: it stays the same session."""
         async with serving(tmp_path) as house:
             body = {"agent": "claude", "prompt": "say hi", "cwd": str(tmp_path)}
             session = house.deck.session((await house.post("/sessions", body)).json["id"])

@@ -124,7 +124,7 @@ class TestDecidedHere:
             assert await held.resolved() == [("rejected", "user", "")]
 
     async def test_no_and_stop(self, tmp_path: Path) -> None:
-        """By default the API ends the turn when a call is rejected."""
+        """Reject a call with the API, which ends the turn by default."""
         async with serving(tmp_path) as house:
             held = await _held(house)
             assert (await held.decide("reject")).status == 200
@@ -206,7 +206,7 @@ class TestDecidedElsewhere:
         ],
     )
     async def test_in_the_terminal(self, event: str, status: str, tmp_path: Path) -> None:
-        """Claude Code keeps the request open when the user answers in the terminal; its next hook shows the answer."""
+        """Read the answer from the next hook: Claude Code leaves the request open when the user answers in the terminal."""
 
         async with serving(tmp_path) as house:
             held = await _held(house)
@@ -271,7 +271,7 @@ class TestDecidedByRules:
             assert house.deck.attention() == []
 
     async def test_a_session_that_became_somebody_elses_asks_on_its_terminal(self, tmp_path: Path) -> None:
-        """The decision can never become durable, so the agent gets none and doesn't wait."""
+        """Answer without a decision at once, because the decision can never become durable."""
         async with serving(tmp_path) as house:
             first = await _held(house)
             assert (await first.decide("approve", always="user")).status == 200
@@ -287,7 +287,7 @@ class TestDecidedByRules:
 
     @case("U-099")
     async def test_rules_that_cannot_be_read_decide_nothing(self, tmp_path: Path) -> None:
-        """The hook is recorded before rules are applied. If the rules can't be read, the user is asked."""
+        """Ask the user if the rules can't be read. The hook is recorded before rules are applied."""
         self._ruled(tmp_path, "this is [ no toml")
         async with serving(tmp_path) as house:
             held = await _held(house)
@@ -345,6 +345,6 @@ class TestWords:
         assert answer["hookSpecificOutput"]["decision"]["updatedInput"]["answers"] == {"One?": "a, b"}
 
     def test_codex_is_not_told_to_stop(self) -> None:
-        """Codex's answer has no such field."""
+        """Omit `interrupt`, because Codex's answer has no such field."""
         answer = hooks.encode_decision("codex", {}, Decision(status="rejected", stops=True))
         assert answer == _decision(behavior="deny", message="The user said no.")

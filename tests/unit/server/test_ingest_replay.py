@@ -32,7 +32,7 @@ def _lines(path: Path, src: str) -> list[dict[str, Any]]:
 
 
 def _is_usable(path: Path) -> bool:
-    """Whether a recording has one conversation and only answers to permission requests, which we give too."""
+    """Return whether a recording has one conversation and only answers to permission requests, which we give too."""
     lines = _lines(path, "hook")
     natives = {line["data"]["session_id"] for line in lines if line["src"] == "hook"}
     others = [line for line in lines if line["src"] != "hook" and line["data"].get("event") != _ASKING]

@@ -1,4 +1,4 @@
-"""Hooks as HTTP requests: checks, answers, order, and what the access log counts."""
+"""Test hooks as HTTP requests: checks, answers, order, and the counts in the access log."""
 
 from __future__ import annotations
 

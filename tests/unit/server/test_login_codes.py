@@ -1,4 +1,4 @@
-"""One-time codes for a browser's login."""
+"""Test one-time codes for a browser's login."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_a_full_disk_is_a_503_until_there_is_room(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_grow_is_a_503_until_it_may(tmp_path: Path) -> None:
-    """With a full disk, `server.log` can't be written either, and nothing else fails."""
+    """Limit the file size like a full disk: `server.log` can't be written either, and nothing else fails."""
     before, during, after = child(LIMITED, tmp_path)
     assert before[0] == after[0] == 200
     assert during[:2] == [503, "log_unavailable"]

@@ -313,7 +313,7 @@ class TestContents:
 
 
 def test_what_is_open_can_be_kept_and_taken_up_again_at_every_event() -> None:
-    """The spans are the same, wherever the fold was stored and restored."""
+    """Check that the spans are the same, wherever the fold was stored and restored."""
     told = TestContents.TOLD
     whole = Tape(contents=True)
     whole.tell(*told)

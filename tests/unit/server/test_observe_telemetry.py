@@ -161,7 +161,7 @@ async def test_restarts_neither_lose_nor_double_a_span(tmp_path: Path) -> None:
 
 
 async def test_what_a_crash_sends_again_has_the_same_ids(tmp_path: Path) -> None:
-    """The server is killed after a batch was delivered and before the progress was written."""
+    """Restore the old progress, as if the server was killed after a batch was delivered and before it wrote the progress."""
     async with collector() as there:
         async with at_home(tmp_path) as deck:
             exporting = await start_telemetry(deck, there.url)
@@ -300,7 +300,7 @@ async def test_a_damaged_file_is_told_of_and_begun_anew(tmp_path: Path, caplog: 
 async def test_a_file_that_is_ahead_of_the_log_is_told_of_and_begun_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cursor: str
 ) -> None:
-    """The log is an older copy or a new one. Waiting for the old cursor would skip its next events."""
+    """Start again if the log is an older copy or a new one: waiting for the old cursor would skip its next events."""
     async with collector() as there, at_home(tmp_path) as deck:
         (deck.home / FILE).write_text(json.dumps({"cursor": cursor}))
         exporting = await start_telemetry(deck, there.url)

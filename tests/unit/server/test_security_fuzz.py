@@ -279,7 +279,7 @@ def test_hooks(agent: str, examples: _Examples) -> None:
 
 
 def test_a_payload_that_no_log_could_hold_is_taken_or_refused(examples: _Examples) -> None:
-    """Numbers of more than 64 bits and very deep values don't break the session."""
+    """Check that numbers of more than 64 bits and very deep values don't break the session."""
     house = examples.house
     deep: Any = {}
     for _ in range(150):

@@ -99,7 +99,7 @@ class TestOrigin:
 
 class TestHost:
     async def test_a_name_that_was_pointed_here_is_refused(self, tmp_path: Path) -> None:
-        """DNS rebinding: the browser uses the attacker's name, which resolves to our address."""
+        """Refuse DNS rebinding: the browser uses the attacker's name, which resolves to our address."""
         async with serving(tmp_path) as house:
             for host in (
                 "evil.example",
@@ -208,7 +208,7 @@ class TestCookie:
                 assert "Set-Cookie" not in answer.headers
 
     async def test_a_form_of_another_site_does_nothing_with_the_cookie(self, tmp_path: Path) -> None:
-        """CSRF: a form can send text/plain that is JSON, and the browser adds the cookie."""
+        """Refuse CSRF: a form can send text/plain that is JSON, and the browser adds the cookie."""
         async with serving(tmp_path) as house:
             cookie = await self._cookie(house)
             for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/json"):
@@ -226,7 +226,7 @@ class TestCookie:
             assert (await house.post("/sessions", {"agent": "test"}, token=None, headers=own)).status == 201
 
     async def test_nothing_is_changed_by_a_get(self, tmp_path: Path) -> None:
-        """A link or an image can send a GET with the cookie, so no GET may change anything."""
+        """Check that no GET changes anything, because a link or an image can send one with the cookie."""
         async with serving(tmp_path) as house:
             session = (await house.post("/sessions", {"agent": "test"})).json["id"]
             before = (await house.get(f"/sessions/{session}")).json
@@ -247,7 +247,7 @@ class TestCookie:
             assert await _upgraded(house, {**cookie, "Origin": house.address}) == 101
 
     async def test_another_port_of_this_machine_loads_nothing_with_the_cookie(self, tmp_path: Path) -> None:
-        """To a browser it is the same site, so it sends the cookie, also with images, which have no Origin."""
+        """Refuse other ports: to a browser they are the same site, so it sends the cookie. Images have no Origin."""
         async with serving(tmp_path) as house:
             cookie = await self._cookie(house)
             for site in ("same-site", "cross-site"):

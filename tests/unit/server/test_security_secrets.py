@@ -105,5 +105,5 @@ async def test_no_secret_is_in_any_log_file_answer_or_event(
 
 
 def _told(answer: Answer) -> list[tuple[str, str]]:
-    """Only the cookie may hold the token."""
+    """Return the headers except Set-Cookie, because only the cookie may hold the token."""
     return [(name, value) for name, value in answer.headers.items() if name != "Set-Cookie"]

@@ -253,7 +253,7 @@ class TestFiles:
             tokens.revoke("tablet")
 
     def test_every_comparison_takes_the_same_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Every stored hash is compared with hmac.compare_digest, no matter which token is right."""
+        """Compare every stored hash with hmac.compare_digest, no matter which token is right."""
         tokens = Tokens(tmp_path)
         for name in ("a", "b", "c"):
             tokens.create(name, "view", 0)

@@ -258,7 +258,7 @@ class TestSlow:
             writer.close()
 
     async def test_headers_a_byte_at_a_time_are_cut_off(self, tmp_path: Path) -> None:
-        """Slow loris: the client keeps sending, but never a whole request."""
+        """Send bytes all the time, but never a whole request (slow loris)."""
         async with serving(tmp_path, headers_s=0.2) as house:
             reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
             closed = asyncio.ensure_future(_closed(reader))
@@ -373,7 +373,7 @@ class TestOneWrite:
     async def test_headers_and_body_of_a_hooks_answer_go_out_together(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With two writes, Nagle's algorithm and delayed acknowledgements would cost 40 ms per hook."""
+        """Send one write: with two, Nagle's algorithm and delayed acknowledgements would cost 40 ms per hook."""
         writes: list[bytes] = []
         write, write_lines = http_writer.StreamWriter._write, http_writer.StreamWriter._writelines
 

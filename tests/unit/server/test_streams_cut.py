@@ -243,7 +243,7 @@ class WsReader(Reader):
 
 
 class Mirror:
-    """What a page shows of one session."""
+    """The state of one session as a web page has it."""
 
     def __init__(self, scene: Scene, name: str, limit: int) -> None:
         self.scene = scene
