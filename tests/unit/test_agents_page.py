@@ -24,7 +24,8 @@ def test_each_source_is_listed_once_and_every_translator_has_one() -> None:
     names = [source.name for source in SOURCES]
     assert len(set(names)) == len(names)
     agents = {source.agent.split()[0] for source in SOURCES}
-    assert TRANSLATORS.keys() - agents == {"sayask"}  # a protocol, not an agent
+    # `sayask` is a protocol, not an agent.
+    assert TRANSLATORS.keys() - agents == {"sayask"}
 
 
 def test_the_page_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:

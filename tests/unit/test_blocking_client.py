@@ -1,4 +1,4 @@
-"""The sync client against a server that answers what the test says, over a real socket."""
+"""Test the blocking client over a real socket, against a server with scripted answers."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def answer(status: int, body: str, more: str = "") -> bytes:
 
 
 class ScriptedServer:
-    """Accept one connection after the other. Each gets the next list of answers, one per request, and is closed."""
+    """Accept connections one by one. Each gets the next list of answers, one per request, and is closed."""
 
     def __init__(self, *connections: list[bytes], listener: socket.socket | None = None) -> None:
         self.requests: list[str] = []
-        #: Released once for each connection that was closed.
+        #: Released once for each closed connection.
         self.closed = threading.Semaphore(0)
         self.listener = listener or socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -148,7 +148,8 @@ def test_a_command_that_may_have_arrived_is_not_repeated():
             client.session("s").compact()
         assert "same client_id" in raised.value.hint
         assert len(server.requests) == 2
-        client.session("s").compact()  # Let the server end.
+        # The scripted server ends after its last answer was fetched.
+        client.session("s").compact()
 
 
 def test_a_read_that_may_be_repeated_has_a_hint_without_a_client_id():

@@ -1,4 +1,4 @@
-"""The `qd` command: what it prints, how it ends, and what it does not import."""
+"""Test the `qd` command: its output, its exit codes, and the modules that it doesn't import."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_script(*args: str, **options: object) -> subprocess.CompletedProcess[str
 
 @pytest.fixture
 def failing() -> Iterator[list[BaseException]]:
-    """A command `fail` of the real group, which raises what the test puts into the list."""
+    """Add a command `fail` to the real group. It raises the error that the test puts into the list."""
     errors: list[BaseException] = []
 
     @app.command("fail")
@@ -239,7 +239,7 @@ class TestTheInstalledScript:
         assert done.stderr == b""
 
     def test_ctrl_c_ends_it_with_130(self):
-        # The command interrupts itself while it runs, so that the test has no moment to guess.
+        # The command interrupts itself, so the test doesn't have to guess when it runs.
         code = (
             "import os, signal\n"
             "from quarterdeck.cli.app import app\n"
@@ -265,7 +265,7 @@ class TestTheInstalledScript:
         assert not loaded & (commands | heavy)
 
     def test_one_shot_commands_do_not_import_the_typed_client(self, tmp_path: Path):
-        """Importing it takes longer than everything else that they do."""
+        """Importing the typed client takes longer than everything else that these commands do."""
         code = (
             "import sys\n"
             "from quarterdeck.cli import main\n"

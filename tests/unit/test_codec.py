@@ -31,7 +31,7 @@ from tests.support.event_bodies import any_body
 Decode = Callable[[bytes | str], object]
 
 DEEP = 100_000
-#: A value that no list or field of ours was meant for: every kind of JSON value at every depth.
+#: A value for unknown fields: every kind of JSON value, nested.
 ANYTHING = b'{"a":[1,-2.5e3,null,true,"\\u00e9\xc3\xa9",{"b":{}}],"a b":""}'
 
 
@@ -171,7 +171,7 @@ class TestWhatANewerReleaseWrote:
         assert refusal(decode_body, view(b'{"type":"\xff"}')).where == "byte 9"
 
 
-#: what it is: (bytes, the place that is told)
+#: Invalid bodies: name → (bytes, the position in the error).
 NO_BODIES: dict[str, tuple[bytes | str, str]] = {
     "nothing": (b"", "byte 0"),
     "blanks": (b" \n\t", "byte 3"),
@@ -312,7 +312,7 @@ def wrong_for(kind: inspect.Type) -> list[Any]:
     }
     if any(isinstance(one, inspect.AnyType) for one in taken):
         return []
-    # an int is a float, and a text that is not in the list is still wrong for a list of values
+    # A float field accepts an int. Literals don't accept "x", so it isn't excluded for them.
     same = {type(one) for one in taken} | ({inspect.IntType} if _takes(taken, inspect.FloatType) else set())
     return [value for one, value in samples.items() if one not in same]
 

@@ -1,4 +1,4 @@
-"""Every command in every state: allowed, or refused by a typed error that says what is; asking changes nothing."""
+"""Test every command in every state: it is allowed, or refused with a typed error, and checking changes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quarterdeck.kernel.view import View
 from tests.support.sessions import in_lifecycle, in_phase, works
 from tests.support.tape import Tape, approval
 
-#: A well-formed command of every kind; the gate is the one that sessions.py opens.
+#: A valid command of every kind. The gate is the one that sessions.py opens.
 WELL_FORMED: list[Command] = [
     commands.Prompt(text="Hello"),
     commands.Steer(text="Left"),
@@ -49,7 +49,7 @@ def cannot_resume() -> Tape:
     return Tape().opened().add(ev.AgentReady(), ev.SessionSuspended())
 
 
-#: state → how its error calls it, the session, and what it allows.
+#: state → its description in errors, the session, and the commands that it allows.
 STATES: dict[str, tuple[str, Tape, set[str]]] = {
     "none": ("there is no session", Tape(), set()),
     **{name: (f"the session is {name}", in_phase(name), ALWAYS | BESIDES.get(name, set())) for name in phase.STATES},

@@ -1,4 +1,4 @@
-"""The configuration: which source wins, what is decoded, and what the errors say."""
+"""Test the configuration: which source wins, how values are decoded, and the error messages."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def write_test(repository: Path, source: str, name: str = "test_made_up.py") -> 
 
 
 def shown(repository: Path) -> dict[str, list[str]]:
-    """Return each case with the tests that show it, without their file."""
+    """Return each case with the tests that cover it, without their file names."""
     found: dict[str, list[str]] = {}
     for mark in find_marks(repository).marks:
         found.setdefault(mark.case_id, []).append(mark.test.removeprefix("tests/test_made_up.py"))

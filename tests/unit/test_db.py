@@ -1,4 +1,4 @@
-"""`qd db`: the store checked, repaired, migrated and copied, also while somebody writes to it."""
+"""Test `qd db`: check, repair, migrate and copy the store, also while another process writes to it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def qd(folder: Path, *args: str) -> Result:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store that the deck's own record wrote."""
+    """Create a store with the code that a deck uses."""
     path = tmp_path / "quarterdeck.db"
     asyncio.run(written(path))
-    # whoever opens gates says their numbers; a bare record has nobody who does
+    # Normally the code that opens gates stores their last number. The bare record doesn't open gates.
     sql(path, "UPDATE session SET last_gate = CASE id WHEN 'talk' THEN 3 WHEN 'growing' THEN 12 ELSE 0 END")
     return path
 
@@ -151,7 +151,7 @@ class TestCheck:
 
 
 def _without_views(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """The view may be newer than it was: it is written as of now."""
+    """Remove the stored views: a repair writes the current ones, which may be newer."""
     return [tuple(one for one in row if not isinstance(one, bytes)) for row in rows]
 
 
@@ -226,7 +226,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[Path]:
-    """A store that another process is writing to all the time."""
+    """Create a store that another process writes to until the test ends."""
     path = tmp_path / "quarterdeck.db"
     child = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = re.compile(r"```python\n(.*?)```", re.DOTALL)
 LINKS = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")])
-#: Each has a test of its own (test_NAME_page.py): their examples are async, and need a deck or a model.
+#: Pages with their own test (test_NAME_page.py): their examples are async and need a deck or a model.
 OTHERS = ("agent.md", "library.md", "plugins.md", "tools.md")
 PAGES_WITH_EXAMPLES = [page for page in PAGES if EXAMPLES.search(page.read_text()) and page.name not in OTHERS]
 

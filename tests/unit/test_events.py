@@ -36,7 +36,7 @@ from tests.support.event_bodies import body_of
 
 ENVELOPE = ("session_id", "index", "cursor", "at", "origin", "type")
 
-#: Seed 001's list: the name, and the fields that its tuple or map has there. A session id is the envelope's.
+#: The events of seed 001, each with the fields of its tuple or map. Session ids are in the envelope.
 SEED_001 = {
     "agent_start": "",
     "agent_end": "messages usage",
@@ -69,7 +69,7 @@ SEED_001 = {
     "tool_detached": "name",
     "tools_updated": "attached detached",
     "tool_call_unknown": "name call_id",
-    # 001 calls it `type`, which is the envelope's word
+    # Seed 001 calls the field `type`, which the envelope already uses.
     "loop_detected": "loop detail",
     "approval_required": "gate",
     "approval_resolved": "gate status",
@@ -94,7 +94,7 @@ SEED_001 = {
     "intervention": "prompt",
 }
 
-#: What the design's table adds, and the fields that it names.
+#: The events that the design's table adds, with their fields.
 DESIGN = {
     "session_opened": "agent cwd prompt",
     "session_resumed": "",
@@ -143,7 +143,7 @@ DESIGN = {
     "view_refolded": "from to changed",
 }
 
-#: The values that the documents list for a field, in their order.
+#: The values that the documents list for a field, in the same order.
 CHOICES = {
     ("agent_end", "outcome"): "completed failed",
     ("agent_resumed", "trigger"): "tool_approved tool_rejected tool_approval_timeout user_respond steering",

@@ -1,4 +1,4 @@
-"""Replace files atomically and lock them."""
+"""Test atomic replacement and locking of files."""
 
 from __future__ import annotations
 

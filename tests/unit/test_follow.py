@@ -1,4 +1,4 @@
-"""The loop of `qd run`, with a stream and a session of the test's own."""
+"""Test the loop of `qd run` with a fake stream and a fake session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quarterdeck.errors import QuarterdeckError
 
 
 class FakeStream:
-    """Signals that are there already."""
+    """A stream whose signals have already arrived."""
 
     def __init__(self, *signals: tuple[SignalKind, Any]) -> None:
         self._signals = [*signals]
@@ -50,7 +50,7 @@ class Screen(io.StringIO):
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
-    """A terminal as standard input, and a screen that both output streams write to."""
+    """Make standard input a terminal, and let both output streams write to one screen."""
     master, slave = pty.openpty()
     screen = Screen()
     with os.fdopen(slave) as stdin:
@@ -69,7 +69,7 @@ SUSPENDED = ("event", {"type": "session_suspended", "index": 1})
 
 @pytest.mark.usefixtures("screen")
 def test_a_server_that_is_shutting_down_does_not_end_it():
-    """Its stream ends next, and then the reader waits for the restart."""
+    """The server's stream ends next, and then the reader waits for the restart."""
     assert follower(FakeStream(SUSPENDED), DeckClosed())._step() is None
 
 

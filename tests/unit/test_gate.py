@@ -45,7 +45,7 @@ def statuses(tape: Tape) -> dict[str, str]:
     return {one.gate_id: one.status for one in tape.state.gates.decided}
 
 
-# -------------------------------------------------------------------------------------------------- what is asked
+# ------------------------------------------------------------------------------------------------------- requests
 
 
 def test_an_approval_carries_what_a_person_needs_to_decide() -> None:

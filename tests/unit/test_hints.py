@@ -1,4 +1,4 @@
-"""What a hint, a help text or a page tells somebody to type can be typed: every `qd …` is a command with its options."""
+"""Check that every `qd …` in hints, help texts and pages is an existing command with existing options."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from quarterdeck.cli.app import Placeholder, app
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "quarterdeck").rglob("*.py"))
-#: Not CHANGELOG.md: it may tell of what was. Not the conformance page: it is made from the agreed papers.
+#: CHANGELOG.md may name removed commands, and the conformance page is generated from the agreed documents.
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem != "conformance")]
 QUOTED = re.compile(r"`qd( [^`]*)?`")
 BARE = re.compile(r"(?<![\w/.`-])qd ([a-z][a-z-]+)")
 
 
 def texts(module: Path) -> Iterator[str]:
-    """Every text of a module; what is put into one at run time is a word."""
+    """Yield every string of a module. Replace each expression in an f-string with `X`."""
     for node in ast.walk(ast.parse(module.read_text("utf-8"))):
         if isinstance(node, ast.JoinedStr):
             yield "".join(str(one.value) if isinstance(one, ast.Constant) else "X" for one in node.values)
@@ -38,7 +38,7 @@ def commands_in(text: str) -> Iterator[list[str]]:
 
 
 def wrong_with(words: list[str]) -> str:
-    """What somebody who types it would be told; empty when it is a command."""
+    """Return why these words aren't a command, or an empty string."""
     command: click.Command = app
     for word in words:
         if word == "--":

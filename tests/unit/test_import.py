@@ -1,4 +1,4 @@
-"""A table of the five-state model: its one-time migration, and its rows as sessions of ours."""
+"""Test importing a table of the five-state model: its one-time migration, and its rows as our sessions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BECOMES = {
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """One row of each of the five states, and one that was archived already."""
+    """Create a table with one row in each of the five states, and one that is already archived."""
     path = tmp_path / "portal.db"
     connection = apsw.Connection(str(path))
     connection.execute(SCHEMA).fetchall()

@@ -1,4 +1,4 @@
-"""docs/library.md tells the truth: every example is run, in order, and prints what its comments say."""
+"""Run every example of docs/library.md and compare its output with the comments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SAYS = re.compile(r"^\s*print\(.*\)  # (.*)$|^\s+# (.+)$")
 
 
 def expected(block: str) -> list[str]:
-    """What the comments after prints promise, and those that stand on lines of their own below one."""
+    """Return the output that comments promise, after a print or on a line of their own below one."""
     found = [_SAYS.match(line) for line in block.splitlines()]
     return [said.group(1) or said.group(2) for said in found if said is not None]
 
@@ -54,7 +54,7 @@ def test_the_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 async def run_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One after the other, as a reader would type them."""
+    """Run the examples in order, in one namespace."""
     async with quarterdeck.open(folder / "home") as deck:
         names: dict[str, object] = {
             "quarterdeck": quarterdeck,
@@ -92,7 +92,7 @@ def test_every_error_is_on_the_page_with_its_code(name: str) -> None:
     kind = getattr(quarterdeck, name)
     assert inspect.getdoc(kind)
     if isinstance(kind, type) and issubclass(kind, QuarterdeckError) and kind is not QuarterdeckError:
-        # the built-in agent has a page of its own
+        # The built-in agent's errors are on its own page.
         page = AGENT_PAGE if kind.__module__.startswith("quarterdeck.engine.") else PAGE
         assert f"`{name}`" in page
         assert kind.code in page

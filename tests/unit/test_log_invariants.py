@@ -150,7 +150,7 @@ def test_blocks_are_begun_one_by_one() -> None:
     assert [body.block for body in written if isinstance(body, ev.MessageStart)] == [0, 1]
 
 
-# ----------------------------------------------------------------------------------------------- what it stands on
+# ---------------------------------------------------------------------------------------------------------- inputs
 
 
 def test_the_view_that_was_given_is_left_as_it_was() -> None:

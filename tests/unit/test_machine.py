@@ -206,6 +206,6 @@ def test_every_state_can_be_reached_from_the_first(machine: Machine) -> None:
     reached = {machine.initial}
     while more := {row.target for row in machine.rows if row.source in reached} - reached:
         reached |= more
-    # 003 draws Codex without an end and without compaction: OTLP has a record of neither
+    # In seed 003 Codex has no exit and no compaction, because OTLP has no records of them.
     unreachable = {"exited", "active/compacting"} if machine is activity.CODEX else set()
     assert reached == set(machine.states) - unreachable

@@ -31,7 +31,7 @@ from tests.support.tape import START, STEP, Tape, approval, tape
 
 SHOT = Image(media_type="image/png", data="iVBORw0KGgo=")
 
-#: Told by their effect on states, lists or settings, or by another event that restates them; never by a line of their own.
+#: Events without an entry: they change states, lists or settings, or another event restates them.
 _SILENT = """
     session_resumed session_renamed session_marked session_deleted owner_changed process_starting agent_ready agent_ended
     state_change signal_changed agent_resumed prompt_queued prompt_edited prompt_dropped delivery_changed turn_continued
@@ -41,7 +41,7 @@ _SILENT = """
 """
 SILENT = _SILENT.split()
 
-#: Events that are one line and nothing else.
+#: Events that appear as exactly one line.
 LINES: list[tuple[Body, str, str]] = [
     (ev.Notice(text="Saved"), "system", "Saved"),
     (ev.Notice(text="Careful", level="warning"), "system", "Careful"),
@@ -95,7 +95,7 @@ LINES: list[tuple[Body, str, str]] = [
     (ev.SteeringReceived(ref="r", text="Go", status="rejected"), "error", "Steering refused: Go"),
 ]
 
-#: What the next entry replaces.
+#: Events whose entry is replaced by the next one.
 PASSING = (ev.StreamError(), ev.StreamStalled(), ev.Retry(attempt=1), ev.ContextOverflow(), ev.CompactStart())
 
 
@@ -585,7 +585,7 @@ def test_a_plain_entry_has_nothing_that_does_not_apply() -> None:
     assert tape(ev.Notice(text="x")).entries == [Entry("entry-2", "system", "x", at=START + STEP)]
 
 
-#: Everything that an agent may name, under a name that it chooses.
+#: Every event with an id that the agent chooses.
 _NAMED: list[Callable[[str], Body]] = [
     lambda name: ev.PromptReceived(text="p", message_id=name),
     lambda name: ev.SteeringReceived(ref=name, text="s", status="queued"),

@@ -12,7 +12,7 @@ import pytest
 
 import quarterdeck
 
-# Adding a name here is a decision; removing one breaks somebody.
+# Adding a name here is a decision; removing one breaks users' code.
 PUBLIC = [
     "Agent",
     "AgentDown",
@@ -111,7 +111,7 @@ def type_checking_imports() -> dict[str, str]:
 def modules_after(statement: str) -> set[str]:
     """Return the top-level modules that a new interpreter has loaded after the statement."""
     code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
-    # -I: what the caller's environment adds to an interpreter is not to be seen here.
+    # -I ignores PYTHON* variables and the user's site-packages, which could load other modules.
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 

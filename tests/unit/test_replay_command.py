@@ -1,4 +1,4 @@
-"""`qd replay` as somebody at a terminal meets it: what it shows, and what it says when there is nothing to show."""
+"""Test `qd replay` in a terminal: its output, and its messages when a file has nothing to show."""
 
 from __future__ import annotations
 

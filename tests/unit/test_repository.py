@@ -1,4 +1,4 @@
-"""The house rules that a machine can check (CONTRIBUTING.md says why they are rules)."""
+"""Check the rules of CONTRIBUTING.md that a program can check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_FILE = 1_000
 LONGEST_FUNCTION = 80
 DEEPEST_INHERITANCE = 3
 
-# Written in pieces, so that this file does not itself name what it forbids.
+# These are written in pieces so that this file doesn't contain the names that it forbids.
 REGISTRY_HOSTS = [
     name + "." + end
     for name, end in [
@@ -35,7 +35,7 @@ MACHINE_PATHS = [
     "/" + "/".join(parts) for parts in [("root", ""), ("work", "main"), ("work", "shared"), ("opt", "wheels")]
 ]
 
-#: Folders in which people keep files. System folders such as /bin, /usr and /dev name nobody.
+#: Folders that hold people's files. System folders such as /bin, /usr and /dev don't identify a person.
 _PERSONAL_FOLDERS = re.compile(
     rb"(?<![\w.~$/-])/(?:home(?!/dev\b)|root|Users|work|tmp|var|opt|srv|mnt|data)(?:/[\w.-]+)*"
     # The same folder in a name that Claude Code and pi derive from it, and as OpenCode shows it relative to /.
@@ -77,7 +77,7 @@ def functions() -> list[Function]:
 
 @functools.cache
 def repository_files() -> list[Path]:
-    """What is committed, or would be by `git add --all`."""
+    """Return the files that are committed, or would be by `git add --all`."""
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     done = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -150,7 +150,7 @@ class TestNames:
 
 
 class TestThePureCoreDoesNoInputOrOutput:
-    """The import rules keep modules out; these builtins need no import."""
+    """The import rules cover modules. These builtins need no import, so they are checked here."""
 
     FORBIDDEN = frozenset({"open", "print", "input", "breakpoint", "exec", "eval", "__import__"})
 

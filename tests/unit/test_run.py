@@ -37,13 +37,13 @@ def no(gate_id: str) -> Body:
     return ev.ApprovalResolved(gate_id=gate_id, status="rejected", by="user")
 
 
-#: what happens in an open turn → what the loop then does
+#: Events in an open turn → the state of the run after them.
 IN_A_TURN: list[tuple[tuple[Body, ...], str]] = [
     ((), "running"),
     ((TEXT,), "streaming"),
     ((THOUGHT,), "streaming"),
     ((TEXT, ev.MessageDelta(message_id="m1", delta="a")), "streaming"),
-    # a reply may be nothing but a call: its arguments are the first that comes of it
+    # A reply may consist of a call only. Its arguments are then the first part to arrive.
     ((STREAMED,), "streaming"),
     ((STREAMED, ev.ToolCall(name="shell", call_id="c1", args={"a": 1})), "streaming"),
     ((STREAMED, runs("c1")), "executing_tools"),
@@ -56,13 +56,13 @@ IN_A_TURN: list[tuple[tuple[Body, ...], str]] = [
     ((runs("c1"), ends("c1"), REQUEST), "running"),
     ((QUESTION,), "executing_tools"),
     ((QUESTION, ANSWER), "executing_tools"),
-    # a call that asks holds the turn when nothing runs beside it
+    # A call that needs an approval holds the turn unless another call is running.
     ((GATE_1,), "idle"),
     ((TEXT, CALLS, GATE_1), "idle"),
     ((runs("c2"), GATE_1), "executing_tools"),
     ((runs("c2"), GATE_1, ends("c2")), "idle"),
     ((runs("c1"), GATE_1), "idle"),
-    # and goes on when the last one is decided, whichever way
+    # The turn continues when the last approval is decided, whether approved or rejected.
     ((GATE_1, yes("g1")), "running"),
     ((GATE_1, no("g1")), "running"),
     ((GATE_1, GATE_2, yes("g1")), "idle"),
@@ -71,16 +71,16 @@ IN_A_TURN: list[tuple[tuple[Body, ...], str]] = [
     ((GATE_1, GATE_2, yes("g1"), runs("c1"), ends("c1")), "idle"),
     ((runs("c1"), GATE_1, yes("g1")), "executing_tools"),
     ((GATE_1, yes("g1"), ev.AgentResumed(trigger="tool_approved"), runs("c1")), "executing_tools"),
-    # a held turn goes on by what the agent then does, too
+    # A held turn also continues when the agent does something else.
     ((GATE_1, REQUEST), "running"),
     ((GATE_1, runs("c1")), "executing_tools"),
     ((GATE_1, ev.ToolBlocked(name="shell", call_id="c1")), "running"),
     ((GATE_1, ev.AgentEnd()), "idle"),
     ((GATE_1, ev.AgentAbort()), "idle"),
-    # a gate of a sub-agent, or a dialog, holds nothing
+    # Gates of sub-agents and dialogs don't hold the turn.
     ((TEXT, approval("g1", path=("helper",))), "streaming"),
     ((TEXT, ev.DialogRequired(method="confirm", gate_id="d1")), "streaming"),
-    # a text beside what is open is not the model's reply: the run stays with its tools
+    # A text during an open call or gate isn't the model's reply, so the run doesn't change.
     ((runs("c1"), TEXT), "executing_tools"),
     ((runs("c1"), ends("c1"), TEXT), "streaming"),
     ((CALLS, TEXT), "streaming"),
@@ -89,11 +89,11 @@ IN_A_TURN: list[tuple[tuple[Body, ...], str]] = [
     ((GATE_1, yes("g1"), TEXT), "streaming"),
     ((approval("g1", path=("helper",)), TEXT), "streaming"),
     ((ev.DialogRequired(method="confirm", gate_id="d1"), TEXT), "streaming"),
-    # nor is one beside a call that the turn does not wait for
+    # A background call doesn't count as open: the turn doesn't wait for it.
     ((runs("c1"), BEHIND, TEXT), "streaming"),
     ((runs("c1"), GATE_2, BEHIND), "idle"),
     ((runs("c1"), runs("c3"), GATE_2, BEHIND), "executing_tools"),
-    # compaction is a request of its own, and answers what was asked; calls that went on beside it are come back to
+    # Compaction is a request of its own and closes open gates. The run then returns to calls that are still running.
     ((TEXT, COMPACTS), "running"),
     ((runs("c1"), ends("c1"), COMPACTS), "running"),
     ((runs("c1"), ends("c1"), COMPACTS, ev.CompactEnd()), "running"),
@@ -102,9 +102,9 @@ IN_A_TURN: list[tuple[tuple[Body, ...], str]] = [
     ((runs("c1"), COMPACTS), "running"),
     ((runs("c1"), COMPACTS, ev.CompactEnd()), "executing_tools"),
     ((runs("c1"), COMPACTS, ends("c1"), ev.CompactEnd()), "running"),
-    # a request of an agent that forgot a call, and an approval beside it
+    # The agent sent a request without ending a call, and then asks for an approval.
     ((runs("c1"), REQUEST, GATE_2), "executing_tools"),
-    # a second start in a turn is a new one
+    # A second start in an open turn starts a new turn.
     ((runs("c1"), ev.AgentStart()), "running"),
 ]
 

@@ -1,4 +1,4 @@
-"""`qd run` with a real server and real agents: what is printed, what is typed, and how it ends."""
+"""Test `qd run` with a real server and real agents: its output, typed input and exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are w
 
 @pytest.fixture(scope="module")
 def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[At]:
-    """One server for all; every test has sessions of its own."""
+    """Share one server between the tests. Each test has its own sessions."""
     with home_at(tmp_path_factory.mktemp("run")) as found:
         found.environment["QUARTERDECK_PORT"] = "0"
         yield found
@@ -54,7 +54,7 @@ def view_of(at: At, text: str) -> dict[str, Any]:
 
 class TestPlain:
     def test_a_whole_session_without_a_terminal(self, at: At, tmp_path: Path):
-        """It starts the server; words go to standard output, everything about them to standard error."""
+        """The command starts the server. Replies go to standard output, everything else to standard error."""
         done = at.qd("run", "test", "think hm; say hello there; tool ls; fail it; say bye", "-C", str(tmp_path))
         assert (done.returncode, done.stdout) == (Exit.DONE, "hello there \nbye \n"), done.stderr
         lines = done.stderr.splitlines()
@@ -78,7 +78,7 @@ class TestPlain:
         assert (view["name"], done.stderr) == ("in the back", "")
 
     def test_events_as_json(self, at: At):
-        # not at once: pieces of a text that is whole before anybody reads them are not in the log any more
+        # Wait before the text: the log drops deltas of a finished text, and the client must read them before that.
         done = at.qd("run", "test", "sleep 2; say hello", "--json")
         events = [json.loads(line) for line in done.stdout.splitlines()]
         assert [one["index"] for one in events] == list(range(1, len(events) + 1))
@@ -86,7 +86,7 @@ class TestPlain:
         assert (done.returncode, done.stderr) == (Exit.DONE, "")
 
     def test_what_the_agent_gets(self, at: At, tmp_path: Path):
-        """Folder, model, the caller's environment, and flags of its own."""
+        """The agent gets the folder, the model, the caller's environment and its own flags."""
         image = tmp_path / "dot.png"
         image.write_bytes(b"\x89PNG\r\n\x1a\n")
         environment = {**at.environment, "FLOWER": "rose"}
@@ -128,7 +128,8 @@ class TestPlain:
         ],
     )
     def test_what_cannot_be_is_said_and_nothing_is_made(self, at: At, args: list[str], code: int, said: str):
-        at.qd("run", "test", "say hi")  # a server
+        # This run starts the server.
+        at.qd("run", "test", "say hi")
         before = at.api().get("/sessions", limit=200)["badge"]
         done = at.qd("run", *args)
         assert done.returncode == code, done.stderr
@@ -148,7 +149,7 @@ class TestPlain:
 
 
 class TestTheDefault:
-    """No AGENT: the first that is logged in; the demo, and a word about it, when none is."""
+    """Without AGENT, `qd run` starts the first agent that is logged in, or else the demo with a notice."""
 
     def test_the_demo_with_a_notice(self, at: At):
         environment = {name: value for name, value in at.environment.items() if not name.endswith("_API_KEY")}
@@ -166,7 +167,7 @@ class TestTheDefault:
 
 class TestTheDemo:
     def test_it_begins_by_itself(self, at: At, tmp_path: Path):
-        """`qd run demo` on a terminal, from its first prompt to its last word."""
+        """Run `qd run demo` on a terminal, from its first prompt to its end."""
         screen = Terminal(at, "run", "demo", "-C", str(tmp_path))
         try:
             screen.see("> Show me what you can do.")
@@ -266,7 +267,7 @@ class TestATerminal:
         assert view_of(at, screen.text)["phase"] == "stopped"
 
     def test_ctrl_c_twice_leaves_and_the_session_goes_on(self, at: At, terminal: Any):
-        """An agent that hears nothing cannot be stopped at once, and nobody has to wait for it."""
+        """An agent that ignores its input can't be stopped at once, and the user doesn't have to wait for it."""
         screen = terminal("say begun; deaf")
         screen.see("begun", times=2)
         screen.interrupt()
@@ -285,7 +286,7 @@ class TestATerminal:
         assert "not read by the agent: say precious words" in screen.text
 
     def test_a_yes_that_comes_too_late_is_no_message(self, at: At, terminal: Any):
-        """Decided elsewhere while the person typed."""
+        """Another client decided the approval while the user typed."""
         screen = terminal("ask rm; say begun; hang")
         screen.see("[y]es, [n]o")
         session = view_of(at, screen.text)

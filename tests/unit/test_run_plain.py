@@ -1,4 +1,4 @@
-"""A session as plain text, and what a typed line means."""
+"""Test sessions as plain text, and the meaning of a typed line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Screen(io.StringIO):
 
 
 def told(*events: dict[str, Any]) -> tuple[str, str]:
-    """Standard output and standard error."""
+    """Render the events and return standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     plain = EventRenderer(Output(out, err))
     for event in events:
@@ -96,7 +96,7 @@ class TestSteps:
 
 class TestPaper:
     def test_a_reply_after_reasoning_begins_a_line(self, tmp_path: Path):
-        """Also where both go to one place, and the reasoning did not end its line."""
+        """This also holds if both go to one file and the reasoning didn't end its line."""
         with (tmp_path / "both").open("w+") as both:
             paper = Output(both, both)
             paper.aside("hm", "~ ")
@@ -124,7 +124,8 @@ class TestPaper:
         paper.ask("yes? ")
         paper.user_ended_line()
         paper.note("more")
-        assert err.getvalue().endswith("yes? more\n")  # the terminal itself has ended the line
+        # The user's Enter has already ended the line on the terminal.
+        assert err.getvalue().endswith("yes? more\n")
 
 
 def gate(gate_id: str, kind: str, title: str, payload: dict[str, Any], options: Any = ()) -> GateShown:

@@ -1,4 +1,4 @@
-"""Typing at `qd run`, as people do it: half lines, slips, Ctrl-D, Ctrl-C, Ctrl-Z; poor terminals; readers that leave."""
+"""Test typing at `qd run`: half lines, typos, Ctrl-D, Ctrl-C, Ctrl-Z, limited terminals, and readers that leave."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INVITATION = "[y]es, [n]o, [a]lways in this session: "
 
 @pytest.fixture(scope="module")
 def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[At]:
-    """One server for all; every test has sessions of its own."""
+    """Share one server between the tests. Each test has its own sessions."""
     with home_at(tmp_path_factory.mktemp("typing")) as found:
         found.environment["QUARTERDECK_PORT"] = "0"
         yield found
@@ -147,7 +147,7 @@ class TestOptions:
 
 @pytest.mark.skipif(not shutil.which("bash") or not shutil.which("setsid"), reason="needs a shell with jobs")
 class TestJobs:
-    """A shell with jobs, on a terminal that is really its own."""
+    """Run a shell with job control on its own controlling terminal."""
 
     def shell(self, terminal: Any) -> Terminal:
         program = ("setsid", "--wait", "--ctty", "bash", "--norc", "--noprofile", "-i")
@@ -201,7 +201,7 @@ class TestPoorTerminals:
         assert "\x1b" not in screen.text
 
     def test_letters_that_the_terminal_lacks(self, at: At):
-        """The agent gets the same environment, and must hear all letters nevertheless."""
+        """The agent gets the same environment, and must still receive every character."""
         done = at.qd("run", "test", "say hé", env={**at.environment, "PYTHONIOENCODING": "ascii"})
         assert (done.returncode, done.stdout) == (Exit.DONE, "h\\xe9 \n")
 
@@ -231,7 +231,7 @@ class TestAReaderThatLeaves:
 
 
 def test_half_a_line_reaches_no_shell(at: At, terminal: Any):
-    """It was meant for the agent; a shell would run it."""
+    """The line was meant for the agent. A shell would run it."""
     if not shutil.which("bash") or not shutil.which("setsid"):
         pytest.skip("needs a shell with jobs")
     shell = TestJobs().shell(terminal)

@@ -1,4 +1,4 @@
-"""The service files, read back by the rules of those who read them."""
+"""Test the service files: parse them by the rules of systemd and launchd."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_options_as_they_are_typed():
 class TestDoingIt:
     @pytest.fixture
     def at(self, tmp_path: Path) -> At:
-        """With a `systemctl` that writes down what it is told."""
+        """Create a home with a fake `systemctl` that records its arguments."""
         at = At(tmp_path)
         tools = tmp_path / "tools"
         tools.mkdir()

@@ -14,7 +14,7 @@ from quarterdeck.kernel.view import View, fold_all
 from tests.support.event_bodies import any_body, body_of
 from tests.support.tape import START, STEP, Tape, tape
 
-#: Something for every field of the state to hold.
+#: Events that set every field of the state.
 RICH: tuple[Body, ...] = (
     ev.SessionOpened(agent="demo", prompt="Go", message_id="m0", repo=ev.Repo(root="/src", name="src")),
     ev.ProcessStarting(pid=7),

@@ -17,7 +17,7 @@ from quarterdeck.kernel.turn import Task
 from tests.support.sessions import READY
 from tests.support.tape import START, STEP, Tape, approval, tape
 
-#: The contract, section 2: the names of a summary, and of what stands in it.
+#: The fields of a summary and of its nested objects (section 2 of the contract).
 SUMMARY = """
     id name agent cwd repo model mode created_at last_active_at lifecycle end_reason process run activity phase flags
     composer now last_text attention unread pinned snoozed_until changes background signal usage owner resumable error
@@ -33,7 +33,7 @@ NESTED = {
     "usage": "cost_usd billing tokens",
     "error": "kind message resets_at",
 }
-#: What the view has besides, and the names in its lists. Ours may have more; these must be there.
+#: The additional fields of a view, and the fields of the items in its lists. Views may have more.
 VIEW = "gates queue background usage capabilities todos plan deletes_at"
 LISTED = {
     "gates": "id kind title payload options requested_at deadline path",

@@ -1,4 +1,4 @@
-"""docs/tools.md tells the truth: every example is run, in order, and prints what its comments say."""
+"""Run every example of docs/tools.md and compare its output with the comments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CALL = re.compile(r"call (\w+) (\{.*\})")
 
 
 class Echo:
-    """The model of the page: it calls what it is told to call, and repeats what the tool said."""
+    """The model that the page describes: it calls the tool that a prompt names, and repeats the result."""
 
     provider = "echo"
     name = "one"
@@ -43,7 +43,7 @@ class Echo:
 
 
 def expected(block: str) -> list[str]:
-    """What the comments after prints promise, and those that stand on lines of their own below one."""
+    """Return the output that comments promise, after a print or on a line of their own below one."""
     found = [_SAYS.match(line) for line in block.splitlines()]
     return [said.group(1) or said.group(2) for said in found if said is not None]
 
@@ -61,7 +61,7 @@ def test_the_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 async def run_all(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """One after the other, as a reader would type them."""
+    """Run the examples in order, in one namespace."""
     for number, block in enumerate(EXAMPLES, 1):
         code = compile(block, f"docs/tools.md, example {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         result = eval(code, names)

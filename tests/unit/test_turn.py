@@ -81,5 +81,5 @@ def nested(levels: int) -> Any:
     "value", [10**5_000, nested(5_000), [nested(5_000)], {"\ud800"}], ids=["int", "dict", "list", "set"]
 )
 def test_what_cannot_be_written_out_is_no_reason_to_fail(value: Any) -> None:
-    """Agents choose the arguments, and some send anything."""
+    """Agents choose the arguments, which may be impossible to encode."""
     assert 0 < len(target_of({"path": value})) <= 200

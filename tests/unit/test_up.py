@@ -1,4 +1,4 @@
-"""`qd up`, `down`, `restart` and `status` with real processes, really signalled and really killed."""
+"""Test `qd up`, `down`, `restart` and `status` with real processes, signals and kills."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 def login(address: str) -> tuple[int, str, str]:
-    """Status, where it leads, and the cookie."""
+    """Open the address and return the status, the redirect and the cookie."""
     try:
         answer = urllib.request.build_opener(_Stay).open(address)
     except urllib.error.HTTPError as error:
@@ -98,7 +98,8 @@ class TestUpAndDown:
 
     def test_a_starter_that_is_killed_leaves_a_start_that_is_waited_for(self, at: At):
         first = at.begin("up", "-d", "--port", "0")
-        eventually(at.place.errors.exists)  # the server is being started
+        # The server is being started once this file exists.
+        eventually(at.place.errors.exists)
         first.kill()
         first.communicate(timeout=PATIENCE_S)
         light = at.up()

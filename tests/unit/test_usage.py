@@ -47,7 +47,7 @@ class TestMessages:
     def test_a_message_that_is_told_again_counts_with_its_last_word(
         self, told: list[tuple[str, TokenUsage]], turns: set[int]
     ) -> None:
-        """Within two turns, which is as far back as agents repeat themselves."""
+        """This holds within two turns. Agents don't repeat older messages."""
         ledger = Ledger()
         for place, (name, one) in enumerate(told):
             if place in turns and not ledger.counted_before:

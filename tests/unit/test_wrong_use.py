@@ -1,4 +1,4 @@
-"""What is typed wrongly, or lies wrongly in the home: said in words, with the right exit code, before anything begins."""
+"""Test wrong arguments and invalid files in the home: a clear error and the right exit code, before anything starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quarterdeck.cli.exits import Exit
 from quarterdeck.harness.driver import Mode
 from tests.support.servers import QD, At, home_at
 
-#: Every command that looks into the home.
+#: Every command that reads the home.
 COMMANDS = [
     ["status"],
     ["status", "--config"],
@@ -144,7 +144,7 @@ class TestTheToken:
 
     @pytest.mark.parametrize("content", [b"abc\ndef\n", b"abc def", b"abc\x00", "ä".encode()])
     def test_what_is_no_token_starts_no_server(self, at: At, content: bytes):
-        """A server that nobody can talk to could only be killed."""
+        """A server without a usable token rejects every client, so it could only be killed."""
         at.place.folder.mkdir(parents=True)
         at.place.token.write_bytes(content)
         done = at.qd("up", "-d", "--port", "0")
@@ -157,7 +157,7 @@ class TestTheToken:
 
     @pytest.mark.parametrize("content", [None, b"", b"a\nb"])
     def test_the_cure_that_is_named_cures(self, at: At, content: bytes | None):
-        """It went away, or was spoilt, while the server ran."""
+        """The token was deleted or became invalid while the server ran, and the hint must work."""
         at.up()
         at.place.token.unlink()
         if content is not None:

@@ -280,7 +280,7 @@ async def test_names_of_immune_tools_may_be_given() -> None:
         assert not gate.ended.is_set()
         gate.go.set()
         await heard.until("background_ended")
-        # nothing was said since, so the model will know
+        # No message followed, so the result still reaches the model.
         assert agent.messages[-1].parts[0].text == "let go"
 
 

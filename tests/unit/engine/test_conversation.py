@@ -70,7 +70,7 @@ def test_calls_are_always_answered_by_the_next_message_and_texts_take_turns(bodi
     for body in bodies:
         cut = isinstance(body, ev.CompactEnd)
         if cut and body.removed_count < len(conversation.messages):
-            # the engine never cuts between calls and their results
+            # The engine never cuts between calls and their results.
             kept = messages_of(conversation)[body.removed_count :]
             if kept and kept[0].role == "tool":
                 continue

@@ -82,7 +82,8 @@ async def test_what_passes_is_tried_again_and_the_reply_is_whole(wire: str, faul
         assert [body.delay_ms for body in heard.bodies("retry")] == [10, 10]
     began = {body.message_id for body in heard.bodies("message_start")}
     ended = {body.message_id for body in heard.bodies("response_complete", "message_aborted")}
-    assert began == ended  # what was said before it broke was taken back
+    # Text from before the failure was retracted.
+    assert began == ended
 
 
 @case("U-076")
@@ -105,7 +106,8 @@ async def test_trouble_is_met_at_the_rate_that_is_asked_for(fault: Fault) -> Non
     assert "turn_failed" in outcomes[0]
     assert 0 < outcomes[50].count("stream_error") <= QUICK.attempts
     assert "turn_failed" not in outcomes[50]
-    assert outcomes[100] == (await played("anthropic", plain)).types  # switched off, there is no trace of it
+    # A success rate of 100 leaves no trace of the simulated trouble.
+    assert outcomes[100] == (await played("anthropic", plain)).types
     assert not {"stream_error", "retry", "turn_failed"} & set(outcomes[100])
 
 
@@ -123,7 +125,8 @@ async def test_trouble_makes_every_request_wait() -> None:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("kind", ["hang", "stall"])
 async def test_silence_is_a_stall_and_is_tried_again(wire: str, kind: Any) -> None:
-    patient = RetryPolicy(attempts=20, first_s=0, longest_s=0)  # on a slow machine the next try may be late as well
+    # On a slow machine the next attempts may stall as well.
+    patient = RetryPolicy(attempts=20, first_s=0, longest_s=0)
     heard = await played(wire, faulty(Fault(kind=kind, seconds=3600)), stall_after=0.2, retry=patient)
     assert heard.bodies("stream_stalled")[0].elapsed_s == 0.2
     assert text_of(heard) == TEXT

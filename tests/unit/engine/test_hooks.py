@@ -176,7 +176,7 @@ def test_no_call_runs_before_the_plugins_have_judged_it() -> None:
     class Slow(Plugin):
         async def before_tool(self, name: str, args: Any, call_id: str, context: Any) -> Any:
             if call_id != "c1":
-                await asyncio.sleep(0.05)  # the first call ends meanwhile
+                await asyncio.sleep(0.05)  # The first call ends meanwhile.
             return BlockTool("no") if name == "one" and call_id != "c1" else None
 
     ran: list[Any] = []

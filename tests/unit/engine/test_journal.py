@@ -17,7 +17,7 @@ from tests.support.engine import Gate, Heard, Script, calls, opened, text, tool
 
 
 class Stubborn(MemoryLog):
-    """A log that can be told to refuse, and to wait."""
+    """A log whose appends fail while `refusing` is set and wait while `gate` is cleared."""
 
     def __init__(self) -> None:
         super().__init__(keep_deltas=True)
@@ -89,7 +89,7 @@ async def test_a_store_that_refuses_is_tried_again(monkeypatch: pytest.MonkeyPat
 
 
 async def settled_reply(agent: Any) -> bool:
-    """The text was not acknowledged, so its turn may have failed; but it is over, and told."""
+    """Wait for the turn to end and return whether the agent is idle. Without acknowledged text the turn may fail."""
     await agent._runtime.wait_until_idle()
     return agent.status().state == "idle"
 

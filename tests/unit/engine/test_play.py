@@ -123,7 +123,7 @@ class Meddles(Plugin):
 
 
 class Waits:
-    """Tools that wait until the test lets them finish."""
+    """Tools that wait until the test releases them."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -195,7 +195,7 @@ async def play(drawn: list[list[Any]], steps: list[tuple[str, int]]) -> None:
     common: Any = {"tools": tools_of(waits), "resolve": lambda name, _: (model, name), "retry": RetryPolicy(2, 0, 0)}
     agent = await opened(model, log=log, plugins=[Meddles()], **common)
     for number, (action, passes) in enumerate(steps):
-        with suppress(QuarterdeckError):  # refused: that is an answer
+        with suppress(QuarterdeckError):  # A refusal is a valid outcome.
             await act(agent, action, waits, number)
         for _ in range(passes):
             await asyncio.sleep(0)

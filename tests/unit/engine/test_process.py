@@ -64,7 +64,7 @@ class Engine:
         return [one for one in self.events if one["type"] == kind][times - 1]
 
     def sleepers(self) -> list[str]:
-        """Wait for its sleeping commands, confirming durability whenever the process asks for it."""
+        """Read pending output, confirming durability if asked, and return the pids of sleeping commands."""
         assert self.process.stdout is not None
         while not self.process.stdout.closed and select.select([self.process.stdout], [], [], 0)[0]:
             data = os.read(self.process.stdout.fileno(), 65536)

@@ -30,7 +30,7 @@ async def test_after_kill_9(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.unit.engine.victim", str(store), str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout is not None
-        # what is acknowledged is what must survive
+        # Everything that the victim has acknowledged must survive.
         assert {victim.stdout.readline(), victim.stdout.readline()} == {"running\n", "queued\n"}
         victim.send_signal(signal.SIGKILL)
         victim.wait(PATIENCE_S)
@@ -58,7 +58,7 @@ async def test_after_kill_9(tmp_path: Path) -> None:
         "user",
     ]
     assert told[3].text == "first reply"
-    # the one that was cut off is told as that; the one beside it had ended
+    # c2 was interrupted by the kill. c3, which ran at the same time, had ended.
     assert [(part.call_id, part.text) for part in told[6].parts] == [("c2", INTERRUPTED), ("c3", "planned")]
     assert told[7].text == "queued"
     assert model.requests[1].messages[-1].text == "go on"
@@ -109,7 +109,7 @@ async def test_the_old_owner_is_fenced_off() -> None:
 
 
 def risky(log: MemoryLog) -> Any:
-    """An agent whose only call needs an approval."""
+    """Create an agent whose only call needs an approval."""
     return opened(Script(calls(("c1", "risky"))), log=log, session_id="s", tools=[tool("risky")], plugins=[Asks()])
 
 
@@ -126,7 +126,7 @@ async def test_what_was_held_is_not_asked_any_more_and_the_names_of_gates_do_not
     heard = Heard(agent)
     await agent.prompt("go")
     first = (await heard.until("approval_required")).gate.gate_id
-    # as if it had been killed: nothing more is said
+    # Simulate a kill: the first agent writes nothing more.
     model = Script(calls(("c2", "risky")), text("ok"))
     back = await resume("s", log=log, model=model, tools=[tool("risky")], plugins=[Asks()])
     assert (back.status().approvals, back.status().phase) == ((), "paused")

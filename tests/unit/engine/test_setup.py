@@ -1,4 +1,4 @@
-"""`config.toml` decides which plugins and tools the deck's built-in agent has."""
+"""Test how `config.toml` selects the plugins and tools of the deck's built-in agent."""
 
 from __future__ import annotations
 

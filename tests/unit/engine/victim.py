@@ -51,7 +51,8 @@ async def main(store: Path, folder: Path) -> None:
     await agent.collect_reply()
     await agent.prompt("two")
     await agent.prompt("queued")
-    await heard.until("tool_execution_end", 2)  # heard is durable
+    # Subscribers get only durable events.
+    await heard.until("tool_execution_end", 2)
     sys.stdout.write("queued\n")
     sys.stdout.flush()
     await asyncio.sleep(3600)

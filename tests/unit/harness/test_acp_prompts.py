@@ -426,7 +426,7 @@ class TestUsage:
         ("usage", "buckets"),
         [
             ({"inputTokens": 100, "outputTokens": 20, "totalTokens": 120}, (100, 20, 0, 0)),
-            # the cache beside the input (OpenCode), and inside of it (Gemini); thoughts likewise
+            # OpenCode counts cached tokens beside the input, Gemini as part of it. The same holds for thoughts.
             (
                 {"inputTokens": 40, "outputTokens": 20, "thoughtTokens": 5, "cachedReadTokens": 60, "totalTokens": 125},
                 (40, 25, 60, 0),

@@ -21,13 +21,13 @@ INNER: dict[str, Any] = {"agent_id": "inner", "agent_type": "Explore"}
 
 
 def one_shot() -> Session:
-    """`claude -p` with hooks and stream, its first request out."""
+    """Start `claude -p` with hooks and stream, up to its first request."""
     agent = Session().opens().prompts("start it", "p1").init()
     return agent.system("status", status="requesting")
 
 
 def shell_runs(agent: Session) -> Session:
-    """The shell was started in the background, and its call is answered at once."""
+    """Start a shell in the background. Its call gets its result at once."""
     agent.replies(tool_use("b1", "Bash", command="sleep 9", run_in_background=True))
     agent.calls("b1", "Bash", command="sleep 9", run_in_background=True)
     agent.system("background_tasks_changed", tasks=[TASK])

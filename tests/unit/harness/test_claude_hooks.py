@@ -494,7 +494,7 @@ def test_a_title_from_a_hooks_answer_names_the_session() -> None:
     assert agent.state.profile.name == "Fix it"
 
 
-# --- evidence that grows old, and the session file
+# --- stale signals, and the session file
 
 
 def test_silence_makes_thinking_stale_and_anything_makes_it_live_again() -> None:
@@ -565,7 +565,8 @@ def test_a_sub_agents_dialog_that_the_file_says_is_closed_was_answered_too() -> 
     agent = working().hook("SubagentStart", **helper)
     agent.hook("PreToolUse", tool_name="Write", tool_use_id="c9", tool_input=WRITE, **helper)
     agent.hook("PermissionRequest", tool_name="Write", tool_input=WRITE, **helper).feed("file", status("waiting"))
-    assert agent.passes(1).gates == 1  # its own: the file's word is no second one
+    # The open gate is the sub-agent's. The file's status doesn't open a second one.
+    assert agent.passes(1).gates == 1
     assert agent.feed("file", status("busy")).passes(1).gates == 0
 
 

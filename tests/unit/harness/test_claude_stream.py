@@ -16,7 +16,7 @@ WAITING = "active/waiting_for_permission"
 
 
 def ready() -> Session:
-    """A stream-json process that answered us."""
+    """Start a stream-json process that has answered `initialize`."""
     agent = Session().starts().feed("stdin", request("r0", "initialize"))
     return agent.feed("stdout", response("r0", current_permission_mode="default", claude_code_version="2.1"))
 
@@ -37,7 +37,7 @@ def response(request_id: str, **answer: Any) -> dict[str, Any]:
 
 
 def may(agent: Session, request_id: str = "q1", call_id: str = "c1", tool: str = "Write", **more: Any) -> Session:
-    """Claude Code asks the host about a call."""
+    """Send the request in which Claude Code asks the host to permit a call."""
     fields = {"tool_name": tool, "tool_use_id": call_id, "input": more.pop("input", WRITE), **more}
     return agent.feed("stdout", request(request_id, "can_use_tool", **fields))
 
@@ -47,11 +47,11 @@ def answers(agent: Session, request_id: str = "q1", **answer: Any) -> Session:
 
 
 def part(agent: Session, kind: str, **fields: Any) -> Session:
-    """A piece of a reply."""
+    """Send one stream event, which is a part of a reply."""
     return agent.line("stream_event", event={"type": kind, **fields})
 
 
-# --- who it is
+# --- identity and settings
 
 
 def test_the_agent_says_who_it_is_and_that_it_can_be_steered() -> None:
@@ -121,7 +121,7 @@ def test_a_reply_in_pieces_is_told_once() -> None:
     agent.replies({"type": "thinking", "thinking": "hm"})
     part(agent, "content_block_delta", index=1, delta={"type": "text_delta", "text": "Hel"})
     assert agent.state.run.value == "streaming"
-    # a piece that got lost is in the line that restates the block
+    # The line that restates the block contains the lost piece.
     agent.replies(text("Hello"))
     part(agent, "message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 2})
     part(agent, "message_stop")
@@ -233,7 +233,7 @@ def test_a_turn_that_leaves_work_behind_is_over_though_its_result_is_printed_lat
     assert (agent.passes(2).phase, agent.activity) == ("completed", "idle")
     agent.system("background_tasks_changed", tasks=[]).init()
     assert agent.phase == "streaming"
-    # the first result belongs to the turn that is over
+    # The first result belongs to the previous turn.
     assert agent.result().phase == "streaming"
     assert agent.result().phase == "completed"
 
@@ -480,7 +480,7 @@ def test_closing_its_input_asks_it_to_leave() -> None:
     assert agent.phase == "stopped"
 
 
-# --- hooks as the stream tells them
+# --- hooks on the stream
 
 
 def test_a_hook_on_the_stream_holds_its_call() -> None:

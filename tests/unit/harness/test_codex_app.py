@@ -154,7 +154,7 @@ def test_another_thread_of_ours_replaces_the_session() -> None:
     assert talk.phase == "stopped"
 
 
-# ------------------------------------------------------------------------------------------------------- strangers
+# ----------------------------------------------------------------------------------- other threads and connections
 
 
 def test_threads_of_others_move_nothing() -> None:
@@ -879,7 +879,7 @@ def test_the_source_ends_without_a_word() -> None:
     assert (talk.signal, talk.phase) == ("lost", "streaming")
 
 
-# ------------------------------------------------------------------------------------------- together with the others
+# ---------------------------------------------------------------------------------- together with hooks and telemetry
 
 
 def test_the_app_server_decides_and_the_others_only_add_what_it_lacks() -> None:

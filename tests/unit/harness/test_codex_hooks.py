@@ -226,7 +226,7 @@ def test_a_question_that_fails_at_once_is_never_asked() -> None:
     assert talk.tools() == [("request_user_input", "error")]
 
 
-# ------------------------------------------------------------------------------------------------------ order lost
+# ---------------------------------------------------------------------------------------------------- out of order
 
 
 def test_asynchronous_hooks_in_any_order_lose_no_approval() -> None:
@@ -300,7 +300,7 @@ def test_a_sub_agents_hooks_never_move_its_parent() -> None:
     assert talk.last(ev.SubagentEnd).result == "42"
 
 
-# --------------------------------------------------------------------------------------------------- together, again
+# ---------------------------------------------------------------------------------- together with telemetry, restore
 
 
 def test_the_same_call_from_hooks_and_telemetry_is_told_once() -> None:

@@ -24,12 +24,12 @@ def answering() -> CodexTalk:
 
 
 def stamped(talk: CodexTalk, seconds: float) -> dict[str, str]:
-    """Return when a record was created, on its own clock, which starts at our time 0."""
+    """Return a record's creation time on the record's own clock, which starts at our time 0."""
     minutes, left = divmod(seconds, 60)
     return {"event.timestamp": f"2026-11-15T06:{int(minutes):02d}:{left:06.3f}Z"}
 
 
-# --------------------------------------------------------------------------------------------- what it cannot know
+# ------------------------------------------------------------------------------------------------- missing records
 
 
 @pytest.mark.parametrize("kind", ["response.function_call_arguments.done", "response.custom_tool_call_input.done"])

@@ -43,7 +43,7 @@ claude = qd_parrot:wrong
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real installed package, as pip leaves one."""
+    """Install a package as pip would: a module and a metadata folder."""
     (tmp_path / "qd_parrot.py").write_text(FOREIGN)
     info = tmp_path / "qd_parrot-1.dist-info"
     info.mkdir()
@@ -90,7 +90,7 @@ def test_somebody_elses_is_found_by_its_entry_point(package: None) -> None:
 
 
 def test_packages_that_come_and_go_are_seen(package: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And where none does, nothing is read again."""
+    """Without a change, the packages aren't read again."""
     os.utime(tmp_path, (1, 1))
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert "parrot" in known_agents()

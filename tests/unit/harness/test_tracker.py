@@ -13,7 +13,7 @@ from tests.support.state_table import legal
 
 
 class Told:
-    """A tracker, and the view of what it told."""
+    """A tracker, and the view of the events that it emitted."""
 
     def __init__(self) -> None:
         self.tracker = EventTracker()
@@ -21,7 +21,7 @@ class Told:
         self.view = fold(View(), Event("s1", 1, 0, "user", SessionOpened(agent="test")))
 
     def after(self, *words: Callable[[EventTracker], object]) -> tuple[str, str]:
-        """Run and activity after these words, each of which must leave a legal view."""
+        """Apply each step, check that the view is legal, and return the run and the activity."""
         for word in words:
             word(self.tracker)
             for body in self.tracker.take_events():
@@ -84,7 +84,7 @@ def test_who_does_something_else_compacts_no_more(
     told = Told()
     assert told.after(request, compacts) == ("running", "active/compacting")
     assert told.after(word) == expected
-    # how it ended was not seen
+    # The tracker didn't see how the compaction ended, so it must not report an end.
     assert "compact_end" not in map(type_of, told.bodies)
 
 

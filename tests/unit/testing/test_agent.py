@@ -1,4 +1,4 @@
-"""The scripted agent runs each command of its scripts."""
+"""Test that the scripted agent runs each command of its scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def played(folder: Path, work: Callable[[Scene], Awaitable[T]], **environment: str) -> T:
-    """What `work` makes of a fresh agent in this environment."""
+    """Run `work` with a new agent in this environment and return its result."""
 
     async def main() -> T:
         scene = Scene(harness("test"), Script(answer="say hi", hang="hang", environment=environment), str(folder))
@@ -60,7 +60,7 @@ def test_a_file_shows_how_often_a_prompt_was_really_obeyed(tmp_path: Path) -> No
     assert (tmp_path / "evidence").read_text() == "done 0\ndone 1\ndone 2\n"
 
 
-# --- how it starts
+# --- start
 
 
 def test_a_slow_start(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_bad_start(tmp_path: Path) -> None:
     played(tmp_path, work, QD_TEST_BAD_START="4")
 
 
-# --- what it remembers
+# --- resumed sessions
 
 
 def test_a_resumed_session_remembers_and_a_new_one_does_not(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_session_that_never_was_cannot_be_resumed(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path / "state")) == 1
 
 
-# --- interrupts meet exactly what was before them
+# --- interrupts affect only earlier prompts
 
 
 @pytest.mark.parametrize("text", ["hang", "ask make", "question why", "dialog input name", "sleep 300"])
@@ -148,7 +148,7 @@ def test_an_interrupt_in_between_does_not_meet_the_next_prompt(tmp_path: Path) -
     played(tmp_path, work)
 
 
-# --- what outlives a turn
+# --- background work and dialogs
 
 
 def test_a_background_shell_outlives_its_turn_and_ends(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_every_check_applies_to_the_scripted_agent() -> None:
     assert len(CHECKS) > 20
 
 
-# --- what is left out, and what may not be
+# --- omitted checks, and prompts that are required
 
 
 def with_driver(driver: type[TestDriver]) -> Harness:
@@ -81,12 +81,12 @@ def test_a_promise_without_a_prompt_to_show_it_is_an_error() -> None:
         checks(TEST, replace(SCRIPT, question=""))
 
 
-# --- what it finds
+# --- wrong harnesses
 
 
 class Mute(TestTranslator):
     def read_text(self, line: Object) -> None:
-        """Says nothing."""
+        """Ignore the text."""
 
 
 class Nameless(TestTranslator):
@@ -96,12 +96,12 @@ class Nameless(TestTranslator):
 
 class NeverEnds(TestTranslator):
     def read_turn_end(self, line: Object) -> None:
-        """The turn stays open."""
+        """Leave the turn open."""
 
 
 class Forgetful(TestTranslator):
     def read_may_i(self, line: Object) -> None:
-        """Nobody is asked."""
+        """Don't open a gate."""
 
 
 class Random(TestTranslator):
@@ -123,7 +123,7 @@ class Contradictory(TestTranslator):
 
 
 class Replaying(TestTranslator):
-    """Tells what was before as new."""
+    """A translator that reports earlier turns as new."""
 
     was_resumed = False
 
@@ -139,7 +139,7 @@ class Replaying(TestTranslator):
 
 
 class Murderous(TestDriver):
-    """Its interrupt ends the whole process."""
+    """A driver whose interrupt ends the whole process."""
 
     def interrupt(self, kill_tools: KillTools = "killable") -> Lines:
         return [{"op": "bye"}]
@@ -150,14 +150,14 @@ class Pretending(TestDriver):
 
 
 class Yes(TestDriver):
-    """Allows whatever was refused."""
+    """A driver that approves every refused call."""
 
     def answer(self, gate: Gate, decision: Decision) -> Lines:
         return super().answer(gate, replace(decision, status="approved"))
 
 
 class Restless(TestDriver):
-    """Never goes on with an old session."""
+    """A driver that never resumes a session."""
 
     def spawn(self, start: Start) -> Spawn:
         return super().spawn(replace(start, native_session_id=""))
@@ -196,7 +196,7 @@ def test_it_finds_what_is_wrong(wrong: Harness, check: str, why: str, tmp_path: 
 
 
 def test_nothing_that_it_heard_was_unknown(tmp_path: Path) -> None:
-    """So no word of the scripted agent goes unread."""
+    """The translator must recognise every line of the scripted agent."""
 
     async def main() -> tuple[int, list[Body]]:
         scene = harnesses.Scene(TEST, script_in(tmp_path), str(tmp_path))

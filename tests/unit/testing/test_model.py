@@ -1,4 +1,4 @@
-"""The scripted model over real HTTP: its replies, its faults, and the command that serves it."""
+"""Test the scripted model over real HTTP: its replies, its faults, and the command that serves it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def asked(
 
 async def taken(response: aiohttp.ClientResponse, into: list[bytes]) -> None:
     async for piece in response.content.iter_any():
-        into.append(piece)  # noqa: PERF401 - what came before it fails is kept
+        into.append(piece)  # noqa: PERF401 - a failure must not lose earlier pieces
 
 
 def faulty(**fields: Any) -> Script:
@@ -101,7 +101,7 @@ async def test_a_client_that_leaves_a_silent_server_is_noticed(kind: str) -> Non
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asked_in_vain(model, got), 0.2)
         assert bool(got) == (kind == "stall")
-        async with asked(model) as response:  # the next one is well
+        async with asked(model) as response:  # The next request succeeds.
             assert response.status == 200
         assert model.requests[0].end == "left"
 

@@ -1,4 +1,4 @@
-"""The scripted model works with the services' own clients."""
+"""Test the scripted model with the services' own clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quarterdeck.testing.model import ScriptedModel
 from quarterdeck.testing.script import Fault, Script, ScriptedCall, ScriptedUsage, Step, make_script
 
 with warnings.catch_warnings():
-    # what these packages say about their own imports is theirs
+    # These packages warn about their own imports, which we can't change.
     warnings.simplefilter("ignore")
     import anthropic
     import openai
@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from google.genai import errors as genai_errors
     from google.genai import types
 
-#: How Google's client uses aiohttp is its own business.
+#: Google's client inherits from aiohttp's ClientSession, which aiohttp warns about.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class .* from ClientSession:DeprecationWarning")
 
 THINK = "First I look, then I speak. Ä 漢字 🙂."

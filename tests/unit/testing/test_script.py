@@ -1,4 +1,4 @@
-"""Find the step of a script for a request, and load scripts."""
+"""Test how the step of a script is found for a request, and how scripts are loaded."""
 
 from __future__ import annotations
 

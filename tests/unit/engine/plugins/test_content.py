@@ -139,7 +139,8 @@ def test_closed_it_does_not_go_on(tmp_path: Path, reply: Any) -> None:
     [told] = events_of(answers)
     assert isinstance(told, Notice)
     assert told.level == "error"
-    assert requested(plugin, context, user("x")) == []  # asked again, and now there is a verdict
+    # The text is checked again, and this time the check succeeds.
+    assert requested(plugin, context, user("x")) == []
 
 
 def test_a_judge_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Find keys and addresses of providers, and check that a key appears nowhere else."""
+"""Test how providers' keys and addresses are found, and check that a key appears nowhere else."""
 
 from __future__ import annotations
 
@@ -152,7 +152,8 @@ async def test_a_named_server_with_headers_and_a_price(tmp_path: Path) -> None:
         )
         model, name = create_model("lab:m", {"headers": {"x-me": "b"}, "seed": 7}, at_home(tmp_path, text))
         said = await chunks(model, asked("chat"))
-        assert finished(said).usage == TokenUsage(input=1_000_000, output=200_000, cache_read=500_000)  # another model
+        # The price is for another model name, so there is no cost.
+        assert finished(said).usage == TokenUsage(input=1_000_000, output=200_000, cache_read=500_000)
         said = await chunks(model, Request(model=name, messages=asked("chat").messages))
         assert finished(said).usage == TokenUsage(
             input=1_000_000, output=200_000, cache_read=500_000, cost_usd=pytest.approx(4.25)
@@ -166,7 +167,7 @@ async def test_a_named_server_with_headers_and_a_price(tmp_path: Path) -> None:
 def test_a_key_is_sent_as_a_header_and_is_nowhere_else(
     wire: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Everything that could be seen of well and failed requests is searched for it: errors, logs, traces, looks, URLs."""
+    """Search everything that successful and failed requests expose: errors, logs, tracebacks, reprs and URLs."""
     seen: list[str] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""The demo: a first session that shows everything with real files, and continues wherever it stopped."""
+"""Test the demo: a first session that shows everything with real files, and continues wherever it stopped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODEL = DemoModel({"pause": 0})
 
 
 class Session:
-    """A small agent: it asks the model, does what it wants in a folder, and asks again until it is done."""
+    """A small agent: it calls the model and runs its tool calls in a folder until there are none."""
 
     def __init__(
         self, folder: Path, answer: str = "Keep it", allow: bool = True, tools: tuple[ToolSpec, ...] = TOOLS
@@ -140,7 +140,7 @@ async def test_a_text_in_the_middle_is_taken_up_and_the_tour_goes_on(tmp_path: P
 
 
 async def test_it_is_read_from_the_conversation_alone(tmp_path: Path) -> None:
-    """After every reply, a model that has just been started goes on in the same way."""
+    """After every reply, a new model continues in the same way."""
     session = Session(tmp_path)
     await session.prompt("hi")
     for at, message in enumerate(session.messages):
@@ -185,7 +185,8 @@ async def test_other_prompts_have_a_sensible_answer(tmp_path: Path) -> None:
     assert "You approved the command, and it ran" in await session.prompt("approval")
     assert "You answered “Keep it”" in await session.prompt("a question, please")
     assert "Line 40" in await session.prompt("long")
-    assert len(session.calls) == before + 3  # the question keeps its list
+    # The question takes two calls: it also updates the todo list.
+    assert len(session.calls) == before + 3
     assert "That was the tour" in await session.prompt("tour")
     session.allow, session.answer = False, ""
     assert "nothing was done" in await session.prompt("approval")

@@ -1,4 +1,4 @@
-"""The demo as a whole session: the real turn loop, the real tools, the default plugins."""
+"""Test the demo as a whole session with the real turn loop, the real tools and the default plugins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarterdeck.engine.providers.demo import FOLDER
 
 
 async def toured(folder: Path, answer: str, steering: str = "") -> list[ev.Body]:
-    """Everything that happened: what is asked is approved, the question answered, and once something is said in between."""
+    """Run the demo and return its events: approve every call, answer the question, and steer once if given."""
     seen: list[ev.Body] = []
     opening = quarterdeck.create_agent(
         model="demo:tour", provider_opts={"pause": 0}, cwd=str(folder), plugins=default_plugins()

@@ -1,4 +1,4 @@
-"""Failures of requests: over real HTTP, and in the wording of many services."""
+"""Test failures of requests: over real HTTP, and with the error texts of many services."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ async def test_an_error_in_the_middle_has_a_kind_by_its_type(wire: str, code: st
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_nobody_is_there(wire: str) -> None:
-    with socket.socket() as taken:  # bound and not listening: nobody else gets the port, and nobody answers
+    # A bound socket that doesn't listen reserves the port and refuses connections.
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         model, _ = create_model(f"{wire}:x", {"api_key": KEY, "base_url": url}, {})
@@ -214,7 +215,7 @@ async def test_options_that_are_no_json() -> None:
     assert error.value.kind == "internal"
 
 
-# --- the words of services, without a network
+# --- error texts of services, without a network
 
 
 WORDS = [

@@ -1,4 +1,4 @@
-"""Unusual replies that real services send: other orders, missing indexes, unknown event types."""
+"""Test unusual replies that real services send: other orders, missing indexes, unknown event types."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SERVICE = Service("lab", "m", "hint")
 
 
 def read(wire: str, *events: Any) -> list[Chunk]:
-    """What a reader makes of these events, the end of the body included."""
+    """Return the chunks for these events, including the one for the end of the body."""
     model, _ = create_model(f"{wire}:m", {"api_key": "k"}, {})
     assert isinstance(model, HttpModel)
     reader, out = model.make_reader(SERVICE), list[Chunk]()
@@ -76,7 +76,8 @@ def test_a_call_without_an_id_gets_one() -> None:
     assert begun.call_id
     again, *_ = read("chat", call("x", "{}", index=0), STOP)
     assert isinstance(again, CallBegun)
-    assert again.call_id != begun.call_id  # services refuse a conversation in which one is there twice
+    # Services refuse a conversation that contains an id twice.
+    assert again.call_id != begun.call_id
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
@@ -90,9 +91,9 @@ def test_reasoning_of_chat_completions_under_both_names(name: str) -> None:
 
 
 def test_how_chat_completions_end() -> None:
-    assert read("chat", said({"content": "x"})) == [TextPiece("x")]  # cut
-    assert read("chat", said({"content": "x"}, "stop"))[-1] == Finished("end")  # without the last word
-    assert read("chat", said({"content": "x"}), b"[DONE]")[-1] == Finished("end")  # without a reason
+    assert read("chat", said({"content": "x"})) == [TextPiece("x")]  # The stream was cut.
+    assert read("chat", said({"content": "x"}, "stop"))[-1] == Finished("end")  # `[DONE]` is missing.
+    assert read("chat", said({"content": "x"}), b"[DONE]")[-1] == Finished("end")  # The finish reason is missing.
     assert read("chat", STOP, b"[DONE]", b"{}")[-1] == Finished("end")
     assert read("chat", said({"refusal": "no"}), STOP | {"choices": []}, b"[DONE]")[-1] == Finished("refused")
 
@@ -202,7 +203,7 @@ def test_geminis_calls_without_ids_get_one_that_is_ours() -> None:
 def test_geminis_other_ends() -> None:
     assert read("gemini", {"promptFeedback": {"blockReason": "SAFETY"}}) == [Finished("refused")]
     assert read("gemini", {"candidates": [{"finishReason": "RECITATION"}]}) == [Finished("refused")]
-    assert read("gemini", answer({"text": "x"})) == [TextPiece("x")]  # cut
+    assert read("gemini", answer({"text": "x"})) == [TextPiece("x")]  # The stream was cut.
     signed = read("gemini", answer({"text": "x", "thoughtSignature": "s"}, finishReason="STOP"))
     assert signed == [ThinkingSigned("gemini:s"), TextPiece("x"), Finished("end")]
     with pytest.raises(ModelError, match="MALFORMED_FUNCTION_CALL") as error:

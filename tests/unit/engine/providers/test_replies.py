@@ -1,4 +1,4 @@
-"""Each provider against the scripted model over real HTTP: read a reply and send it back unchanged."""
+"""Test each provider against the scripted model over real HTTP: read a reply and send it back unchanged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_reply_with_everything_in_it(wire: str) -> None:
         assert [(call.name, call.args) for call in message.calls] == [(call.name, call.args) for call in CALLS]
         assert len({call.call_id for call in message.calls}) == 2
         assert [chunk.index for chunk in said if isinstance(chunk, CallBegun)] == [0, 1]
-        # only one of the four services says what it wrote to its cache; for the others that is input
+        # Only Anthropic reports the tokens written to its cache. The other services count them as input.
         written = 10 if wire == "anthropic" else 0
         usage = TokenUsage(input=80 - written, output=30, cache_read=20, cache_write=written)
         assert finished(said) == Finished("tools", usage)
@@ -64,7 +64,7 @@ async def test_reasoning_goes_back_with_its_proof(wire: str) -> None:
 
 
 def _proofs(wire: str, body: dict[str, Any]) -> list[tuple[str, str]]:
-    """Reasoning and its proof, as they stand in a request."""
+    """Return each reasoning text in a request with its signature."""
     if wire == "anthropic":
         blocks = [block for message in body["messages"] for block in message["content"]]
         return [(one["thinking"], one["signature"]) for one in blocks if one["type"] == "thinking"]
@@ -101,7 +101,7 @@ async def test_a_stream_is_read_the_same_byte_by_byte(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_stream_that_ends_anywhere_was_cut_and_says_so(wire: str) -> None:
-    """At every fifth byte; a cut that leaves the last word whole is the end."""
+    """Cut at every fifth byte. A cut after the last event is a normal end."""
     step = Step(text="Short, ü.", calls=(ScriptedCall(name="read_file", args={"a": 1}),), chunk=4)
     async with ScriptedModel(make_script(step)) as model:
         one = provider(wire, model)
@@ -120,7 +120,7 @@ def _fields(step: Step) -> dict[str, Any]:
 
 
 def _shape(chunk: Any) -> Any:
-    """Without ids, which are never the same."""
+    """Remove ids, which differ in every reply."""
     if isinstance(chunk, CallBegun):
         return (chunk.index, chunk.name)
     if isinstance(chunk, ThinkingSigned):
@@ -167,7 +167,7 @@ async def test_a_stream_that_is_closed_ends_its_request_at_once(wire: str) -> No
         stream = provider(wire, model).stream(asked(wire))
         await anext(stream)
         await stream.aclose()
-        while not model.requests[0].end:  # noqa: ASYNC110 - until the server has noticed
+        while not model.requests[0].end:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.005)
         assert model.requests[0].end == "left"
 
@@ -193,5 +193,6 @@ def test_nothing_of_a_loop_is_left_when_it_ends() -> None:
     loop = asyncio.new_event_loop()
     base._sessions[loop] = None
     loop.close()
-    asyncio.run(main())  # one that was closed without a word is forgotten
+    # The entry of a loop that was closed without cleanup is evicted.
+    asyncio.run(main())
     assert not base._sessions

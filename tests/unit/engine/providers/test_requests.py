@@ -1,4 +1,4 @@
-"""Requests in each service's format: the conversation, the tools and the options."""
+"""Test requests in each service's format: the conversation, the tools and the options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def body(wire: str, *messages: Message, **fields: Any) -> dict[str, Any]:
     return sent(wire, *messages, **fields).body
 
 
-# --- a conversation in each form
+# --- a conversation in each service's format
 
 
 def test_anthropics_form() -> None:
@@ -74,11 +74,12 @@ def test_anthropics_form() -> None:
     ]
     assert told["system"] == [{"type": "text", "text": "Be brief.", "cache_control": cached}]
     assert told["tools"][-1]["cache_control"] == cached
-    assert str(told).count("cache_control") == 4  # more are refused
+    # Anthropic refuses more than four.
+    assert str(told).count("cache_control") == 4
 
 
 def test_the_cached_part_stays_the_same_as_a_conversation_grows() -> None:
-    """The first marks of a request are where the last ones of the request before it were."""
+    """The first cache marks of a request are at the positions of the last marks in the previous one."""
     grown = [ASKED, CALLED, DONE, CALLED, DONE]
     first, second = body("anthropic", *grown[:3]), body("anthropic", *grown)
     marks = [

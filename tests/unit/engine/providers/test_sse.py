@@ -1,4 +1,4 @@
-"""Split server-sent events correctly wherever the network cuts them."""
+"""Test that server-sent events are split correctly wherever the network cuts them."""
 
 from __future__ import annotations
 

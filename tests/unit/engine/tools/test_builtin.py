@@ -1,4 +1,4 @@
-"""The standard tools: their names, descriptions and flags, and the cost of importing the package."""
+"""Test the standard tools: their names, descriptions and flags, and the cost of importing the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`config.toml` of a home, as the built-in agent's process uses it: a real deck and a real process."""
+"""Test how the built-in agent's process uses a home's `config.toml`, with a real deck and a real process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def home_with(config: str, environment: dict[str, str]) -> Path:
 
 @contextlib.asynccontextmanager
 async def deck_with(config: str, model: ScriptedModel, folder: Path) -> AsyncGenerator[quarterdeck.Deck]:
-    """A real deck whose agents find this config.toml in their home."""
+    """Open a real deck whose agents find this config.toml in their home."""
     environment = {"PATH": os.environ["PATH"], **variables(model, str(folder))}
     home = home_with(config, environment)
     async with quarterdeck.open(home, environment=environment) as deck:

@@ -1,4 +1,4 @@
-"""The tools read_file, write_file and edit_file on real files."""
+"""Test the tools read_file, write_file and edit_file on real files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TestReading:
 
     def test_a_huge_file_is_not_read_whole(self, hands: TestHands) -> None:
         path = put(hands, "huge.log", "some line\n" * 10_000)
-        with path.open("r+b") as file:  # sparse: nobody has that much room
+        with path.open("r+b") as file:  # The file is sparse, so it needs little space.
             file.seek(400_000_000_000)
             file.write(b"\nlast\n")
         text = call(read_file, hands, path="huge.log", limit=1).text
@@ -201,7 +201,7 @@ class TestWriting:
     def test_a_read_only_file_stays(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
         path = put(hands, "a.txt", "old")
         path.chmod(0o444)
-        if os.geteuid() == 0:  # to whom nothing is read-only
+        if os.geteuid() == 0:  # Nothing is read-only for root.
             monkeypatch.setattr(os, "access", lambda *args, **more: False)
         assert "read-only" in call(write_file, hands, path="a.txt", content="new").text
         assert path.read_text() == "old"

@@ -1,4 +1,4 @@
-"""`@quarterdeck.tool`: the schema that a model sees, and the arguments that a function gets."""
+"""Test `@quarterdeck.tool`: the schema that a model sees, and the arguments that a function gets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def described(
     path: str,
     places: list[Place],
     mode: Literal["a", "b"] = "a",
-    note: Optional[str] = None,  # noqa: UP045  # as people write it
+    note: Optional[str] = None,  # noqa: UP045  # Users write it this way.
     size: Annotated[int, "how large", msgspec.Meta(ge=1)] = 10,
     tags: list[str] = ["x"],  # noqa: B006
 ) -> str:
@@ -330,7 +330,7 @@ class TestWhatItGives:
 
 class TestWhereItRuns:
     def test_plain_functions_run_beside_each_other_however_many(self, hands: TestHands) -> None:
-        """More of them than any pool of this machine has threads; each waits for all the others."""
+        """Run more functions at once than a default thread pool has threads. Each waits for all the others."""
         everybody = threading.Barrier(60)
 
         @tool

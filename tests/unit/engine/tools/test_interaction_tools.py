@@ -1,4 +1,4 @@
-"""The tools ask_user, write_todos, task and compact_conversation."""
+"""Test the tools ask_user, write_todos, task and compact_conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools of MCP servers: real servers, written with the official SDK, as processes and over HTTP."""
+"""Test tools of real MCP servers, written with the official SDK, as processes and over HTTP."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def children() -> list[str]:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    while not holds():  # noqa: ASYNC110  # what is waited for is another process
+    while not holds():  # noqa: ASYNC110  # It depends on another process.
         await asyncio.sleep(0.01)
 
 
@@ -114,7 +114,7 @@ class TestAProcess:
             assert "the MCP server t died during the call, which may or may not have taken effect" in died.text
             second = int((await called(tools["pid"], hands)).text)
             assert second != first
-            os.kill(second, signal.SIGKILL)  # while nobody asks anything of it
+            os.kill(second, signal.SIGKILL)  # No call is running.
             await until(lambda: not alive(second))
             again = await called(tools["add"], hands, a=2, b=2)
             assert again.text == "4" or "died during the call" in again.text

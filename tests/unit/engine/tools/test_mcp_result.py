@@ -1,4 +1,4 @@
-"""Convert results of MCP servers, in the SDK's own types, to outcomes."""
+"""Test how results of MCP servers, in the SDK's own types, become outcomes."""
 
 from __future__ import annotations
 

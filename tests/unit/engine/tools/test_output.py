@@ -1,4 +1,4 @@
-"""The output of commands, in whatever pieces it arrives, and the excerpts of edits."""
+"""Test the output of commands, in whatever pieces it arrives, and the excerpts of edits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = Limits(head=20, tail=10, live=40, total=1_000)
 
 
 def collected(pieces: list[bytes], limits: Limits = LIMITS) -> tuple[str, str, str, bytes]:
-    """The text for the model, its file's name blanked; what was told live; the name; the file."""
+    """Return the model's text with the file name replaced by FILE, the live output, the name and the file's content."""
 
     async def work(folder: Path) -> tuple[str, str, str, bytes]:
         hands = TestHands(folder)

@@ -1,4 +1,4 @@
-"""Tools read and write nothing outside the working directory: try every way out on real files."""
+"""Check that tools read and write nothing outside the working directory: try every way out on real files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def hands(tmp_path: Path) -> TestHands:
 
 
 def refused(hands: TestHands, path: str) -> str:
-    """All three tools refuse it and nothing is changed anywhere; what the reader is told."""
+    """Check that all three tools refuse the path and change no file. Return the text of read_file."""
     before = snapshot(hands.cwd.parent)
     told = call(read_file, hands, path=path)
     assert not told.ok
@@ -72,7 +72,7 @@ class TestWaysOut:
     def test_by_its_absolute_name(self, hands: TestHands) -> None:
         assert "outside" in refused(hands, str(hands.cwd.parent / "secret.txt"))
         assert "outside" in refused(hands, f"{hands.cwd}/../secret.txt")
-        # a name that only begins like the folder's
+        # This name only starts like the folder's name.
         assert "outside" in refused(hands, f"{hands.cwd}-secret/s.txt")
 
     def test_by_another_case(self, hands: TestHands) -> None:
@@ -181,7 +181,7 @@ class TestWhatIsAllowed:
 
 
 class TestSpecialFiles:
-    """None of them may make anybody wait."""
+    """Opening a special file must not block the tool."""
 
     def test_a_pipe_without_a_writer(self, hands: TestHands) -> None:
         os.mkfifo(hands.cwd / "pipe")
@@ -206,13 +206,14 @@ class TestSpecialFiles:
 
 @contextlib.contextmanager
 def swapping(path: Path, target: Path) -> Generator[None]:
-    """A thread that makes `path` a folder (or file) and a link to `target` in turn, as quickly as it can."""
+    """Run a thread that switches `path` between a folder (or file) and a link to `target` as fast as it can."""
     kept, stop = path.with_name("kept"), threading.Event()
 
     def swap() -> None:
         while not stop.is_set():
             os.rename(path, kept)
-            with contextlib.suppress(FileExistsError):  # who writes may just have made a folder of that name
+            # The writing tool may just have created a folder with that name.
+            with contextlib.suppress(FileExistsError):
                 os.symlink(target, path)
                 os.unlink(path)
             try:
@@ -230,7 +231,7 @@ def swapping(path: Path, target: Path) -> Generator[None]:
 
 
 class TestRaces:
-    """A part of the path becomes a link between the look and the use. Whatever happens, nothing outside is touched."""
+    """Replace part of a path with a link between its check and its use. Nothing outside may be touched."""
 
     ROUNDS = 200
 
@@ -285,7 +286,7 @@ class TestRaces:
         assert secret.read_text() == SECRET
 
     def test_the_moment_itself(self, hands: TestHands) -> None:
-        """The swap exactly between the look and the use, which the threads above may miss."""
+        """Swap exactly between the check and the use, which the threads above may miss."""
         (hands.cwd / "a").mkdir()
         (hands.cwd / "a" / "s.txt").write_text("mine")
         place = resolve("a/s.txt", hands)

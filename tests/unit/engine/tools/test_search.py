@@ -1,4 +1,4 @@
-"""The tools ls, glob and grep over real folders; grep with ripgrep if it is installed, and always with our own search."""
+"""Test the tools ls, glob and grep on real folders; grep with our own search, and with ripgrep if it is installed."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ class TestGrep:
 
 
 async def test_an_unlucky_expression_can_be_cancelled(hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take years, and Python cannot be stopped in the middle of it: its process can."""
+    """The match would take years. Python can't interrupt it, but its process can be killed."""
     monkeypatch.setattr(search, "_find_ripgrep", lambda hands: None)
     (hands.cwd / "evil").write_text("a" * 60 + "\n")
 

@@ -1,4 +1,4 @@
-"""The shell tool: real commands and process trees, and nothing of them left."""
+"""Test the shell tool with real commands and process trees, and check that it leaves none of them running."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hands(tmp_path: Path) -> TestHands:
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and waits for init to fetch it does not."""
+    """Return whether the process runs. A zombie that waits for init to reap it doesn't."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -41,12 +41,12 @@ def alive(pid: int) -> bool:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    while not holds():  # noqa: ASYNC110  # what is waited for is another process
+    while not holds():  # noqa: ASYNC110  # It depends on another process.
         await asyncio.sleep(0.005)
 
 
 async def shown(path: Path) -> list[int]:
-    """The pids that a command wrote there, one a line; waits until the line `all` says that they are complete."""
+    """Wait until a command has written its pids, one per line, and a last line `all`. Return the pids."""
 
     def lines() -> list[str]:
         return path.read_text().split() if path.exists() else []
@@ -80,7 +80,7 @@ class TestWhatItGives:
         text = call(shell, hands, command="pwd; echo $GREETING $HOME.; cat; env | grep -v QUARTERDECK_CALL").text
         assert text.startswith(f"{hands.cwd}\nhello .\n")
         names = set(re.findall(r"^(\w+)=", text, re.MULTILINE))
-        assert names == {"PATH", "GREETING", "PWD", "SHLVL", "_"}  # the last three are bash's own
+        assert names == {"PATH", "GREETING", "PWD", "SHLVL", "_"}  # bash sets the last three itself.
 
     def test_no_descriptor_of_ours_is_inherited(self, hands: TestHands) -> None:
         with (hands.cwd / "held").open("w") as file:
@@ -176,7 +176,7 @@ class TestTheEnd:
         assert outcome == Outcome("begun\n[killed after the time limit of 0.1 seconds]", ok=False)
 
     def test_who_is_about_to_end_was_not_left_behind(self, hands: TestHands, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As bubblewrap's inner process does: its pipes are closed, and it lives a moment longer than the command."""
+        """bubblewrap's inner process does this: it closes its pipes and exits a moment after the command."""
         monkeypatch.setattr(shell_module, "_LINGER_S", 30)
         outcome = call(shell, hands, command="(exec >&- 2>&-; sleep 0.1) & echo done")
         assert outcome == Outcome("done\n[exit code 0]")
@@ -191,7 +191,7 @@ class TestTheEnd:
         assert "late" in call(shell, hands, command="(sleep 0.05; echo late) & echo early").text
 
     def test_a_daemon_that_lets_go_of_everything(self, hands: TestHands) -> None:
-        """Another session, its parents gone, no pipe held: only the mark in its environment is left."""
+        """The daemon has another session, no parents and no pipes. Only the mark in its environment identifies it."""
         command = "setsid bash -c 'sleep 1000 < /dev/null > /dev/null 2>&1 & echo $! > pid' & wait; echo all >> pid"
         assert call(shell, hands, command=command).ok
         assert not alive(int((hands.cwd / "pid").read_text().split()[0]))
@@ -231,7 +231,7 @@ DEAF = "trap '' TERM; echo $$ > pids; echo all >> pids; while :; do sleep 0.01; 
 
 
 class TestCancelling:
-    """Before the cancelled call comes back, everything that it started is gone."""
+    """Every process that a cancelled call started has ended before the call returns."""
 
     @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
     async def test_ends_the_whole_tree(self, hands: TestHands, family: str) -> None:
@@ -276,17 +276,19 @@ class TestCancelling:
             task = asyncio.ensure_future(shell.run({"command": DEAF}, hands))
             pids.extend(await shown(hands.cwd / "pids"))
             task.cancel()
-            await asyncio.sleep(0)  # it begins to end, and nobody waits for that
+            # The cancellation starts, and the loop is closed before it finishes.
+            await asyncio.sleep(0)
 
         asyncio.run(left())
         (pid,) = pids
-        until = time.monotonic() + 30  # it was killed, and nobody waited for that either
+        # The process was killed without waiting for its exit.
+        until = time.monotonic() + 30
         while alive(pid):
             assert time.monotonic() < until
             time.sleep(0.005)
 
     def test_others_are_left_alone(self, hands: TestHands) -> None:
-        """A process with the same name, of the same user, in the same folder."""
+        """The other process has the same name, user and folder."""
         other = subprocess.Popen(["sleep", "1000"], cwd=hands.cwd)
         try:
             call(shell, hands, command="sleep 1000", timeout=0.05)
@@ -325,7 +327,7 @@ def run(work: Callable[[], Awaitable[None]], factory: Callable[[], asyncio.Abstr
 
 
 def carriers(hands: TestHands) -> list[str]:
-    """Who still works in the folder, whatever it is called."""
+    """Return the command lines of all processes that still run in the folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and entry.name != str(os.getpid()):
@@ -428,7 +430,7 @@ class TestBubblewrap:
 
 
 def test_a_killed_caller_can_be_cleared_up_by_others(hands: TestHands) -> None:
-    """The mark names outer calls too: a command of a command is found by whoever looks for the outer one."""
+    """The mark also names outer calls, so a search for the outer call finds commands of its commands."""
     inner = (
         "import asyncio, sys; sys.path.insert(0, sys.argv[1]); from tests.support.tool_context import *; "
         "from quarterdeck.engine.tools.shell import shell; from pathlib import Path; import os; "

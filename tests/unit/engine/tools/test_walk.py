@@ -1,4 +1,4 @@
-"""Glob patterns and .gitignore rules, compared with git itself where possible."""
+"""Test glob patterns and .gitignore rules, compared with git itself where possible."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_braces_have_an_end() -> None:
 
 
 def test_an_unlucky_pattern_takes_no_time() -> None:
-    """Tried one by one these would take longer than the universe has."""
+    """Trying all combinations would take exponential time."""
     parts = ["a"] * 3_000
     assert not Pattern("**/a/" * 300 + "b").matches(parts)
     assert not Pattern("*a" * 60 + "b").matches(["a" * 3_000])

@@ -21,7 +21,7 @@ TURN = (ev.PromptReceived(text="go", message_id="p1", turn_id="t1"), START)
 
 
 def said(*bodies: Body, translator: BuiltinTranslator | None = None) -> list[Body]:
-    """What comes of these, each in a line of its own."""
+    """Feed each event as a line of its own and return the translated events."""
     one = translator or BuiltinTranslator()
     found = [body for told in bodies for body in one.feed(Signal("stdout", to_builtins(told)), 0.0)]
     assert one.unknown == 0
@@ -98,7 +98,7 @@ def test_nothing_makes_it_raise(lines: list[Any]) -> None:
     translator.end(1.0)
 
 
-# --- gates, and what the deck has said first
+# --- gates, and events that the deck writes itself
 
 
 def test_a_gate_has_the_engines_ref_and_no_name() -> None:
