@@ -1,1 +1,1 @@
-"""Every figure is a ratio to a floor measured in the same run, on CPU time. See README.md beside this file."""
+"""Measure Quarterdeck. Every figure is a ratio to a floor measured in the same run, on CPU time. See README.md."""

@@ -1,4 +1,4 @@
-"""`python -m bench [NAME ...] [--json]`: measures, and prints what it found."""
+"""`python -m bench [NAME ...] [--json]`: run benchmarks and print their figures."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ GROUPS = (
 
 
 def figures_of(group: str) -> Callable[[Effort], Iterator[Figure]]:
-    """The figures of one group; what it compares with is imported only now."""
+    """Return a group's `figures`. Import the group only now, because it may need packages that other groups don't."""
     return import_module(f"bench.{group}").figures
 
 
 def main() -> None:
-    """Exits with 0 also when a target is missed: a shared machine is no judge, a person who reads the table is."""
+    """Measure the named groups and print the table. Exit with 0 even if a target is missed: machines are noisy."""
     options = _parsed()
     found: list[Figure] = []
     for group in options.names or GROUPS:

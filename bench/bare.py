@@ -1,7 +1,7 @@
-"""The floor of every step: 000's machine as one would write it by hand for speed, and the tape that it is stepped over.
+"""Provide the floor of every step: 000's machine written by hand for speed, and the tape of inputs for it.
 
-A dictionary of (state, event), guards that look at the state and at what came with the event, a new frozen struct for the
-new state, and nothing else: no owners, no causes, no explanations, no export.
+It is a dictionary of (state, event), guards that look at the state and at the event's argument, and a new frozen struct for
+each new state. It records no owners and no causes, and can't explain or export anything.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SEED = 8
 
 
 class Input(Struct, frozen=True):
-    """One event of 000, what came with it (partial, complete, error, success), the guard that holds then, and the phase
-    that follows."""
+    """One event of 000, its argument (partial, complete, error, success), the guard that holds, and the phase after the
+    event."""
 
     event: str
     given: str | None
@@ -30,7 +30,7 @@ class Input(Struct, frozen=True):
 
 
 class Bare(Struct, frozen=True, gc=False):
-    """000's phase, and what its conditions look at."""
+    """000's phase, and the state that its conditions read."""
 
     value: str = "idle"
     created: bool = False
@@ -47,12 +47,12 @@ GUARDS: dict[str, Guard] = {
     "error": lambda _, given: given == "error",
     "success": lambda state, given: given == "success" and state.ask is None,
     "success_ask_open": lambda state, given: given == "success" and state.ask is not None,
-    # last: it is what holds when no other one does
+    # This must be the last guard: it holds if no other one does.
     "waiting": lambda _, __: True,
 }
 _ORDER = (None, *GUARDS)
 
-#: Guard, target, and what is remembered then. The two signals of a start count only while it is being created.
+#: Guard, target, and the state to remember. The two signals of a start count only while the session is being created.
 _BareRow = tuple[Guard | None, str, bool, bool, str | None]
 
 
@@ -75,7 +75,7 @@ TABLE = _table()
 
 
 def step(state: Bare, event: str, given: str | None) -> Bare:
-    """One input."""
+    """Apply one input."""
     for guard, target, created, requested, ask in TABLE.get((state.value, event), ()):
         if guard is None or guard(state, given):
             return Bare(target, created, requested, ask)
@@ -83,8 +83,8 @@ def step(state: Bare, event: str, given: str | None) -> Bare:
 
 
 def tape(length: int = TAPE_LENGTH) -> tuple[Input, ...]:
-    """A walk over the table, the same in every run: rows of the present phase, text more than others, and now and then
-    an event for which the phase has no row."""
+    """Return a walk over the table, the same in every run: rows of the current phase, text more often than others, and now
+    and then an event for which the phase has no row."""
     choose = random.Random(_SEED)
     before = Bare()
     inputs: list[Input] = []
@@ -108,7 +108,7 @@ def _next(choose: random.Random, value: str) -> tuple[str, str | None]:
 
 
 def _holds(before: Bare, event: str, given: str | None) -> str | None:
-    """The guard by name, for machines that want to be told."""
+    """Return the name of the guard that holds, for libraries that take it as an argument."""
     if event == "session_created":
         return "requested" if before.requested else "waiting"
     if event == "api_req_started":
@@ -117,7 +117,7 @@ def _holds(before: Bare, event: str, given: str | None) -> str | None:
 
 
 def floor() -> Work:
-    """The bare step over the tape."""
+    """Measure the bare step over the tape."""
     inputs = [(one.event, one.given) for one in tape()]
 
     def run() -> None:
@@ -129,7 +129,7 @@ def floor() -> Work:
 
 
 def lookup() -> Work:
-    """What is below the floor: one lookup for each input, no guards and no states. For orientation."""
+    """Measure one lookup for each input, without guards and states. It is below the floor, and printed for orientation."""
     inputs = [one.event for one in tape()]
     targets = {(row.source, row.event): row.target for row in phase.MACHINE.rows}
 

@@ -1,4 +1,4 @@
-"""Starting with a full store: how long until the log and the deck are ready, and what it takes to hold the sessions."""
+"""Measure starting with a full store: the time until the log and the deck are ready, and the memory for the sessions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MEGABYTE = 1_000_000
 RESIDENT_MB = 200
 IDLE_KB = 10
 
-#: Opens a store and returns what holds the sessions, and how to close it.
+#: Opens a store. Returns the objects that hold the sessions in memory, and a function that closes the store.
 Opener: TypeAlias = Callable[[Path], Awaitable[tuple[object, Callable[[], Awaitable[None]]]]]
 
 
@@ -46,7 +46,7 @@ async def open_log(path: Path) -> tuple[object, Callable[[], Awaitable[None]]]:
 
 
 async def open_deck(path: Path) -> tuple[object, Callable[[], Awaitable[None]]]:
-    """As `quarterdeck.open` does it: the lock, what an earlier deck left running, the store, the list, the repair."""
+    """Open a deck as `quarterdeck.open` does: take the lock, find leftover processes, read the store, repair sessions."""
     deck = await Deck.open(path.parent, environment={})
     return deck, deck.close
 
@@ -70,16 +70,16 @@ def figures(effort: Effort) -> Iterator[Figure]:
 
 
 def _of(size: float, limit: float) -> Ratio:
-    """Bytes as a share of a budget."""
+    """Return bytes as a share of a budget."""
     return Ratio(size / limit, size / limit, size / limit, size, limit)
 
 
 def filled(path: Path, sessions_: int, events: int) -> None:
-    """A store as a busy year leaves it: rows and views of a real session, and its events."""
+    """Write a store of the size of a busy year: rows and views of a real session, and its events."""
     connection = raw_store.open_store(path, 0)
     connection.execute("PRAGMA synchronous = OFF").fetchall()
     view = sessions.grown(60)
-    # as a deck leaves all of them when it is closed
+    # A deck that is closed suspends all of its sessions.
     view = fold(view, sessions.next_event(view, ev.SessionSuspended(reason="shutdown")))
     row, blob = row_values(catalogue_row(view.state)), encode_snapshot(view.state)
     tape = [("stream", type_of(body), encode_body(body)) for body in working(0)]
@@ -97,7 +97,7 @@ def filled(path: Path, sessions_: int, events: int) -> None:
 
 
 def _bare(path: Path) -> Work:
-    """Opening the file and reading all rows of the catalogue."""
+    """Open the file and read all rows of the catalogue."""
 
     def run() -> int:
         connection: Any = apsw.Connection(str(path))
@@ -117,7 +117,7 @@ def _opened(path: Path, opener: Opener) -> Work:
 
 
 def _resident(path: Path, name: str) -> tuple[int, int]:
-    """Bytes of a process of its own, before and after it opened the store."""
+    """Return the resident bytes of another process before and after it opened the store."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.catalogue", str(path), name], stdout=subprocess.PIPE, text=True, check=True
     )
@@ -126,7 +126,7 @@ def _resident(path: Path, name: str) -> tuple[int, int]:
 
 
 async def _tell(path: Path, name: str) -> None:
-    # a first, empty store brings in what is only loaded when it is used
+    # Open an empty store first, so that modules imported on first use don't count.
     with tempfile.TemporaryDirectory() as folder:
         _, close = await OPENERS[name](Home(Path(folder)).store)
         await close()

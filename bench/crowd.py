@@ -1,9 +1,9 @@
-"""Clients in a process of their own, so that their work is not counted as the server's.
+"""Run clients in another process, so that their work isn't counted as the server's.
 
-    python -m bench.crowd read URL TOKEN PATH COUNT [MESSAGE]    that many readers; with a message, WebSockets that say it
-    python -m bench.crowd ask URL                                asks as it is told, one line of JSON a task
+    python -m bench.crowd read URL TOKEN PATH COUNT [MESSAGE]    COUNT readers; with a message, WebSockets that send it
+    python -m bench.crowd ask URL                                send requests as standard input says, one JSON task a line
 
-It says one line when all are connected, and one for every task that is done.
+It prints one line when all clients are connected, and one line for every finished task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import uvloop
 
-#: In a request, the number of the request: some are not done twice.
+#: This text in a request is replaced with the request's number, because some requests have no effect if repeated.
 NUMBER = b"@@@@@@@@"
 
 
@@ -29,7 +29,7 @@ async def _drain(content: aiohttp.StreamReader) -> None:
 
 
 async def _read(url: str, token: str, path: str, count: int, message: str) -> None:
-    """Takes everything and looks at nothing."""
+    """Read everything and discard it."""
     headers = {"Authorization": f"Bearer {token}"}
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
@@ -53,7 +53,7 @@ async def _messages(web_socket: aiohttp.ClientWebSocketResponse) -> None:
 
 
 def _ask(url: str) -> None:
-    """One after the other over one connection that stays, as an agent's hook or a page does. Bytes by hand: it is quick."""
+    """Send one request after another over one connection, as a hook or a page does. Raw sockets keep the client cheap."""
     where = urlsplit(url)
     line = socket.create_connection((where.hostname or "", where.port or 0))
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -89,7 +89,7 @@ def _say(word: str) -> None:
 
 
 class Crowd:
-    """The process, from the side of the server."""
+    """Control the client process from the process that measures."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -103,7 +103,7 @@ class Crowd:
         return crowd
 
     async def ask(self, **task: Any) -> None:
-        """Returns when all of it is answered."""
+        """Run a task. Return when all of its requests are answered."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(task).encode() + b"\n")
         await self._answered()

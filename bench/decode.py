@@ -1,4 +1,4 @@
-"""Decoding an event's body against a union of only those types that the tape holds, and against pydantic."""
+"""Measure decoding an event's body, against a union of only the types on the tape, and against pydantic."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bench.figure import Figure
 from bench.measure import Effort, Work, ratio
 from quarterdeck import events as ev
 
-#: What this group compares with, from requirements-bench.txt.
+#: The packages that this group compares with, from requirements-bench.txt.
 NEEDS = ("pydantic",)
-#: Of a hundred events of a turn; the mean body is as long as in the logs of real agents.
+#: Events on the tape. The mean body is as long as in the logs of real agents.
 TAPE_LENGTH = 100
 _TEXT = "The lexer returned None for an empty line, and the parser took it for the end."
 _IDS = {"turn_id": "turn_01HZX3V9QK", "message_id": "msg_01HZX3VA2M8R"}
@@ -43,7 +43,7 @@ _OTHERS: tuple[ev.Body, ...] = (
 
 
 def tape() -> list[bytes]:
-    """Seven types, seven of ten a text delta."""
+    """Return bodies of seven types. Seven of ten are text deltas."""
     bodies: list[ev.Body] = []
     for at in range(TAPE_LENGTH):
         is_delta = at % 10 < 7
@@ -118,7 +118,7 @@ Minimal = MessageStart | MessageDelta | ToolExecutionStart | ToolExecutionEnd | 
 
 
 def figures(effort: Effort) -> Iterator[Figure]:
-    """Ours against the minimal union, then pydantic's against ours."""
+    """Compare ours with the minimal union, then pydantic's with ours."""
     bodies = tape()
     ours = _work(ev.decode_body, bodies)
     minimal = _work(msgspec.json.Decoder(Minimal).decode, bodies)

@@ -1,8 +1,8 @@
-"""Events to a hundred clients, over WebSocket and SSE, against bare sends of aiohttp. The CPU time of the server alone:
-the clients are another process.
+"""Measure events to a hundred clients, over WebSocket and SSE, against bare sends of aiohttp.
 
-The subject is the whole way: an event is written to a session's record over a log in memory, folded, published and sent.
-The floor sends a text that is ready to as many connections, one after the other, as aiohttp's documentation has it.
+Only the server's CPU time counts: the clients are another process. The subject is the whole path: an event is written to a
+session's record with a log in memory, folded, published and sent. The floor sends a prepared text to as many connections,
+one after another, as in aiohttp's documentation.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def figures(effort: Effort) -> Iterator[Figure]:
 
 
 def _of_rate(found: Ratio) -> Ratio:
-    """The time of a delivery as a share of what it may be at the rate that is wanted."""
+    """Return the time of a delivery as a share of the time that the target rate allows."""
     each = 1e9 / RATE
     low, high = found.subject_range_ns
     return Ratio(found.subject_ns / each, low / each, high / each, found.subject_ns, each)
 
 
 class Scene:
-    """Our server and a bare one, each with its clients."""
+    """Run our server and a bare one, each with its clients."""
 
     def __init__(self, home: Path, kind: str, clients: int) -> None:
         self._host = Host()

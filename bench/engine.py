@@ -1,11 +1,11 @@
-"""The built-in agent, against a bare client of aiohttp and msgspec that asks the same scripted model.
+"""Measure the built-in agent, against a bare client of aiohttp and msgspec that calls the same scripted model.
 
-The model is a process of its own. A turn of the agent is a prompt to a new agent, every event by `async for`, the reply,
-with a log in memory; making and stopping the agent is not counted unless it is said. The bare client posts, reads the
-stream and joins the text; with tools it also keeps the conversation and answers the calls.
+The model is another process. A turn of the agent is a prompt to a new agent, every event read by `async for`, and the reply,
+with a log in memory. Creating and stopping the agent isn't counted unless the figure's name says so. The bare client posts,
+reads the stream and joins the text; with tools it also stores the conversation and answers the calls.
 
-An abort is measured in CPU time, which is what this process does between the command and its event at the listener, with
-all other streams going on, and by the clock on the wall, which on a busy machine is mostly waiting for a core.
+An abort is measured twice: in CPU time of this process between the command and its event at the listener, while all other
+streams continue, and in wall time, which on a busy machine is mostly waiting for a core.
 
     python -m bench.engine idle COUNT    bytes of COUNT idle agents, for the figure of that name
 """
@@ -110,7 +110,7 @@ def agent_of(url: str, log: Log | None, tool: Tool = TOOL) -> Any:
 
 
 class _Crew:
-    """New agents, one for each turn, and a clock that stands still while they are made and stopped."""
+    """Create a new agent for each turn, on a clock that excludes the time to create and stop agents."""
 
     def __init__(self, url: str, log: Callable[[], Log | None], loop: asyncio.AbstractEventLoop, whole: bool) -> None:
         self._url = url
@@ -255,8 +255,8 @@ def _clocks() -> tuple[int, int]:
 
 
 async def _aborted(url: str, count: int) -> list[tuple[int, int]]:
-    """While all of them stream, one after the other is aborted: CPU and wall time until its listener knows, in ns.
-    No turn fails."""
+    """Abort one agent after another while all of them stream. Return CPU and wall time until its listener gets the event,
+    in ns. Assert that no turn fails."""
     agents: list[Agent] = [await agent_of(url, MemoryLog()) for _ in range(count)]
     begun = [asyncio.Event() for _ in agents]
     told: list[asyncio.Future[tuple[int, int]]] = [asyncio.get_running_loop().create_future() for _ in agents]
@@ -310,7 +310,7 @@ def _idle(effort: Effort) -> Iterator[Figure]:
 
 
 class _Word:
-    """A model that says one word, in this process."""
+    """A model in this process that replies with one word."""
 
     provider = "word"
     name = "one"
@@ -320,7 +320,7 @@ class _Word:
 
 
 async def _grown(count: int, prompted: bool) -> float:
-    """What this process takes more when it holds so many agents; the model says one word."""
+    """Return by how many bytes this process grows when it creates so many agents."""
 
     async def made() -> Agent:
         agent: Agent = await create_agent(model=_Word(), tools=[TOOL], cwd="/")

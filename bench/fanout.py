@@ -40,7 +40,7 @@ def _bursts(size: int) -> Iterator[tuple[Event, ...]]:
 
 
 class Reader:
-    """Counts events: the least that a reader does."""
+    """Counts events, the least that a reader can do."""
 
     __slots__ = ("seen",)
 

@@ -1,4 +1,4 @@
-"""A figure: a ratio, what it is to be, and how it is written down."""
+"""Define a figure: a ratio, its target, and how it is printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.measure import Ratio
 
 
 class Figure(Struct, frozen=True):
-    """One line of the table. Without a target it is told for orientation only."""
+    """One line of the table. A figure without a target is printed for orientation only."""
 
     group: str
     name: str
@@ -45,7 +45,7 @@ HEADINGS = ("figure", "ratio", "range", "subject", "floor", "target", "")
 
 
 def table(figures: Iterable[Figure]) -> list[str]:
-    """The figures as aligned lines, a heading for each group."""
+    """Return the figures as aligned lines, with a heading for each group."""
     rows: list[tuple[str, ...]] = []
     group = ""
     for one in figures:

@@ -1,8 +1,8 @@
-"""The built-in agent beside the frameworks: the same turns, the same scripted model, each in a process of its own.
+"""Compare the built-in agent with agent frameworks: the same turns, the same scripted model, one process each.
 
-The frameworks are in an environment of their own, which `make bench` makes (requirements-frameworks.txt): one of them
-wants other versions than our tests do, and nobody who runs the tests should have to wait for them. Without it only we
-and the bare client are measured, and that is said.
+The frameworks are in another environment, which `make bench` creates (requirements-frameworks.txt): one of them needs other
+versions than our tests do, and the tests shouldn't wait for their installation. Without that environment only the built-in
+agent and the bare client are measured, and a message says so.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from bench.measure import SMOKE, Effort, in_turns
 RIVALS = {"openai_agents": "openai-agents", "pydantic_ai": "pydantic-ai", "langgraph": "langgraph"}
 AT_ONCE = 20
 _ROOT = Path(__file__).parent.parent
-#: Where `make bench` puts them.
+#: The environment that `make bench` creates.
 PYTHON = Path(sys.prefix, "frameworks", "bin", "python")
-#: Nothing of the caller's: no key, no proxy, and nobody is told what ran.
+#: Nothing of the caller's environment: no key, no proxy, and no telemetry.
 _ENVIRONMENT = {
     "PATH": os.defpath,
     "PYTHONPATH": str(_ROOT),
@@ -38,7 +38,7 @@ _ENVIRONMENT = {
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What each framework is asked for, how its reply ends, and how many times lighter ours should be."""
+    """The prompt for each agent, the end of its reply, and how many times faster ours has to be."""
 
     name: str
     scenario: str
@@ -49,7 +49,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def _turns(effort: Effort) -> tuple[Turn, ...]:
-    """A framework's turn lasts long enough to be measured by itself; twenty that drip take seconds."""
+    """Return the turns to measure. Turns of frameworks are long, and twenty dripped ones take seconds, so rounds are few."""
     smoke = effort is SMOKE
     once, slow = (effort if smoke else msgspec.structs.replace(effort, rounds=rounds) for rounds in (11, 5))
     many = 2 if smoke else AT_ONCE
@@ -93,7 +93,7 @@ def _working(python: str, name: str, url: str) -> Iterator[subprocess.Popen[str]
 
 
 def _asked(worker: subprocess.Popen[str], turn: Turn) -> Callable[[], float]:
-    """CPU time of one turn, each time it is called. The first time is nobody's: much is made only then."""
+    """Return a function that runs one turn and returns its CPU time. Run one turn first, because much is created lazily."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     said, heard = worker.stdin, worker.stdout

@@ -1,4 +1,4 @@
-"""Servers to measure, on this process's own loop: ours over a home of its own, and bare ones beside it."""
+"""Run servers to measure on this process's own loop: ours with a temporary home, and bare ones for comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Host:
-    """A loop, and the servers on it."""
+    """A loop, and the servers that run on it."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
@@ -31,7 +31,7 @@ class Host:
         return self.loop.run_until_complete(work)
 
     async def serve(self, app: web.Application) -> str:
-        """The address of an application."""
+        """Serve an application. Return its address."""
         return await self._listen(web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1))
 
     async def _listen(self, runner: web.AppRunner) -> str:
@@ -41,7 +41,7 @@ class Host:
         return f"http://127.0.0.1:{runner.addresses[0][1]}"
 
     async def deck(self, home: Path, log: Log | None = None) -> tuple[Deck, str, str]:
-        """A deck, its address, its token. Over a log of ours it needs no disk."""
+        """Serve a deck. Return it with its address and its token. With a log from the caller it doesn't use the disk."""
         await asyncio.to_thread(home.mkdir, exist_ok=True, mode=0o700)
         deck = await (Deck.open(home) if log is None else Deck.over(log, home))
         tokens = Tokens(home)

@@ -1,4 +1,4 @@
-"""One step of a machine against the bare step, and the same table and tape in two well-known libraries."""
+"""Measure one step of a machine against the bare step, and the same table and tape in two well-known libraries."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bench.figure import Figure
 from bench.measure import Effort, Work, ratio
 from quarterdeck.kernel import phase
 
-#: What this group compares with, from requirements-bench.txt.
+#: The packages that this group compares with, from requirements-bench.txt.
 NEEDS = ("transitions", "statemachine")
 Tape = tuple[bare.Input, ...]
 
 
 def figures(effort: Effort) -> Iterator[Figure]:
-    """Both of our steps against the floor, then the libraries against the slower of ours."""
+    """Compare both of our steps with the floor, then the libraries with the slower of ours."""
     tape = bare.tape()
     floor, table, whole = bare.floor(), table_step(tape), phase_step(tape)
     yield Figure("machine", "bare step to one dictionary lookup", ratio(floor, bare.lookup(), effort))
@@ -25,7 +25,7 @@ def figures(effort: Effort) -> Iterator[Figure]:
 
 
 def _peer_figures(tape: Tape, ours: Work, effort: Effort) -> Iterator[Figure]:
-    """The libraries are told which guard holds, and are spared finding out."""
+    """Compare the libraries with ours. They get the name of the guard that holds and don't have to find it."""
     from bench import peers
 
     for name, peer, at_least in (
@@ -36,7 +36,7 @@ def _peer_figures(tape: Tape, ours: Work, effort: Effort) -> Iterator[Figure]:
 
 
 def table_step(tape: Tape) -> Work:
-    """`Machine.step`: the table alone."""
+    """Measure `Machine.step`: the table alone."""
     inputs = [(one.event, one.guard) for one in tape]
     step = phase.MACHINE.step
 
@@ -53,7 +53,7 @@ def table_step(tape: Tape) -> Work:
 
 
 def phase_step(tape: Tape) -> Work:
-    """`phase.step`: the table, and 000's conditions on what was seen before."""
+    """Measure `phase.step`: the table, and 000's conditions on earlier events."""
     inputs = [(one.event, one.given) for one in tape]
     step = phase.step
 

@@ -1,9 +1,9 @@
-"""How a ratio is measured on a machine that does other things as well.
+"""Measure ratios on a machine that also does other work.
 
-Subject and floor take turns, a few milliseconds each, and each turn of the subject is divided by the floor's turns right
-before and right after it: what slows the machine down slows all three. The figure is the median of these quotients. Time
-is CPU time of this process (or of the child processes), so waiting for a core costs nothing; the garbage collector is off,
-because when it runs is a matter of luck.
+Subject and floor take turns, a few milliseconds each, and each turn of the subject is divided by the mean of the floor's
+turns right before and right after it: a slow machine slows all three. The figure is the median of these quotients. Time is
+CPU time of this process (or of the child processes), so waiting for a core doesn't count. The garbage collector is off,
+because it would run at random times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Clock: TypeAlias = Callable[[], int]
 
 
 class Effort(Struct, frozen=True):
-    """How long to measure: turns of the subject, and how long one turn lasts at least."""
+    """How long to measure: turns of the subject, and the minimum length of a turn."""
 
     rounds: int
     turn_s: float
@@ -30,15 +30,15 @@ class Effort(Struct, frozen=True):
 
 
 FULL = Effort(rounds=31, turn_s=0.004, process_rounds=15)
-#: A first look, to choose what is worth the full effort.
+#: A first look, to choose the cases that deserve the full effort.
 QUICK = Effort(rounds=5, turn_s=0.0015, process_rounds=5)
-#: Shows that a figure can be measured at all; its numbers mean nothing.
+#: Only shows that a figure can be measured; its numbers mean nothing.
 SMOKE = Effort(rounds=1, turn_s=0.0, process_rounds=1)
 
 
 class Work(Struct, frozen=True):
-    """Something to measure: `run` does it `operations` times. `rest` comes after each run and is nobody's time: what one
-    leaves behind must not fall upon the other."""
+    """Something to measure: `run` does it `operations` times. `rest` runs after each `run`, outside the measured time, so
+    that leftover work of one doesn't count for the other."""
 
     run: Callable[[], object]
     operations: int
@@ -48,7 +48,7 @@ class Work(Struct, frozen=True):
 class Ratio(Struct, frozen=True):
     """Subject to floor: the median, and the range that holds eight of ten quotients. Times are per operation.
 
-    `subject_range_ns` holds eight of ten times of the subject, for whoever has to compare them with a fixed budget.
+    `subject_range_ns` holds eight of ten times of the subject, for comparisons with a fixed budget.
     """
 
     median: float
@@ -60,7 +60,7 @@ class Ratio(Struct, frozen=True):
 
 
 def ratio(subject: Work, floor: Work, effort: Effort, clock: Clock = time.process_time_ns) -> Ratio:
-    """The time of one operation of the subject, divided by that of the floor. CPU time unless another clock is given."""
+    """Divide the time of one operation of the subject by that of the floor. CPU time unless the caller passes a clock."""
     with _no_collector():
         repeat_subject, repeat_floor = (_repeats(work, effort.turn_s, clock) for work in (subject, floor))
         return in_turns(
@@ -69,7 +69,7 @@ def ratio(subject: Work, floor: Work, effort: Effort, clock: Clock = time.proces
 
 
 def in_turns(subject: Callable[[], float], floor: Callable[[], float], effort: Effort) -> Ratio:
-    """The same where each says itself how many nanoseconds one operation took, because it runs somewhere else."""
+    """Do the same with functions that return nanoseconds per operation themselves, because the work runs elsewhere."""
     before = floor()
     subjects: list[float] = []
     floors: list[float] = []
@@ -84,11 +84,11 @@ def in_turns(subject: Callable[[], float], floor: Callable[[], float], effort: E
 async def ratio_of_waits(
     subject: Callable[[], Awaitable[object]], floor: Callable[[], object], effort: Effort, each: int = 12
 ) -> Ratio:
-    """The same by the clock on the wall, for what waits for a disk.
+    """Do the same in wall time, for work that waits for a disk.
 
-    A disk has moods, and one operation can take a hundred times as long as the next. So the two take short turns, each
-    operation is timed by itself, and what is compared in a round are the medians of its operations. They do not alternate
-    one by one: a file system that sees two threads write in turns holds each back for the other.
+    Disks are irregular: one operation can take a hundred times as long as the next. So the two take short turns, each
+    operation is timed by itself, and a round compares the medians of its operations. They don't alternate one by one: a
+    file system that sees two threads write in turns delays each for the other.
     """
     subjects: list[float] = []
     floors: list[float] = []
@@ -110,9 +110,9 @@ async def ratio_of_waits(
 
 
 def process_ratio(subject: Sequence[str], floor: Sequence[str], effort: Effort) -> Ratio:
-    """The same for two commands: the CPU time of a child process, user and system."""
+    """Do the same for two commands: the CPU time of a child process, user and system."""
     for command in (floor, subject):
-        _child_cpu_ns(command)  # writes the bytecode, fills the caches
+        _child_cpu_ns(command)  # The first run writes bytecode and fills caches.
     floors: list[float] = []
     subjects: list[float] = []
     for _ in range(effort.process_rounds):
@@ -133,13 +133,13 @@ def _summed_up(subjects: list[float], floors: list[float]) -> Ratio:
 
 
 def _most_of(values: list[float]) -> tuple[float, float]:
-    """The range that holds eight of ten."""
+    """Return the range that holds eight of ten values."""
     ordered, last = sorted(values), len(values) - 1
     return ordered[round(last * 0.1)], ordered[round(last * 0.9)]
 
 
 def _repeats(work: Work, turn_s: float, clock: Clock) -> int:
-    """How often `run` must be called to fill a turn; finding that out is the warm-up too."""
+    """Return how often `run` must be called to fill a turn. Finding out also warms up."""
     repeats = 1
     while True:
         spent = _spent_ns(work, repeats, clock) * work.operations * repeats / 1e9
@@ -161,7 +161,7 @@ def _spent_ns(work: Work, repeats: int, clock: Clock) -> float:
 
 
 def _child_cpu_ns(command: Sequence[str]) -> float:
-    """What this one child used. Its output is thrown away; a child that fails is a bench that is wrong."""
+    """Return the CPU time of one child process and discard its output. Raise if it fails: the bench is broken then."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     nowhere = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
     pid = os.posix_spawn(command[0], command, environment, file_actions=nowhere)

@@ -1,4 +1,4 @@
-"""000's table in `transitions` and in `python-statemachine`, written as their own documentation writes machines."""
+"""Build 000's table in `transitions` and `python-statemachine`, written as in their own documentation."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _ROWS = phase.MACHINE.rows
 
 
 class Model:
-    """What `transitions` moves."""
+    """The model that `transitions` moves."""
 
     state: str
     trigger: Callable[..., bool]
 
 
 def transitions_step(tape: Tape) -> Work:
-    """One model, stepped by `trigger`."""
+    """Measure one model, stepped by `trigger`."""
     model = Model()
-    machine: Any = Machine  # its stubs are narrower than its documentation
+    machine: Any = Machine  # The library's stubs are narrower than its documentation.
     machine(
         model,
         states=list(phase.STATES),
@@ -51,7 +51,7 @@ def transitions_step(tape: Tape) -> Work:
 
 
 def statemachine_step(tape: Tape) -> Work:
-    """One machine, stepped by `send`."""
+    """Measure one machine, stepped by `send`."""
     machine: Any = _phase_class()()
     inputs = [(_python_name(one.event), one.guard) for one in tape]
 
@@ -88,7 +88,7 @@ def _conditions(name: str | None) -> list[Callable[..., bool]]:
 
 
 def _checked(run: Callable[[], list[str]], tape: Tape) -> Work:
-    """A library that walks another way would be compared with nothing."""
+    """Check that a library takes the same path. Otherwise the comparison would mean nothing."""
     assert run() == [one.after for one in tape]
     assert run() == [one.after for one in tape]
     return Work(run, len(tape))

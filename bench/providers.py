@@ -1,7 +1,8 @@
-"""The stream of one reply through a provider, against a bare client of aiohttp and msgspec that does as little as it can.
+"""Measure the stream of one reply through a provider, against a minimal client of aiohttp and msgspec.
 
-Both ask the same scripted model, which is a process of its own, for 200 pieces of text: all at once, where the reading
-costs, and one a millisecond, twenty replies at a time, where each piece is a read of its own and the network costs.
+Both request 200 pieces of text from the same scripted model, which is another process: once all at once, where parsing
+dominates, and once at one piece a millisecond, twenty replies at a time, where each piece is a separate read and the network
+dominates.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _ours(wire: str, url: str) -> Turn:
     return turn
 
 
-# --- the floor: one line an event, and only the text of it
+# --- the floor: one line per event, of which only the text is decoded
 
 
 class _Words(Struct, gc=False):

@@ -1,4 +1,4 @@
-"""Our whole vocabulary as a pydantic union, made from the msgspec types field by field."""
+"""Build our whole vocabulary as a pydantic union, from the msgspec types field by field."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from quarterdeck import events as ev
 
 
 class _Base(BaseModel):
-    # as strict as ours: unknown fields are refused, and a number is no text
+    # As strict as ours: unknown fields are refused, and a number isn't accepted as text.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def decoder() -> Callable[[bytes], object]:
-    """Pydantic's own way from bytes to a model, discriminated by `type`."""
+    """Return pydantic's own decoder from bytes to a model, discriminated by `type`."""
     models = tuple(_model(kind) for kind in ev.TYPES)
     union = Annotated[Union[cast(Any, models)], Field(discriminator="type")]  # noqa: UP007
     return TypeAdapter[Any](union).validate_json

@@ -1,6 +1,6 @@
-"""Requests against an empty handler of aiohttp, asked over one connection by another process.
+"""Measure requests against an empty handler of aiohttp, sent over one connection by another process.
 
-CPU time is the server's, including the log's thread. An agent waits for the wall time of a hook, so that is measured too: an
+CPU time is the server's, including the log's thread. Wall time of a hook is measured too, because an agent waits for it: an
 observing hook is answered before its events are durable.
 """
 
@@ -29,9 +29,9 @@ from quarterdeck.log.sqlite import SqliteLog
 from quarterdeck.policy.rule import parse
 from quarterdeck.server.auth import SECRET, secret_for
 
-#: How many requests are asked at once: enough that telling the client of them costs nothing.
+#: Requests in one task: enough that sending the task to the client process costs next to nothing.
 TIMES = 20
-#: The same for hooks, whose events become durable after the answer: enough that most of them do so meanwhile.
+#: The same for hooks, whose events become durable after the answer: enough that most do so during the task.
 MANY = 200
 SESSIONS = 10_000
 _PROMPT = json.dumps({"text": "And the other one?"})
@@ -102,7 +102,7 @@ def _asked(
 
 
 class Scene:
-    """Our server with a busy session and an agent that posts hooks, and a bare one with a log."""
+    """Run our server with a busy session and an agent that posts hooks, and a bare server with a log."""
 
     def __init__(self, folder: Path) -> None:
         self._host = Host()
@@ -128,7 +128,7 @@ class Scene:
         self._bare = await Crowd.start("ask", await self._host.serve(app))
 
     def decided(self) -> int:
-        """How often a rule decided what the agent on the terminal asked."""
+        """Return how many requests of the agent in the terminal were decided by a rule."""
         observed = [row.session_id for row in self._deck.rows() if row.agent == "claude"]
         return sum(len(self._deck.view(name).state.gates.decided) for name in observed)
 
@@ -144,7 +144,7 @@ class Scene:
         return _asked(self._host, self._bare, "POST", "/append", {}, _PROMPT)
 
     def prompt(self) -> Work:
-        """Texts that wait for a busy agent; they are taken back together after each lot."""
+        """Queue texts for a busy agent. Drop them all after each task."""
         headers = {"Authorization": f"Bearer {self._token}"}
         path = f"/sessions/{self._session.id}/prompt"
         asked = _asked(self._host, self._ours, "POST", path, headers, _PROMPT, 202)
@@ -156,7 +156,7 @@ class Scene:
         return Work(run, TIMES)
 
     def hook(self, event: str, times: int = TIMES) -> Work:
-        """What an agent on a terminal posts. Reading is allowed by a rule, so asking for it is decided at once."""
+        """Post a hook of an agent in a terminal. A rule allows Read, so a permission request is decided at once."""
         payload: dict[str, Any] = {
             "session_id": "native-1",
             "cwd": str(self._folder),
@@ -170,12 +170,12 @@ class Scene:
         return _asked(self._host, self._ours, "POST", "/ingest/claude", headers, json.dumps(payload), times=times)
 
     def observing(self) -> Work:
-        """What an agent waits for when it tells of one call after the other."""
+        """Measure how long an agent waits when it reports one call after another."""
         hook = self.hook("PostToolUse", MANY)
         return Work(hook.run, MANY, lambda: self._host.run(self._settled()))
 
     def observed(self) -> Work:
-        """The same until all of it is in the log."""
+        """Measure the same until all events are in the log."""
         hook = self.hook("PostToolUse", MANY)
 
         def run() -> None:
@@ -185,7 +185,7 @@ class Scene:
         return Work(run, MANY)
 
     def asking(self) -> Work:
-        """A turn of calls that are asked for. Its end is told after each lot, or calls that never end would pile up."""
+        """Request permission for the calls of a turn. End the turn after each task, or unfinished calls would pile up."""
         ask, stop = self.hook("PermissionRequest"), self.hook("Stop", 1)
 
         def rest() -> None:
@@ -195,7 +195,7 @@ class Scene:
         return Work(ask.run, TIMES, rest)
 
     async def _settled(self) -> None:
-        """Until everything that was told is heard and durable."""
+        """Wait until all hooks are processed and their events are durable."""
         while any(  # noqa: ASYNC110
             one.has_users or not one.writer.is_durable for one in self._deck.loaded_sessions() if one.observed_agent
         ):

@@ -1,4 +1,4 @@
-"""Sessions to fold on: how they grew, and one plausible body of every event for each way in which it does much work."""
+"""Provide sessions to fold on, and plausible bodies of every event, one for each case in which it does much work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTIONS = (ev.Option(id="yes", label="Yes", kind="allow_once"), ev.Option(id="no
 
 
 def next_event(view: View, body: Body) -> Event:
-    """This body as the session's next event."""
+    """Return this body as the session's next event."""
     return Event("s1", view.index + 1, START_MS + view.index * 40, "stream", body)
 
 
@@ -29,8 +29,8 @@ def folded(view: View, *bodies: Body) -> View:
 
 
 def grown(entries: int, opened: bool = True) -> View:
-    """A session between two turns whose timeline has this many entries: prompts, texts and calls as they come, and an
-    approval in every tenth turn."""
+    """Return a session between two turns whose timeline has this many entries: prompts, texts and calls as they come, and
+    an approval in every tenth turn."""
     view = (
         folded(View(), ev.SessionOpened(agent="claude", cwd="/home/dev/project"), ev.AgentReady()) if opened else View()
     )
@@ -65,7 +65,7 @@ def _turn(number: int) -> Iterator[Body]:
     yield ev.AgentEnd()
 
 
-#: A turn under way: a text waits in the queue, another one as steering, a task runs in the background, a text grows.
+#: An open turn: one text is queued, another one is steering, a task runs in the background, and a text is streaming.
 _UNDER_WAY: tuple[Body, ...] = (
     ev.ProcessStarting(pid=4711),
     ev.AgentReady(native_session_id="n1", model="m-large"),
@@ -90,7 +90,7 @@ _DIALOG = ev.DialogRequired(method="confirm", title="Overwrite?", gate_id="g", r
 
 
 def views(entries: int) -> dict[str, View]:
-    """The states in which events do the most work, each with this many entries and a few more that are under way."""
+    """Return the states in which events do the most work, each with this many entries and a few open ones."""
     at_rest, unopened = grown(entries), grown(entries, opened=False)
     announced = folded(at_rest, *_UNDER_WAY, _ANNOUNCED)
     busy = folded(announced, _RUNNING)
@@ -122,7 +122,7 @@ _NEW_TEXT_AND_CALL = (
     ev.Block(block=1, kind="tool_call", call_id="new", name="Edit", args=ARGS),
 )
 
-#: Where an event can find its subject known or new, both are here.
+#: Where an event's subject can be known or new, both cases are here.
 _BODIES: tuple[Body, ...] = (
     ev.SessionOpened(agent="claude", cwd="/home/dev", prompt="Fix the lexer", message_id="first", model="m-large"),
     ev.SessionResumed(by="ada"),
@@ -246,7 +246,7 @@ _BODIES: tuple[Body, ...] = (
 
 
 def bodies() -> Iterable[Body]:
-    """At least one body of each type that there is."""
+    """Return at least one body of each type."""
     missing = set(ev.TYPES) - set(map(type, _BODIES))
     assert not missing, f"no body to measure of {sorted(kind.__name__ for kind in missing)}"
     return _BODIES

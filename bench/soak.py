@@ -1,13 +1,12 @@
-"""`make soak`: a thousand sessions at work, a hundred WebSocket clients that read all of them, for ten minutes.
+"""`make soak`: run a thousand sessions for ten minutes, with a hundred WebSocket clients that read all of them.
 
-The sessions are the deck's own, with its log on disk, its folds, its catalogue and its streams; what their agents say is
-written here, without a thousand processes beside it. A session lives for one to four turns, is archived and deleted, and
-another one takes its place, so that memory has every chance to grow and no excuse to.
+The sessions are the deck's own, with its log on disk, its folds, its catalogue and its streams. The events of their agents
+are written here, without a thousand processes. A session lasts one to four turns, is archived and deleted, and another one
+replaces it, so that a memory leak would show.
 
-First the server is driven as fast as its clients can read, for a while: the peak, with as much to tell at once as later.
-Then it runs at half of that, and every event that the log kept must have reached every client, in order, 99 of 100 within
-100 ms of when it happened. Whoever reads that has to know how long server and clients stood in line for a core, so it is
-told too: each hop of an event (loop, writer's thread, loop, client) can wait there.
+First the server runs as fast as its clients can read, for a while, to find the peak. Then it runs at half of that rate, and
+every event in the log must have reached every client, in order, 99 of 100 within 100 ms. The report also says how long
+server and clients waited for a core, because each hop of an event (loop, writer's thread, loop, client) can wait there.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from quarterdeck.server import main as serve
 SESSIONS = 1_000
 CLIENTS = 100
 TURNS = 4
-#: How many events may be on their way to the slowest client while the peak is looked for.
+#: How many events may be on their way to the slowest client while the peak is measured.
 AHEAD = 1_000
 LATE_MS = 100
 DELETED_AFTER_S = 2.0
-#: How much more memory than after the first minute is still flat.
+#: How much more memory than after the first minute still counts as flat.
 FLAT = 1.10
 _PIECE = "and the parser took that for the end of the file "
 
@@ -60,7 +59,7 @@ def _turn(number: int) -> Iterator[Body]:
 
 
 class Clients:
-    """The other process, from this side."""
+    """Control the process of the clients."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -98,7 +97,7 @@ class Clients:
 
 
 class Soak:
-    """The sessions, and what was said of them."""
+    """Drive the sessions, and count the events that clients must receive."""
 
     def __init__(self, deck: Deck, folder: Path) -> None:
         self._deck = deck
@@ -124,7 +123,7 @@ class Soak:
         deck.feed.publish = counted  # type: ignore[method-assign]
 
     def _count(self, events: Sequence[Event]) -> None:
-        """What every client must have got, in the bytes in which it gets it."""
+        """Count and checksum the events that every client must receive, in the bytes that it receives."""
         self.published += len(events)
         for event in events:
             if not is_delta(event.body):
@@ -144,7 +143,7 @@ class Soak:
         self._live.append((session, _turn(self._number), self._number % TURNS))
 
     def write(self, size: int) -> bool:
-        """Some session says something; False when there is none now, because all are being replaced."""
+        """Write events to a random session. Return False if there is none now, because all are being replaced."""
         if not self._live:
             return False
         place = self._dice.randrange(len(self._live))
@@ -170,7 +169,7 @@ class Soak:
             await session.writer.flush()
             self._uses.pop(session.id).__exit__(None, None, None)
             await self._deck.session(session.id).archive()
-            # a reader that is behind does not get the events of a session that is gone, and need not
+            # A reader that is behind doesn't get the events of a deleted session, so give readers time before deleting.
             await asyncio.sleep(DELETED_AFTER_S)
             await self._deck.session(session.id).delete()
             self.ended += 1
@@ -186,7 +185,7 @@ class Soak:
 
 
 async def _peak(soak: Soak, clients: Clients, seconds: float) -> float:
-    """Events a second, with the slowest client close behind; the first third of the time is not counted."""
+    """Return events a second, with the slowest client close behind. The first third of the time isn't counted."""
     end = time.monotonic() + seconds
     begun, at = 0, end
     first, seen = soak.written, clients.slowest
@@ -201,7 +200,7 @@ async def _peak(soak: Soak, clients: Clients, seconds: float) -> float:
 
 
 async def _steady(soak: Soak, rate: float, seconds: float) -> list[tuple[float, int]]:
-    """At this rate; how much memory there was when, and when every session had been replaced once (on the average)."""
+    """Write at this rate. Return samples of memory, and note when sessions have been replaced once on average."""
     begin, first = time.monotonic(), soak.written
     samples = [(0.0, _resident())]
     soak.turned_over = seconds
@@ -217,7 +216,7 @@ async def _steady(soak: Soak, rate: float, seconds: float) -> list[tuple[float, 
 
 
 async def _quiet(clients: Clients) -> None:
-    """Until nothing more comes."""
+    """Wait until clients receive nothing more."""
     before = -1
     while clients.slowest != before:
         before = clients.slowest
@@ -229,7 +228,7 @@ def _resident() -> int:
 
 
 def _waited(pid: int) -> float:
-    """How many seconds the threads of a process could have run and had no core."""
+    """Return for how many seconds the threads of a process were runnable but had no core."""
     return sum(
         int((task / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
         for task in Path(f"/proc/{pid}/task").iterdir()
@@ -270,7 +269,7 @@ async def _run(host: Host, folder: Path, seconds: float, sessions: int, count: i
     await soak.settled()
     await _quiet(clients)
     last = await clients.end()
-    # where little is written sessions are still young after a minute, and their conversations still grow
+    # At a low rate, sessions are still young after a minute, and their conversations still grow.
     minute = min(max(60.0, soak.turned_over), seconds / 3)
     early, late = _mean(samples, minute, minute + 30), _mean(samples, seconds - 30, seconds)
     return {

@@ -1,11 +1,11 @@
-"""The clients of `make soak`: WebSockets of bytes, a process of their own, so cheap that the server is what is measured.
+"""Run the clients of `make soak`: minimal WebSockets in another process, cheap enough not to slow the server down.
 
     python -m bench.soak_clients URL TOKEN COUNT
 
-Each subscribes to everything and counts the events that stay in the log, which must be as many as the log holds. Every
-tenth reads frame by frame and keeps a checksum of them, which must be the log's; the first one decodes each event and
-measures how old it is. Ten lines of JSON a second say how far the slowest client is; `end` on standard input brings the
-last one.
+Each client subscribes to everything and counts the events that stay in the log; the number must match the log's. Every tenth
+client reads frame by frame and computes a checksum of the events, which must match the log's too. The first one decodes each
+event and measures its age. Ten lines of JSON a second report the position of the slowest client. `end` on standard input
+requests the last line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 import uvloop
 
 _EVENT = b'{"op":"event","event":'
-#: Pieces of texts may be dropped from the log while a slow reader catches up. There are no others in this soak.
+#: Text deltas may be dropped from the log while a slow reader catches up. This soak has no other deltas.
 _PIECE = b'"type":"message_delta"'
 
 
@@ -43,7 +43,7 @@ _decode = msgspec.json.Decoder(_Message).decode
 
 
 class Client(asyncio.Protocol):
-    """One connection. `ages` counts, on the one that measures, how many events were how many milliseconds old."""
+    """One connection. On the client that measures, `ages` counts how many events had which age in milliseconds."""
 
     def __init__(self, head: bytes, measures: bool) -> None:
         self._head = head
@@ -120,7 +120,7 @@ class Client(asyncio.Protocol):
 
 
 class Counter(Client):
-    """Looks for nothing but the words that every event has: a hundred must fit beside the server."""
+    """Searches only for words that every event contains, so that a hundred clients fit beside the server."""
 
     def __init__(self, head: bytes) -> None:
         super().__init__(head, False)
@@ -130,7 +130,7 @@ class Counter(Client):
         if not self._is_open:
             super().data_received(data)
             return
-        # words may be cut in two: what is kept of the last piece is too short to hold them whole
+        # A word may be split between two reads. The end of the last read is prepended, too short to hold a whole word.
         events = (self._ends[1 - len(_EVENT) :] + data).count(_EVENT)
         pieces = (self._ends[1 - len(_PIECE) :] + data).count(_PIECE)
         self._ends = data[-64:] if len(data) >= 64 else (self._ends + data)[-64:]
@@ -138,7 +138,7 @@ class Counter(Client):
         self.lasting += events - pieces
 
     def alive(self) -> None:
-        """It does not see pings."""
+        """Send a pong unasked, because this client doesn't parse pings."""
         self._say(0xA, b"")
 
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from bench.figure import Figure
 from bench.measure import Effort, process_ratio
 
-#: Python looks for modules in the current folder first, which would find the repository instead of what is installed.
+#: Python looks for modules in the current folder first, where it would find the repository, not the installed package.
 _PYTHON = (sys.executable, "-P")
 _QD = (*_PYTHON, str(Path(sys.executable).with_name("qd")))
 

@@ -1,4 +1,4 @@
-"""One whole step of a session's view against the bare step of one machine."""
+"""Measure one whole step of a session's view against the bare step of one machine."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from quarterdeck.events import Event, type_of
 from quarterdeck.kernel.view import View, fold
 
 SIZES = (10, 1_000, 10_000)
-#: A delta must not feel how long the conversation is.
+#: The cost of a delta must not depend on the length of the conversation.
 SAME = 1.2
 _SHOWN = 10
-#: What the first look misjudges by luck must not hide behind the tenth place.
+#: Measure more cases than are shown, because the first look may rank a slow one too low.
 _LOOKED_AT_TWICE = 16
 _DELTAS = ("The ", "lexer ", "returned ", "None for ", "an empty", " line, ", "and the parser ", "took that.\n")
 
 
 class Case(Struct, frozen=True):
-    """An event in the view where it comes."""
+    """An event, and the view on which it is folded."""
 
     name: str
     where: str
@@ -48,7 +48,7 @@ def _delta_figures(sizes: tuple[int, ...], effort: Effort) -> Iterator[Figure]:
 
 
 def delta_work(entries: int) -> Work:
-    """A text that grows to some thousand characters, piece by piece."""
+    """Fold a text that grows to some thousand characters, piece by piece."""
     start = sessions.folded(
         sessions.grown(entries),
         ev.PromptReceived(text="Go"),
@@ -70,7 +70,7 @@ def delta_work(entries: int) -> Work:
 
 
 def _event_figures(entries: int, effort: Effort) -> Iterator[Figure]:
-    """A first look at every event in every view, then a real one at the slowest kinds, each where it is slowest."""
+    """Look briefly at every event in every view, then measure the slowest types, each in its slowest view."""
     floor = bare.floor()
     slowest: dict[str, tuple[float, Case]] = {}
     for case in cases(entries):
@@ -85,7 +85,7 @@ def _event_figures(entries: int, effort: Effort) -> Iterator[Figure]:
 
 
 def cases(entries: int) -> Iterator[Case]:
-    """Every body in every view."""
+    """Yield every body in every view."""
     for where, view in sessions.views(entries).items():
         for body in sessions.bodies():
             yield Case(type_of(body), where, _fold_work(view, sessions.next_event(view, body)))

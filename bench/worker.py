@@ -1,10 +1,10 @@
-"""One agent in a process of its own, so that nobody's imports, threads or garbage are in anybody else's time.
+"""Run one agent in a process of its own, so that imports, threads and garbage of one don't count for another.
 
     python -m bench.worker NAME URL     NAME is a module of bench/rivals
 
-A line `SCENARIO TIMES ENDING` plays that scenario so many times at once; the answer is the CPU time of one turn in
-nanoseconds, of this process with all its threads. Every reply must end as it was said. It needs nothing but uvloop and
-what NAME imports: the frameworks live in an environment of their own.
+A line `SCENARIO TIMES ENDING` runs that scenario TIMES times at once. The answer is the CPU time of one turn in nanoseconds,
+of this process with all its threads. Every reply must end with ENDING. It needs only uvloop and the imports of NAME, because
+the frameworks are in an environment of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Turn = Callable[[str], Awaitable[str]]
 
 
 async def spent_ns(turn: Turn, scenario: str, times: int, ending: str) -> float:
-    """The collector runs before it and not in it: when it runs is a matter of luck."""
+    """Return the CPU time of one turn. The collector runs before the turns and is off during them."""
     gc.collect()
     gc.disable()
     try:

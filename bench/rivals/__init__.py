@@ -1,5 +1,5 @@
-"""One agent's turn, written as each project's own documentation writes it: a module `turn_of(url) -> Turn` for each.
+"""Run one agent's turn, written as in each project's own documentation: a module with `turn_of(url) -> Turn` for each.
 
-The agent is made once and asked again and again, a new conversation each time, with one tool, streamed, every event looked
-at. All of them speak chat completions with the model at `url`. What they would tell others about it is switched off.
+The agent is created once and prompted repeatedly, with a new conversation each time, one tool, streamed, and every event
+read. All of them use chat completions with the model at `url`. Their telemetry is off.
 """

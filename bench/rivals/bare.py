@@ -1,4 +1,4 @@
-"""No agent: the bare client that `bench.engine` compares with."""
+"""Run the bare client that `bench.engine` compares with, without an agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def turn_of(url: str) -> Turn:
 
     async def turn(scenario: str) -> str:
         nonlocal found
-        if found is None:  # a session wants a loop that runs
+        if found is None:  # aiohttp's session needs a running loop.
             found = bare_turn(url, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         return await found(scenario)
 

@@ -1,4 +1,4 @@
-"""LangGraph: its own prebuilt agent, with LangChain's client."""
+"""Run LangGraph's own prebuilt agent, with LangChain's client."""
 
 from __future__ import annotations
 

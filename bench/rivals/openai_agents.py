@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK."""
+"""Run OpenAI's Agents SDK."""
 
 from __future__ import annotations
 

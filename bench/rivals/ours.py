@@ -1,4 +1,4 @@
-"""The built-in agent. A new conversation is a new agent here: it is made, asked and stopped, and all of that counts."""
+"""Run the built-in agent. A new conversation is a new agent here: creating, prompting and stopping it all count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pydantic AI."""
+"""Run Pydantic AI."""
 
 from __future__ import annotations
 

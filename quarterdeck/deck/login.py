@@ -312,5 +312,5 @@ def _parse_variables(output: bytes) -> dict[str, str]:
     variables = {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if name and equals}
     for name in _SHELL_VARIABLES:
         variables.pop(name, None)
-    # Agents don't run in a terminal, whatever the shell was told.
+    # Agents don't run in a terminal, whatever TERM the shell exports.
     return variables | ({"TERM": "dumb"} if "TERM" in variables else {})

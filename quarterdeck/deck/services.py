@@ -99,7 +99,7 @@ class GateNumbers:
         return self.last
 
     def skip_to(self, number: int) -> None:
-        """Never return this number or a lower one again."""
+        """Skip all numbers up to this one."""
         self.last = max(self.last, number)
 
 

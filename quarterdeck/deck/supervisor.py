@@ -121,7 +121,7 @@ class Supervisor:
         return 0.0 if connection is None else self._clock.monotonic() - connection.last_signal_at
 
     def on_clock_jump(self, jump: Jump) -> None:
-        """After the machine slept, let no deadline expire and reap no process for a while, and record the sleep."""
+        """Pause deadlines and the reaper for a while after the machine slept, and record the sleep."""
         if not jump.slept_ms:
             return
         pause = self._settings.pause_after_sleep

@@ -178,7 +178,7 @@ class Journal:
         return Subscription(follower, types)
 
     def _create_tail(self, head: int) -> Tail[int]:
-        # An agent that nobody listens to needs no tail, so it is created when it is first needed.
+        # Create the tail when it is first needed: an agent without subscribers doesn't need one.
         return Tail(lambda event: event.index, head, self._buffer if self._log is None else TAIL)
 
     def close(self, error: QuarterdeckError | None = None) -> None:

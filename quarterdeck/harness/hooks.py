@@ -31,7 +31,7 @@ def awaits_decision(payload: Object) -> bool:
 
 
 def encode_decision(agent: str, payload: Object, decision: Decision) -> Object:
-    """Return a decision as the answer to a hook. Only Claude Code can be told to end the turn as well."""
+    """Return a decision as the answer to a hook. Only Claude Code can also end the turn on request."""
     if decision.status == "approved":
         answer: Object = {"behavior": "allow"}
     elif decision.status == "answered":

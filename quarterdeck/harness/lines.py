@@ -6,8 +6,8 @@ Agents aren't tidy: lines arrive in halves, contain terminal colours or several 
 - An object may be printed over many lines, as Cline 1's own view does. A line that starts an object and doesn't end it is
   held until its braces are closed. Inner lines of such output are indented, so a line that starts with a brace of its own
   shows that the held lines were prose.
-- Anything that isn't an object is text: a number or a quoted word on a line is no event. A list of objects is read as
-  its objects.
+- Anything that isn't an object is text: a number or a quoted word on a line isn't an event. A list of objects is read
+  as its objects.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class DetectingTranslator:
     """Reads with the first candidate until a signal shows which one is right."""
 
     def __init__(self, candidates: dict[str, Callable[[], Translator]], choose: Callable[[Signal], str | None]) -> None:
-        """`choose` returns the name of the right candidate as soon as a signal shows it, and None before."""
+        """Start with the first candidate. `choose` returns the right one's name once a signal shows it, and None before."""
         self._candidates = candidates
         self._choose: Callable[[Signal], str | None] | None = choose
         self._name = next(iter(candidates))

@@ -476,7 +476,7 @@ class EventTracker:
             self.emit(more(message_id=message_id, block=block, delta=delta, turn_id=turn_id, agent_path=path))
 
     def _note_reply(self) -> None:
-        """The main agent's model replies, so it isn't compacting, and rejected calls are behind it."""
+        """Note that the main agent's model replies: compaction is over, and so are rejected calls."""
         self._leave_compaction()
         self.tools_linger = False
         for call in self.calls.values():

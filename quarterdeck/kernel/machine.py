@@ -142,5 +142,5 @@ def _label(row: Row) -> str:
 
 
 def _node(state: str) -> str:
-    """Mermaid doesn't accept slashes in the name of a node."""
+    """Return the name of a state's node. Mermaid doesn't accept slashes in it."""
     return state.replace("/", "_")

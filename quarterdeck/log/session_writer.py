@@ -145,7 +145,7 @@ class SessionWriter:
             self._publish_unlogged()
             return
         self._is_urgent = self._is_urgent or durability is Durability.EAGER
-        # While a retry is scheduled, facts wait for it: another failing append per event would help nobody.
+        # While a retry is scheduled, facts wait for it: one more failing append per event would only cost time.
         if self._append_task is None and self._retry_timer is None:
             if self._is_urgent:
                 self._start_append()

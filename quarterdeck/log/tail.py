@@ -1,7 +1,7 @@
 """Follow a log: live readers are served from a short tail in memory, all others from the log.
 
-Nobody has a queue of their own. A reader is a position in a stream, and a reader that can't keep up is simply behind: once
-the tail doesn't reach back to its position any more, it reads from the log until it has caught up. So a reader can be slow,
+Readers don't have queues. A reader is a position in a stream, and a reader that can't keep up falls behind: once the
+tail doesn't reach back to its position any more, it reads from the log until it has caught up. So a reader can be slow,
 disconnect and come back without missing an event, and it delays no other reader.
 
 There are two ways to read from a `Tail`. A `Sink` is a callback that gets each new slice of events; it costs no task, and

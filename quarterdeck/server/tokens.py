@@ -195,7 +195,7 @@ class Tokens:
         return visitor if token else None
 
     def is_current(self, visitor: Visitor) -> bool:
-        """Whether a visitor's token still exists and has the same role."""
+        """Return whether a visitor's token still exists and has the same role."""
         try:
             self._refresh()
         except TokensUnreadable:
@@ -234,7 +234,7 @@ class Tokens:
         self._notify()
 
     def _notify(self) -> None:
-        """Tell the server that tokens changed. Nothing happens if no server listens."""
+        """Notify the server that tokens changed. Do nothing if no server listens."""
         with contextlib.suppress(OSError):
             descriptor = os.open(self.change_pipe, os.O_WRONLY | os.O_NONBLOCK)
             try:

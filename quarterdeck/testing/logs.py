@@ -258,7 +258,7 @@ async def indexes_and_cursors_are_never_reused(open_log: OpenLog) -> None:
 
 @_check
 async def deltas_after_a_restating_event_are_kept(open_log: OpenLog) -> None:
-    """A restating event covers the deltas before it, and none after it."""
+    """Check that a restating event replaces the deltas before it, and none after it."""
     log = await open_log()
     piece, whole = ev.MessageDelta(message_id="m", delta="x"), ev.MessageAborted(message_id="m")
     writing = SampleWriter(log)
@@ -364,7 +364,7 @@ async def a_deletion_has_the_last_cursor_after_reopening(open_log: OpenLog) -> N
 
 @_check
 async def deltas_of_a_deleted_session_are_gone(open_log: OpenLog) -> None:
-    """Deltas of a deleted session, stored next to those of another one, must not show up in a new session."""
+    """Check that deltas of a deleted session, stored next to those of another one, don't show up in a new session."""
     log = await open_log()
     a, b = SampleWriter(log, "a"), SampleWriter(log, "b")
     growing = ev.MessageDelta(message_id="m", delta="x")
@@ -467,7 +467,7 @@ async def many_writers_lose_nothing(open_log: OpenLog) -> None:
 
 @_check
 async def cancelling_a_caller_does_not_undo_its_append(open_log: OpenLog) -> None:
-    """A caller that is cancelled while it waits cancels neither its own commit nor that of others."""
+    """Check that cancelling a waiting caller cancels neither its own commit nor that of others."""
     log = await open_log()
     a, b = SampleWriter(log, "a"), SampleWriter(log, "b")
     impatient = asyncio.ensure_future(a.write(OPENED))

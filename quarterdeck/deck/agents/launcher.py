@@ -146,7 +146,7 @@ class Launcher:
 
     def _on_stop_finished(self, _: asyncio.Task[None]) -> None:
         self._stop_task = None
-        # If the kernel doesn't let go of the process, the connection is still there and the state stays STOPPING.
+        # If the kernel can't end the process, the connection is still there and the state stays STOPPING.
         self._update_state()
         self._session.delivery.pump()
 

@@ -164,7 +164,7 @@ class Planning(Plugin):
     def _accept(self, plan: Plan, message: Message, context: Context) -> Answers:
         self.state = _State(plan=plan)
         event = Emit(PlanGenerated(plan=plan))
-        # In plan mode the plan is the result, so the agent isn't told to carry it out.
+        # In plan mode the plan is the result, so don't ask the agent to carry it out.
         needs_no_push = bool(message.calls) or context.mode == "plan"
         return event if needs_no_push else (event, Intervene(_PROCEED))
 

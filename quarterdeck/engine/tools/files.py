@@ -209,7 +209,7 @@ def _version(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def _with_line_endings(text: str, newline: str) -> str:
-    """Models write \\n whatever the file uses. Convert it, so an edit doesn't mix two kinds in one file."""
+    """Convert line endings to those of the file. Models write \\n in any case, and an edit mustn't mix two kinds."""
     return text.replace("\r\n", "\n").replace("\n", newline)
 
 

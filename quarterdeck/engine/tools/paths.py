@@ -1,8 +1,8 @@
 """Restrict tools to the working directory and the allowed folders.
 
-A path is resolved once, which shows where it leads and whether that is inside. But resolving is only a hint: whoever can
-write in the folder may replace a part of the path with a link a moment later. So files are opened from a descriptor of the
-root folder, one component at a time, each relative to the one before and none followed if it is a link. That leaves no
+A path is resolved once, which shows where it leads and whether that is inside. But resolving is only a hint: a process that
+can write in the folder may replace a part of the path with a link a moment later. So files are opened from a descriptor of
+the root folder, one component at a time, each relative to the one before and none followed if it is a link. That leaves no
 moment between the check and the use that could be exploited.
 """
 

@@ -2,7 +2,7 @@
 
 A sub-agent is identified by its agent_id, which is also the id of its task. Its events carry a path: the agents that
 started one another, outermost first. Hooks name only the agent itself, so its parent is taken from the Agent call that
-was open at that time. Sub-agents run in the background unless they are told not to; a shell does when its call says so.
+was open at that time. Sub-agents run in the background unless their call says otherwise; a shell does if its call says so.
 """
 
 from __future__ import annotations

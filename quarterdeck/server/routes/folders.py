@@ -52,5 +52,5 @@ def _complete(start: str, workspace: tuple[str, ...]) -> list[str]:
 
 
 def _is_utf8(name: str) -> bool:
-    """Whether JSON can hold a file name. Python maps bytes that aren't UTF-8 to surrogates."""
+    """Return whether JSON can hold a file name. Python maps bytes that aren't UTF-8 to surrogates."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
